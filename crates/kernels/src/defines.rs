@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::{Band, Corner, DType, Lengths, PaddedRows, Storage, Tensor};
+use qkvault_graph::{Band, Corner, Lengths, PaddedRows, Tensor};
 
 use crate::expression::statements;
-use crate::generate::{Shape, Writer, common};
+use crate::generate::{Shape, Writer};
+use crate::takes::is_varlen;
 use crate::tiling::Tiling;
 
 impl Writer<'_> {
@@ -15,11 +16,7 @@ impl Writer<'_> {
         let Tiling { tile, warps_rows, warps_keys, stages, warpgroups, blocks_per_sm } = self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
-        let (page, table) = match a.k.storage {
-            Storage::Paged { page_size, .. } => (page_size, a.k.pages_per_sequence().unwrap_or(0)),
-            Storage::Dense | Storage::Varlen { .. } => (i64::from(tile), 0),
-        };
-        let varlen = |tensor: &Tensor| flag(matches!(tensor.storage, Storage::Varlen { .. }));
+        let varlen = |tensor: &Tensor| flag(is_varlen(tensor));
         let rows = a.row_tensor();
         let mut list: Vec<(&str, i64)> = vec![
             ("HEAD_DIM", sizes.head_dim.into()),
@@ -32,9 +29,9 @@ impl Writer<'_> {
             ("LENGTHS", lengths),
             ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
             ("PAGED", flag(a.k.is_paged())),
-            ("PAGE", page),
-            ("PAGE_ROWS", common(page, tile.into())),
-            ("TABLE", table),
+            ("PAGE", self.page()),
+            ("PAGE_ROWS", self.part_rows()),
+            ("TABLE", a.k.pages_per_sequence().unwrap_or(0)),
             ("VARLEN_Q", varlen(&a.q)),
             ("VARLEN_O", varlen(&a.o)),
             ("VARLEN_STATS", varlen(&rows)),
@@ -65,8 +62,7 @@ impl Writer<'_> {
         list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
         list.extend(left.map(|n| ("LEFT", n)));
         list.extend(right.map(|n| ("RIGHT", n)));
-        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
-        let mut text = format!("#define HALF_TYPE \"{half}\"\n");
+        let mut text = format!("#define HALF_TYPE \"{}\"\n", self.half());
         for (name, value) in list {
             let suffix = if i32::try_from(value).is_ok() { "" } else { "ll" };
             let _ = writeln!(text, "#define {name} {value}{suffix}");

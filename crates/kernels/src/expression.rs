@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::DType;
-use qkvault_graph::expr::{Axis, Binary, Compare, Logic, Node, NodeId, Program, Side, TensorSpec, Ty, Unary};
+use qkvault_graph::expr::{Axis, Binary, Logic, Node, NodeId, Program, Side, TensorSpec, Ty, Unary};
 
 /// Functions that an expression may call. Integers wrap, and remainders of a zero divisor are 0, as their definitions
 /// say (`qkvault_graph::expr::ops`).
@@ -73,16 +73,12 @@ fn value(program: &Program, node: Node, name: &impl Fn(NodeId) -> String) -> Str
         Node::ToFloat(a) => format!("(float){}", name(a)),
         Node::Unary(op, a) => unary(op, program.ty(a), &name(a)),
         Node::Binary(op, a, b) => binary(op, program.ty(a), &name(a), &name(b)),
-        Node::Compare(op, a, b) => format!("{} {} {}", name(a), compare(op), name(b)),
+        Node::Compare(op, a, b) => format!("{} {} {}", name(a), op.name(), name(b)),
         Node::Not(a) => format!("!{}", name(a)),
         Node::Logic(Logic::And, a, b) => format!("{} & {}", name(a), name(b)),
         Node::Logic(Logic::Or, a, b) => format!("{} | {}", name(a), name(b)),
         Node::Select { keep, yes, no } => format!("{} ? {} : {}", name(keep), name(yes), name(no)),
     }
-}
-
-const fn compare(op: Compare) -> &'static str {
-    op.name()
 }
 
 fn unary(op: Unary, ty: Ty, a: &str) -> String {

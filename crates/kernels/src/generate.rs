@@ -1,13 +1,13 @@
 //! From a description to CUDA source and a launch recipe.
 
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{DType, Lengths, Refusal, Role, Storage, Tensor, Valid, Varlen};
+use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
 
 use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
 use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
-use crate::takes::takes;
+use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
 const MACHINE: &str = include_str!("cuda/machine.cu");
@@ -87,17 +87,31 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// The type of elements, as instructions name it.
+    pub(crate) fn half(&self) -> &'static str {
+        if self.attention.q.dtype == DType::F16 { "f16" } else { "bf16" }
+    }
+
+    /// Rows of a page of keys; without pages those of a tile.
+    pub(crate) fn page(&self) -> i64 {
+        page_size(&self.attention.k).unwrap_or_else(|| self.tiling.tile.into())
+    }
+
+    /// Rows of a tile that lie one after the other in memory, whatever the page table says.
+    pub(crate) fn part_rows(&self) -> i64 {
+        common(self.page(), self.tiling.tile.into())
+    }
+
     fn write(&self, sm: u32) -> Generated {
-        let (a, tiling, sizes) = (self.attention, self.tiling, self.shape.sizes);
+        let (tiling, sizes) = (self.tiling, self.shape.sizes);
         let rows = tiling.piece_rows(sizes);
         let pieces = u64::from(tiling.blocks()) * 2 * u64::from(rows);
         let sums = (pieces * u64::from(sizes.value_dim) * 4).next_multiple_of(SCRATCH_ALIGNMENT);
         let params = self.params(sums);
         let mut source = self.defines();
-        let half = if a.q.dtype == DType::F16 { "f16" } else { "bf16" };
         source.push_str(MACHINE);
         if tiling.warpgroups {
-            source.push_str(&products(tiling.tile / tiling.warps_keys, sizes.value_dim, half));
+            source.push_str(&products(tiling.tile / tiling.warps_keys, sizes.value_dim, self.half()));
         }
         source.push_str(&params.text());
         source.push_str(FUNCTIONS);
@@ -152,10 +166,14 @@ impl Writer<'_> {
         pointer(lengths, "const int", "len_k", Role::SeqLenKv);
         pointer(a.k.is_paged(), "const int", "table_k", Role::PageTableK);
         pointer(a.v.is_paged(), "const int", "table_v", Role::PageTableV);
-        let varlen = |tensor: &Tensor| matches!(tensor.storage, Storage::Varlen { .. });
-        pointer(varlen(&a.q), "const i64", "offsets_q", Role::Offsets(Varlen::Q));
-        pointer(varlen(&a.o), "const i64", "offsets_o", Role::Offsets(Varlen::O));
-        pointer(a.outputs.stats && varlen(&a.row_tensor()), "const i64", "offsets_stats", Role::Offsets(Varlen::Stats));
+        pointer(is_varlen(&a.q), "const i64", "offsets_q", Role::Offsets(Varlen::Q));
+        pointer(is_varlen(&a.o), "const i64", "offsets_o", Role::Offsets(Varlen::O));
+        pointer(
+            a.outputs.stats && is_varlen(&a.row_tensor()),
+            "const i64",
+            "offsets_stats",
+            Role::Offsets(Varlen::Stats),
+        );
         pointer(a.sink, "const float", "sink", Role::Sink);
         for (n, tensor) in a.score_tensors().enumerate() {
             p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), Value::Address(tensor.role));
@@ -177,23 +195,18 @@ impl Writer<'_> {
         let size = tensor.dtype.size() as i64;
         // The step of a dim with one element is never taken; the driver still wants it to be a multiple of 16 bytes.
         let step = |n: i64, step: i64| if n == 1 { 16 } else { (step * size).unsigned_abs() };
-        let tile = i64::from(self.tiling.tile);
-        let part = match tensor.storage {
-            Storage::Paged { page_size, .. } => common(page_size, tile),
-            Storage::Dense | Storage::Varlen { .. } => tile,
-        };
         TensorMap {
             role,
             dtype: tensor.dtype,
             dims: [columns, heads, rows, outer].map(i64::unsigned_abs).to_vec(),
             strides: vec![step(heads, head_step), step(rows, row_step), step(outer, outer_step)],
-            tile: vec![64, 1, u32::try_from(part).unwrap_or(1), 1],
+            tile: vec![64, 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
             swizzle: 128,
         }
     }
 }
 
 /// The greatest common divisor.
-pub(crate) fn common(a: i64, b: i64) -> i64 {
+fn common(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { common(b, a % b) }
 }

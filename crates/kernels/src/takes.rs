@@ -35,13 +35,11 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(a.block_mask, &|| codes::KERNELS_BLOCK_MASK.reason("a block mask"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::KERNELS_OUTPUTS.reason("Max or Sum_exp"));
     for (field, tensor) in [("k", &a.k), ("v", &a.v)] {
-        let varlen = matches!(tensor.storage, Storage::Varlen { .. });
-        when(varlen, &|| codes::KERNELS_STORAGE.reason("varlen").at(field));
+        when(is_varlen(tensor), &|| codes::KERNELS_STORAGE.reason("varlen").at(field));
     }
     when(page_size(&a.k) != page_size(&a.v), &|| codes::KERNELS_STORAGE.reason("pages of other sizes").at("v"));
     // Rows behind a varlen sequence belong to the next one.
-    let varlen = [a.q, a.o].iter().any(|t| matches!(t.storage, Storage::Varlen { .. }));
-    when(varlen && a.padded_rows == PaddedRows::Zero, &|| {
+    when((is_varlen(&a.q) || is_varlen(&a.o)) && a.padded_rows == PaddedRows::Zero, &|| {
         codes::KERNELS_STORAGE.reason("padded rows of varlen queries as zeros").at("padded_rows")
     });
     for (field, tensor) in [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)] {
@@ -53,7 +51,12 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     }
 }
 
-fn page_size(tensor: &Tensor) -> Option<i64> {
+pub(crate) const fn is_varlen(tensor: &Tensor) -> bool {
+    matches!(tensor.storage, Storage::Varlen { .. })
+}
+
+/// Rows of a page of keys or values, if they are in pages.
+pub(crate) fn page_size(tensor: &Tensor) -> Option<i64> {
     match tensor.storage {
         Storage::Paged { page_size, .. } => Some(page_size),
         Storage::Dense | Storage::Varlen { .. } => None,

@@ -163,18 +163,6 @@ impl Checked {
     }
 }
 
-impl Value {
-    /// Bytes that the value takes in a parameter; `None` if a number's role is no number of the plan.
-    #[must_use]
-    pub fn size(&self, number: impl FnOnce(Role) -> Option<usize>) -> Option<usize> {
-        match self {
-            Value::Address(_) | Value::Scratch(_) => Some(8),
-            Value::Number(role) => number(*role),
-            Value::Map(_) => Some(TENSOR_MAP_BYTES),
-        }
-    }
-}
-
 impl TensorMap {
     /// Bytes from the operand's address to the end of the last element that the map reaches; `None` beyond 64 bits.
     #[must_use]

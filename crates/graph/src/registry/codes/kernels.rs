@@ -3,8 +3,8 @@
 use crate::registry::Entry;
 use crate::registry::entry::entries;
 
-const FIX: &str = "leave it to cuDNN";
-const SOURCE: &str = "the kernels' sources in crates/kernels";
+const KERNELS: Entry =
+    Entry { fix: "leave it to cuDNN", source: "the kernels' sources in crates/kernels", ..Entry::not_built() };
 
 entries![
     KERNELS_GPU = Entry {
@@ -12,53 +12,41 @@ entries![
         cause: "The kernels are written for another GPU.",
         field: "target",
         needed: "a GPU of compute capability 9.0",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_BACKWARD = Entry {
         code: "kernels.backward",
         cause: "The kernels compute forwards only.",
         field: "pass",
         needed: "a forward",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_TYPE = Entry {
         code: "kernels.type",
         cause: "The kernels compute with 16-bit elements only.",
         field: "q",
         needed: "f16 or bf16",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_HEAD_DIM = Entry {
         code: "kernels.head-dim",
         cause: "The kernels multiply 16 columns at a time and hold up to 256.",
         needed: "a multiple of 16, at most 256",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_HEADS = Entry {
         code: "kernels.heads",
         cause: "The kernels bring keys and values of a head together.",
         field: "v",
         needed: "as many heads of values as of keys",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_DROPOUT = Entry {
         code: "kernels.dropout",
         cause: "The kernels have no dropout.",
         field: "dropout",
         needed: "none",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_BLOCK_MASK = Entry {
         code: "kernels.block-mask",
@@ -66,32 +54,25 @@ entries![
         field: "block_mask",
         needed: "a band or an expression",
         fix: "write the mask as an expression",
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_OUTPUTS = Entry {
         code: "kernels.outputs",
         cause: "The kernels write O and Stats only.",
         field: "outputs",
         needed: "O, or O and Stats",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_STORAGE = Entry {
         code: "kernels.storage",
         cause: "The kernels read dense keys and values, or both in pages of one size.",
         needed: "dense or paged keys and values",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
     KERNELS_STRIDES = Entry {
         code: "kernels.strides",
         cause: "The kernels copy 16 bytes at a time.",
         needed: "strides that are multiples of 8 elements, below 2^39",
-        fix: FIX,
-        source: SOURCE,
-        ..Entry::not_built()
+        ..KERNELS
     },
 ];
