@@ -18,34 +18,14 @@ use proptest::test_runner::TestRunner;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
 use qkvault_exec::LoadedPlan;
-use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::expr::{self, Expr, TensorSpec, library};
-use qkvault_graph::{Attention, Band, DType, Storage, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, DType, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
 use qkvault_skip::{Need, skip};
 
 /// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
 const CASES: usize = 100;
-
-/// The same attention with head dims of whole 16s, as many heads of values as of keys, and layouts whose rows begin at
-/// multiples of 16 bytes.
-fn brought_near(mut a: Attention) -> Attention {
-    let sixteens = |d: i64| (d + 15) / 16 * 16;
-    let ([b, h, s, d], [_, hk, keys, _]) = (a.q.dims, a.k.dims);
-    let (d, dv) = (sixteens(d), sixteens(a.v.dims[3]));
-    let like = |of: &Tensor, dims: [i64; 4]| {
-        let [b, h, s, d] = dims;
-        match of.storage {
-            Storage::Dense => Tensor::bshd(b, h, s, d, of.dtype),
-            Storage::Varlen { tokens } => Tensor::thd(b, h, s, d, tokens, of.dtype),
-            Storage::Paged { pages, page_size } => Tensor::paged_hnd(b, h, s, d, pages, page_size, of.dtype),
-        }
-    };
-    let of_keys = if matches!(a.k.storage, Storage::Varlen { .. }) { Tensor::bshd(1, 1, 1, 1, a.k.dtype) } else { a.k };
-    (a.q, a.o) = (like(&a.q, [b, h, s, d]), like(&a.o, [b, h, s, dv]));
-    (a.k, a.v) = (like(&of_keys, [b, hk, keys, d]), like(&of_keys, [b, hk, keys, dv]));
-    a
-}
 
 /// Random attentions that the kernels take: the same in every run. Every second one has a score modification or a mask
 /// of the library. Random expressions are compared with their definition on the host (`src/expression/tests.rs` of
@@ -56,7 +36,7 @@ fn random(count: usize) -> Vec<Valid> {
     let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
     std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
         .enumerate()
-        .filter_map(|(n, a)| validate(modified(brought_near(a), n)).ok())
+        .filter_map(|(n, a)| validate(modified(arbitrary::aligned(a), n)).ok())
         .filter(|a| takes(a, SM).is_ok())
         .take(count)
         .collect()

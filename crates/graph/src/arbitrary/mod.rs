@@ -10,6 +10,7 @@
 //! });
 //! ```
 
+mod aligned;
 mod attention;
 mod choices;
 mod fault;
@@ -24,6 +25,7 @@ use proptest::prelude::*;
 
 use crate::Attention;
 
+pub use aligned::aligned;
 pub use fault::{FAULTS, Fault};
 pub use mutate::{Effect, Mutation, mutations, renamed};
 pub use op_graph::op_graph;
