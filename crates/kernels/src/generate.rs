@@ -121,7 +121,10 @@ impl Writer<'_> {
         source.push_str(ATTEND);
         source.push_str(MERGE);
         let param = params.param();
-        let launch = |function: &str, grid, threads, shared| {
+        // `merge` takes the same struct and reads no tile, so a launch makes no tensor maps for it.
+        let mut without_maps = param.clone();
+        without_maps.patches.retain(|patch| !matches!(patch.value, Value::Map(_)));
+        let launch = |function: &str, grid, threads, shared, param| {
             Step::Launch(Launch {
                 module: 0,
                 function: function.to_owned(),
@@ -130,11 +133,12 @@ impl Writer<'_> {
                 shared,
                 cluster: None,
                 overlap: true,
-                params: vec![param.clone()],
+                params: vec![param],
             })
         };
-        let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes));
-        let merge = launch("merge", [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), 1], MERGE_THREADS, 0);
+        let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes), param);
+        let pieces_of_rows = [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), 1];
+        let merge = launch("merge", pieces_of_rows, MERGE_THREADS, 0, without_maps);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
         let recipe = Recipe {

@@ -107,3 +107,17 @@ fn attentions_that_compute_the_same_have_one_source() {
     assert_eq!(source(window(100)), source(window(100)));
     assert_ne!(source(window(100)), source(window(101)));
 }
+
+/// The driver makes each map anew in every launch, on the host.
+#[test]
+fn a_launch_makes_the_maps_of_keys_and_values_once() {
+    let attention = validate(Attention::bshd(2, (8, 2), (4, 512), 128, DType::BF16)).expect("is valid");
+    let made = generate(&attention, SM).expect("is taken");
+    let maps = |step: &Step| match step {
+        Step::Launch(launch) => {
+            launch.params.iter().flat_map(|p| &p.patches).filter(|p| matches!(p.value, Value::Map(_))).count()
+        }
+        Step::Clear { .. } => 0,
+    };
+    assert_eq!(made.recipe.steps.iter().map(maps).sum::<usize>(), 2);
+}
