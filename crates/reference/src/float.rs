@@ -181,6 +181,33 @@ mod tests {
         assert_eq!(round(DType::F32, 0.1), f64::from(0.1_f32));
     }
 
+    /// Of the finite numbers of a format the nearest, and of two equally near ones that with an even code.
+    fn nearest(dtype: DType, x: f64) -> u32 {
+        let codes = (0..128).filter(|&code| decode_small(dtype, code).is_finite());
+        // Beyond the largest number all are equally far in float64.
+        let a = x.abs().min(decode_small(dtype, encode_small(dtype, f64::MAX)));
+        let off = |code: &u32| (decode_small(dtype, *code) - a).abs();
+        let nearer = |a: &u32, b: &u32| off(a).total_cmp(&off(b)).then((a % 2).cmp(&(b % 2)));
+        codes.min_by(nearer).expect("some are finite") | u32::from(x.is_sign_negative()) << 7
+    }
+
+    #[test]
+    fn every_16_bit_number_becomes_the_nearest_8_bit_one() {
+        for (from, to) in [DType::F16, DType::BF16].into_iter().flat_map(|f| [(f, DType::E4M3), (f, DType::E5M2)]) {
+            for bits in 0..1 << 16 {
+                let x = decode_small(from, bits);
+                let found = encode_small(to, x);
+                if x.is_nan() {
+                    assert!(decode_small(to, found).is_nan(), "{from} {bits:#x}");
+                } else if x.is_infinite() {
+                    assert_eq!(found, encode_small(to, f64::MAX.copysign(x)), "{from} {bits:#x}");
+                } else {
+                    assert_eq!(found, nearest(to, x), "{from} {bits:#x}, {x} in {to}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn eight_bit_formats_saturate_and_have_their_known_limits() {
         assert_eq!(round(DType::E4M3, 448.0), 448.0);

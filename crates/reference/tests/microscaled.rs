@@ -9,15 +9,20 @@ use qkvault_reference::{Buffer, Inputs, Outputs, ReferenceError, View, backward,
 /// Grouped heads, lengths that do not fill a block of 32, head dims that do not fill a tile of 128, and a different
 /// order for each operand.
 fn microscaled(band: Option<Band>) -> Valid {
+    microscaled_of(band, [64, 32])
+}
+
+/// The same with head dims of queries and of values.
+fn microscaled_of(band: Option<Band>, [d_qk, d_v]: [i64; 2]) -> Valid {
     let t = |order, heads, seq, d, dtype| Tensor::dense(order, [2, heads, seq, d], dtype);
-    let q = t(Order::Bshd, 4, 40, 64, DType::E4M3);
-    let k = t(Order::Sbhd, 2, 70, 64, DType::E4M3);
-    let v = t(Order::Bhsd, 2, 70, 32, DType::E4M3);
-    let o = t(Order::Sbhd, 4, 40, 32, DType::BF16);
+    let q = t(Order::Bshd, 4, 40, d_qk, DType::E4M3);
+    let k = t(Order::Sbhd, 2, 70, d_qk, DType::E4M3);
+    let v = t(Order::Bhsd, 2, 70, d_v, DType::E4M3);
+    let o = t(Order::Sbhd, 4, 40, d_v, DType::BF16);
     let mut a = Attention::forward(q, k, v, o).with_stats();
     (a.fp8, a.mask.band) = (Some(Fp8::Block), band);
-    let d_o = t(Order::Bhsd, 4, 40, 32, DType::E5M2);
-    let d_o_half = t(Order::Bshd, 4, 40, 32, DType::F16);
+    let d_o = t(Order::Bhsd, 4, 40, d_v, DType::E5M2);
+    let d_o_half = t(Order::Bshd, 4, 40, d_v, DType::F16);
     valid(a.backward(BackwardOptions { d_o: Some(d_o), d_o_half: Some(d_o_half), ..BackwardOptions::default() }))
 }
 
@@ -40,24 +45,31 @@ fn scaled<'a>(
     inputs: &'a Inputs,
     (role, which, by_sequence): (Role, Scaled, bool),
 ) -> impl Fn(usize, usize, usize, usize) -> f64 + use<'a> {
-    let [_, heads, s, d] = operand(a, role).expect("it has it").tensor.dims.map(|n| n as usize);
+    let [batch, heads, s, d] = operand(a, role).expect("it has it").tensor.dims.map(|n| n as usize);
     let (stored, scales) = (elements(a, inputs, role), inputs.get(Role::Descale(which)).expect("bound"));
     move |b, h, row, column| {
-        let (outer, inner, outers, inners) =
-            if by_sequence { (column, row / 32, d, s.div_ceil(32)) } else { (row, column / 32, s, d.div_ceil(32)) };
-        let plane = outers.div_ceil(128) * 128 * (inners.div_ceil(4) * 4);
-        stored(b, h, row, column) * scales.get((b * heads + h) * plane + scale_place(outer, inner, inners))
+        let head = b * heads + h;
+        let place = if by_sequence {
+            // One matrix for all heads: its columns are the blocks of 128 rows of each head, one head after the other.
+            let blocks = s.div_ceil(128) * 4;
+            scale_place(column, head * blocks + row / 32, batch * heads * blocks)
+        } else {
+            let plane = s.div_ceil(128) * 128 * (d.div_ceil(32).div_ceil(4) * 4);
+            head * plane + scale_place(row, column / 32, d.div_ceil(32))
+        };
+        stored(b, h, row, column) * scales.get(place)
     }
 }
 
 #[test]
 fn a_microscaled_backward_is_what_its_graph_says() {
-    for band in [None, Some(Band::CAUSAL)] {
-        let a = microscaled(band);
+    // Head dims of 192 have two planes of scales along the sequence.
+    for (band, dims) in [(None, [64, 32]), (Some(Band::CAUSAL), [64, 32]), (None, [192, 128])] {
+        let a = microscaled_of(band, dims);
         let inputs = Inputs::random(&a, 4).expect("random");
         let got = backward(&a, &inputs).expect("computes");
         let scale = inputs.get(Role::Scale).expect("bound").get(0);
-        let ([h_q, s_q, s_kv], [d_qk, d_v]) = ([4_usize, 40, 70], [64_usize, 32]);
+        let ([h_q, s_q, s_kv], [d_qk, d_v]) = ([4_usize, 40, 70], dims.map(|d| d as usize));
         let at = |role, which, sequence| scaled(&a, &inputs, (role, which, sequence));
         let (half, o) = (elements(&a, &inputs, Role::DOHalf), elements(&a, &inputs, Role::O));
         let (q, k, v) = (at(Role::Q, Scaled::Q, false), at(Role::K, Scaled::K, false), at(Role::V, Scaled::V, false));
