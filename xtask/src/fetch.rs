@@ -1,5 +1,5 @@
 //! `cargo xtask fetch`: downloads cuDNN and its dependencies to the user's cache folder, and NVRTC, which compiles
-//! kernels, if the set has none.
+//! kernels, if the set has none. With `--engine fa4` it downloads FlashAttention-4 and what compiles its kernels.
 //!
 //! pip downloads the wheels, so that its configured index and proxy apply, and pinned hashes check them. The command
 //! unpacks the wheels into a temporary folder beside the final one, writes a manifest last, and then renames the
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use qkvault_base::LibrarySet;
 
 pub use error::Error;
+pub use licence::Licence;
 use manifest::{Manifest, State};
 use pins::{Parcel, Pins};
 
@@ -43,6 +44,9 @@ pub struct Args {
     /// Fetch only NVRTC, which compiles qkvault's own kernels
     #[arg(long, conflicts_with_all = ["cudnn", "slim", "full"])]
     nvrtc: bool,
+    /// Fetch only what compiles the kernels of an engine: fa4 (FlashAttention-4; needs Python 3.11 or newer)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["cudnn", "slim", "full", "nvrtc"])]
+    engine: Option<String>,
     #[command(flatten)]
     options: Options,
 }
@@ -86,6 +90,10 @@ pub struct Fetched {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<(), Error> {
+    if let Some(engine) = &args.engine {
+        say(&ensure_engine(engine, &args.options)?);
+        return Ok(());
+    }
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
     if !args.nvrtc {
         say(&ensure(args.cudnn.as_deref(), set, &args.options)?);
@@ -111,6 +119,16 @@ pub fn ensure_nvrtc(options: &Options) -> Result<Option<Fetched>, Error> {
     ensure_parcel(&parcel, &dest, options).map(Some)
 }
 
+/// Fetches the compiler of an engine's kernels for the first Python of this machine that its wheels are for, if it is
+/// missing.
+pub fn ensure_engine(name: &str, options: &Options) -> Result<Fetched, Error> {
+    let pins = Pins::read(options.pins.as_deref())?;
+    let python = qkvault_fa4::Python::first(pins.pythons(name)?)?;
+    let parcel = pins.engine(name, &python.version())?;
+    let dest = options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("engines");
+    ensure_parcel(&parcel, &dest, options)
+}
+
 /// Fetches a cuDNN if it is missing. `version` may be a part of a version; `None` selects the list's default.
 pub fn ensure(version: Option<&str>, set: LibrarySet, options: &Options) -> Result<Fetched, Error> {
     let parcel = Pins::read(options.pins.as_deref())?.cudnn(version, set)?;
@@ -134,8 +152,8 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
     if (os, arch) != ("linux", "x86_64") {
         return Err(Error::Platform { os, arch });
     }
-    if parcel.nvidia {
-        licence::accepted(options.accept_nvidia_license)?;
+    if let Some(licence) = parcel.licence {
+        licence::accepted(licence, options.accept_nvidia_license)?;
     }
     std::fs::create_dir_all(dest).map_err(|cause| Error::io("create", dest, cause))?;
     let lock = lock(dest)?;
@@ -168,7 +186,7 @@ fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: boo
         if !ui::watched() {
             ui::say(&format!("unpacking {} {}", wheel.name, wheel.version));
         }
-        entries.extend(unpack::wheel(wheel, file, temporary.path())?);
+        entries.extend(unpack::wheel(wheel, parcel.whole, file, temporary.path())?);
     }
     let bytes = entries.iter().map(|entry| entry.bytes).sum();
     Manifest::new(parcel, entries).write(temporary.path())?;

@@ -31,6 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-reference", &["qkvault-base", "qkvault-graph"]),
     ("qkvault-probe", &["qkvault-graph"]),
     ("qkvault-kernels", &["qkvault-graph"]),
+    ("qkvault-fa4", &["qkvault-base", "qkvault-graph", "qkvault-kernels"]),
     (
         "qkvault-compile",
         &[
@@ -57,7 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("qkvault-skip", &[]),
-    ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
+    ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
 ];
 
 /// Packages that may use every other.

@@ -12,11 +12,26 @@ use thiserror::Error;
 pub enum Error {
     /// NVIDIA's licence was not accepted.
     #[error(
-        "cuDNN and the libraries that it needs are under NVIDIA's licence ({url}), which you must accept before they are fetched; read it, then \
+        "{subject} under NVIDIA's licence ({url}), which you must accept before they are fetched; read it, then \
          accept it once with --accept-nvidia-license, with QKVAULT_ACCEPT_NVIDIA_LICENSE=1, or at the prompt on a terminal",
-        url = super::licence::URL
+        subject = licence.subject(),
+        url = licence.url()
     )]
-    Licence,
+    Licence {
+        /// The licence.
+        licence: super::Licence,
+    },
+    /// The list does not have the engine.
+    #[error("there is no engine '{wanted}' to fetch; the engines are: {}", known.join(", "))]
+    UnknownEngine {
+        /// The requested engine.
+        wanted: String,
+        /// The known engines.
+        known: Vec<String>,
+    },
+    /// No Python that the engine's wheels are for.
+    #[error("{0}")]
+    Python(#[from] qkvault_fa4::NoPython),
     /// The list does not have the version.
     #[error(
         "cuDNN {wanted} ({set}) is not among the versions with known hashes ({}); choose one of those, or set QKVAULT_CUDNN_PATH to an \

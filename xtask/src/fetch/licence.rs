@@ -1,4 +1,4 @@
-//! NVIDIA's licence: the user accepts it once, and a file in the cache folder records it.
+//! NVIDIA's licences: the user accepts each once, and a file in the cache folder records it.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
@@ -6,47 +6,75 @@ use std::path::PathBuf;
 use super::Error;
 use crate::ui;
 
-/// The address of the licence.
-pub(crate) const URL: &str = "https://docs.nvidia.com/deeplearning/cudnn/latest/reference/eula.html";
+/// A licence of NVIDIA's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Licence {
+    /// cuDNN's, which the libraries that it needs are under as well.
+    Cudnn,
+    /// That of CUTLASS's DSLs, the compiler of FlashAttention-4's kernels.
+    CutlassDsl,
+}
+
+impl Licence {
+    /// What is under it.
+    #[must_use]
+    pub fn subject(self) -> &'static str {
+        match self {
+            Licence::Cudnn => "cuDNN and the libraries that it needs are",
+            Licence::CutlassDsl => "the compiler of FlashAttention-4's kernels (nvidia-cutlass-dsl) is",
+        }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn url(self) -> &'static str {
+        match self {
+            Licence::Cudnn => "https://docs.nvidia.com/deeplearning/cudnn/latest/reference/eula.html",
+            Licence::CutlassDsl => "https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/license.html",
+        }
+    }
+
+    /// The file that records the acceptance.
+    fn record(self) -> PathBuf {
+        qkvault_base::cache_dir().join(match self {
+            Licence::Cudnn => "nvidia-license-accepted",
+            Licence::CutlassDsl => "nvidia-cutlass-dsl-license-accepted",
+        })
+    }
+}
 
 /// The variable that accepts the licence with the value 1.
 const VARIABLE: &str = "QKVAULT_ACCEPT_NVIDIA_LICENSE";
 
-/// Checks that the licence is accepted: by option, by variable, in an earlier run, or at a prompt.
-pub(crate) fn accepted(by_option: bool) -> Result<(), Error> {
-    let record = record();
+/// Checks that a licence is accepted: by option, by variable, in an earlier run, or at a prompt.
+pub(crate) fn accepted(licence: Licence, by_option: bool) -> Result<(), Error> {
+    let record = licence.record();
     if by_option || std::env::var_os(VARIABLE).is_some_and(|value| value == "1") {
-        return remember(&record);
+        return remember(licence, &record);
     }
     if record.exists() {
         return Ok(());
     }
-    if io::stdin().is_terminal() && io::stderr().is_terminal() && asked() {
-        return remember(&record);
+    if io::stdin().is_terminal() && io::stderr().is_terminal() && asked(licence) {
+        return remember(licence, &record);
     }
-    Err(Error::Licence)
+    Err(Error::Licence { licence })
 }
 
-/// The file that records the acceptance.
-fn record() -> PathBuf {
-    qkvault_base::cache_dir().join("nvidia-license-accepted")
-}
-
-fn remember(record: &PathBuf) -> Result<(), Error> {
+fn remember(licence: Licence, record: &PathBuf) -> Result<(), Error> {
     if record.exists() {
         return Ok(());
     }
     let dir = qkvault_base::cache_dir();
     std::fs::create_dir_all(&dir).map_err(|cause| Error::io("create", &dir, cause))?;
-    let text =
-        format!("NVIDIA's licence ({URL}) was accepted on this machine for the libraries that qkvault fetches.\n");
+    let url = licence.url();
+    let text = format!("NVIDIA's licence ({url}) was accepted on this machine for what qkvault fetches.\n");
     std::fs::write(record, text).map_err(|cause| Error::io("write", record, cause))
 }
 
-fn asked() -> bool {
-    ui::say(&format!(
-        "cuDNN and the libraries that it needs are under NVIDIA's licence:\n  {URL}\nDo you accept it? [y/N]"
-    ));
+fn asked(licence: Licence) -> bool {
+    let (subject, url) = (licence.subject(), licence.url());
+    ui::say(&format!("{subject} under NVIDIA's licence:\n  {url}\nDo you accept it? [y/N]"));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")

@@ -5,7 +5,7 @@ use std::path::Path;
 use qkvault_base::LibrarySet;
 use serde::Deserialize;
 
-use super::Error;
+use super::{Error, Licence};
 
 /// The list of the repository.
 const LIST: &str = include_str!("../../wheels.toml");
@@ -19,6 +19,8 @@ pub(crate) struct Pins {
     #[serde(rename = "set")]
     sets: Vec<Set>,
     nvrtc: Option<Nvrtc>,
+    #[serde(rename = "engine", default)]
+    engines: Vec<Engine>,
     #[serde(rename = "tool", default)]
     tools: Vec<Tool>,
     #[serde(rename = "wheel")]
@@ -39,6 +41,17 @@ struct Set {
 #[serde(deny_unknown_fields)]
 struct Nvrtc {
     version: String,
+    wheels: Vec<String>,
+}
+
+/// Python packages that compile an engine's kernels.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Engine {
+    name: String,
+    version: String,
+    /// Versions of Python that all wheels exist for.
+    pythons: Vec<String>,
     wheels: Vec<String>,
 }
 
@@ -68,6 +81,9 @@ pub(crate) struct Wheel {
     /// Prefixes of the libraries to unpack; empty for all.
     #[serde(default)]
     pub(crate) only: Vec<String>,
+    /// The one version of Python that the wheel is for, as `3.12`.
+    #[serde(default)]
+    pub(crate) python: Option<String>,
 }
 
 /// The contents of one folder.
@@ -79,8 +95,10 @@ pub(crate) struct Parcel {
     pub(crate) title: String,
     /// The wheels to unpack into it.
     pub(crate) wheels: Vec<Wheel>,
-    /// Whether it is under NVIDIA's licence.
-    pub(crate) nvidia: bool,
+    /// The licence of NVIDIA's that a part of it is under.
+    pub(crate) licence: Option<Licence>,
+    /// Whether every file of its wheels is unpacked, and not libraries, headers and licences alone.
+    pub(crate) whole: bool,
 }
 
 impl Parcel {
@@ -114,8 +132,9 @@ impl Pins {
         Ok(Parcel {
             folder: format!("{}-{set}", found.cudnn),
             title: format!("cuDNN {} ({set})", found.cudnn),
-            wheels: self.wheels(&found.wheels)?,
-            nvidia: true,
+            wheels: self.wheels(&found.wheels, None)?,
+            licence: Some(Licence::Cudnn),
+            whole: false,
         })
     }
 
@@ -123,7 +142,31 @@ impl Pins {
     pub(crate) fn nvrtc(&self) -> Result<Option<Parcel>, Error> {
         let Some(Nvrtc { version, wheels }) = &self.nvrtc else { return Ok(None) };
         let (folder, title) = (version.clone(), format!("NVRTC {version}"));
-        Ok(Some(Parcel { folder, title, wheels: self.wheels(wheels)?, nvidia: true }))
+        let (wheels, licence) = (self.wheels(wheels, None)?, Some(Licence::Cudnn));
+        Ok(Some(Parcel { folder, title, wheels, licence, whole: false }))
+    }
+
+    /// The versions of Python that an engine's wheels are for.
+    pub(crate) fn pythons(&self, name: &str) -> Result<&[String], Error> {
+        self.found(name).map(|engine| engine.pythons.as_slice())
+    }
+
+    /// An engine's packages for a version of Python.
+    pub(crate) fn engine(&self, name: &str, python: &str) -> Result<Parcel, Error> {
+        let Engine { name, version, pythons: _, wheels } = self.found(name)?;
+        Ok(Parcel {
+            folder: qkvault_fa4::folder(name, version, python),
+            title: format!("{name} {version} for Python {python}"),
+            wheels: self.wheels(wheels, Some(python))?,
+            licence: Some(Licence::CutlassDsl),
+            whole: true,
+        })
+    }
+
+    fn found(&self, name: &str) -> Result<&Engine, Error> {
+        let known = || self.engines.iter().map(|engine| engine.name.clone()).collect();
+        let missing = || Error::UnknownEngine { wanted: name.to_owned(), known: known() };
+        self.engines.iter().find(|engine| engine.name == name).ok_or_else(missing)
     }
 
     /// A tool, by name.
@@ -132,17 +175,19 @@ impl Pins {
         let tool = self.tools.iter().find(|tool| tool.name == name).ok_or_else(missing)?;
         let title = format!("{name} {}", tool.version);
         let folder = title.replace(' ', "-");
-        Ok(Parcel { folder, title, wheels: self.wheels(&tool.wheels)?, nvidia: false })
+        Ok(Parcel { folder, title, wheels: self.wheels(&tool.wheels, None)?, licence: None, whole: false })
     }
 
-    fn wheels(&self, names: &[String]) -> Result<Vec<Wheel>, Error> {
+    fn wheels(&self, names: &[String], python: Option<&str>) -> Result<Vec<Wheel>, Error> {
         let find = |name: &String| {
-            self.wheels.iter().find(|wheel| format!("{} {}", wheel.name, wheel.version) == *name).cloned().ok_or_else(
-                || Error::Pins {
-                    file: "wheels.toml".into(),
-                    reason: format!("a set names the wheel '{name}', which is not listed"),
-                },
-            )
+            let fits = |wheel: &&Wheel| {
+                let for_it = wheel.python.is_none() || wheel.python.as_deref() == python;
+                for_it && format!("{} {}", wheel.name, wheel.version) == *name
+            };
+            self.wheels.iter().find(fits).cloned().ok_or_else(|| Error::Pins {
+                file: "wheels.toml".into(),
+                reason: format!("a set names the wheel '{name}', which is not listed"),
+            })
         };
         names.iter().map(find).collect()
     }
@@ -170,7 +215,34 @@ mod tests {
         }
         pins.tool("libclang").expect("the tool is listed");
         let nvrtc = pins.nvrtc().expect("its wheel is listed").expect("it is listed");
-        assert!(nvrtc.nvidia && nvrtc.folder.starts_with("13.0."), "plans are compiled by 13.0: {nvrtc:?}");
+        let licensed = nvrtc.licence == Some(Licence::Cudnn);
+        assert!(licensed && nvrtc.folder.starts_with("13.0."), "plans are compiled by 13.0: {nvrtc:?}");
+    }
+
+    #[test]
+    fn the_wheels_of_fa4_are_those_that_its_plans_name_and_each_python_has_its_own() {
+        let pins = Pins::read(None).expect("it is valid");
+        for python in pins.pythons("fa4").expect("it is listed") {
+            let parcel = pins.engine("fa4", python).expect("every wheel is listed");
+            let tag = format!("cp{}", python.replace('.', ""));
+            assert_eq!(parcel.folder, format!("fa4-{}-{tag}", qkvault_fa4::TOOLCHAIN.flash_attn));
+            assert_eq!((parcel.licence, parcel.whole), (Some(Licence::CutlassDsl), true));
+            let version = |name: &str| {
+                let wheel = parcel.wheels.iter().find(|wheel| wheel.name == name);
+                wheel.map(|wheel| wheel.version.clone()).unwrap_or_default()
+            };
+            let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = qkvault_fa4::TOOLCHAIN;
+            for (name, of) in
+                [("flash-attn-4", flash_attn), ("nvidia-cutlass-dsl", cutlass_dsl), ("quack-kernels", quack)]
+            {
+                assert_eq!(version(name), of, "{name}");
+            }
+            for wheel in parcel.wheels.iter().filter(|wheel| wheel.python.is_some()) {
+                assert!(wheel.file.contains(&tag), "{} is not for Python {python}", wheel.file);
+            }
+        }
+        let error = pins.engine("fa5", "3.11").expect_err("there is none").to_string();
+        assert!(error.contains("'fa5'") && error.contains("fa4"), "{error}");
     }
 
     #[test]

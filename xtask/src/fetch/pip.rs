@@ -54,6 +54,9 @@ fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Re
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
     command.args(["--disable-pip-version-check", "--no-input"]);
+    if let Some(python) = &want.wheel.python {
+        command.args(["--python-version", python]);
+    }
     if !ui::watched() {
         command.args(["--progress-bar", "off", "--quiet"]);
     }

@@ -12,7 +12,9 @@ use super::manifest::Entry;
 use super::pins::Wheel;
 
 /// Unpacks one wheel into `into`, and returns the files written.
-pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
+///
+/// Only libraries, headers and licences are written, unless the `whole` wheel is wanted.
+pub(crate) fn wheel(wheel: &Wheel, whole: bool, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
     let broken = |reason: String| Error::Wheel { file: wheel.file.clone(), reason };
     let input = File::open(file).map_err(|cause| Error::io("read", file, cause))?;
     let mut archive = ZipArchive::new(io::BufReader::new(input)).map_err(|error| broken(error.to_string()))?;
@@ -28,7 +30,7 @@ pub(crate) fn wheel(wheel: &Wheel, file: &Path, into: &Path) -> Result<Vec<Entry
         if member.is_symlink() {
             return Err(broken(format!("it has a link, '{name}'")));
         }
-        if member.is_file() && wanted(&path, &wheel.only) {
+        if member.is_file() && (whole || wanted(&path, &wheel.only)) {
             total += member.size();
             members.push((index, path));
         }
