@@ -9,7 +9,7 @@ mod versions;
 use std::time::Instant;
 
 use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_graph::{CompileOptions, PlanKey, QuirkSet, Refusal, Target, Valid};
+use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 
@@ -47,9 +47,17 @@ pub struct Args {
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
+    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, or kernels where cuDNN refuses (auto)
+    #[arg(long, value_name = "ENGINE", value_parser = engine, default_value = "cudnn")]
+    engine: EnginePolicy,
     /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
+}
+
+fn engine(text: &str) -> Result<EnginePolicy, String> {
+    let known = || EnginePolicy::ALL.map(EnginePolicy::name).join(", ");
+    EnginePolicy::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| format!("it is one of {}", known()))
 }
 
 /// One attention for one target.
@@ -88,7 +96,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, Some(compiler));
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, ..CompileOptions::default() };
+    let engine = args.engine;
+    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, ..CompileOptions::default() };
     let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
@@ -103,7 +112,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                 Ok(attention) => {
                     let target = &targets[work.target];
                     // Only cuDNN's answers are stored, so a dry run asks the rules.
-                    match args.dry_run.then(|| by_rules(attention, target, &policy)).flatten() {
+                    let of_cudnn = policy.engine == EnginePolicy::Cudnn;
+                    match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
                         Some(refusal) => Row::refused(work, &refusal),
                         None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),
                     }

@@ -118,6 +118,11 @@ impl KernelPlan<'_> {
         Ok(Plan { facts, blob: Blob::from(cubin) })
     }
 
+    fn built(&self) -> Result<Entry, NvrtcError> {
+        let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.attention).entered();
+        Ok(self.entry(&self.compile(&Nvrtc::open(None)?)?))
+    }
+
     /// The plan as an entry of a vault, with its inputs.
     fn entry(&self, plan: &Plan) -> Entry {
         let library = format!("nvrtc {}.{}", NVRTC.0, NVRTC.1);
@@ -149,24 +154,34 @@ impl Planner {
             None => self.compiled(kernels, key)?,
         };
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome: Ok(plan), milliseconds })
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead: None, outcome: Ok(plan), milliseconds })
+    }
+
+    /// The plan, compiled even if the vault has it, in the place of the stored one.
+    pub(crate) fn kernels_anew(&self, kernels: &KernelPlan<'_>) -> Result<Resolution, PlanError> {
+        let (started, key) = (Instant::now(), kernels.key());
+        let (source, unstored, plan) = self.replaced(kernels, key)?;
+        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+        let (graph_key, instead) = (kernels.attention.key(), None);
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead, outcome: Ok(plan), milliseconds })
     }
 
     fn compiled(&self, kernels: &KernelPlan<'_>, key: PlanKey) -> Result<Compiled, PlanError> {
-        let build = || -> Result<Entry, NvrtcError> {
-            let _span = tracing::info_span!("plan.build", %key, what = %kernels.attention).entered();
-            Ok(kernels.entry(&kernels.compile(&Nvrtc::open(None)?)?))
-        };
         let failed = |error: VaultError<NvrtcError>| match error {
             VaultError::Build(failure) => PlanError::Kernels { key, failure },
             other => PlanError::Interrupted { key, why: other.to_string() },
         };
-        let obtained = self.vault.get_or_build(&vault_key(&key), build).map_err(failed)?;
-        if let Ok(plan) = read(kernels, key, &obtained.entry) {
-            return Ok((obtained.source, obtained.unstored, plan));
+        let obtained = self.vault.get_or_build(&vault_key(&key), || kernels.built()).map_err(failed)?;
+        match read(kernels, key, &obtained.entry) {
+            Ok(plan) => Ok((obtained.source, obtained.unstored, plan)),
+            // A valid entry of another version of qkvault, or of somebody else.
+            Err(_) => self.replaced(kernels, key),
         }
-        // A valid entry of another version of qkvault, or of somebody else: the plan is compiled and replaces it.
-        let entry = Arc::new(build().map_err(|failure| PlanError::Kernels { key, failure: Arc::new(failure) })?);
+    }
+
+    fn replaced(&self, kernels: &KernelPlan<'_>, key: PlanKey) -> Result<Compiled, PlanError> {
+        let failed = |failure| PlanError::Kernels { key, failure: Arc::new(failure) };
+        let entry = Arc::new(kernels.built().map_err(failed)?);
         let plan = read(kernels, key, &entry).map_err(|bad| PlanError::Recipe { key, why: bad.to_string() })?;
         let unstored = self.vault.put(&vault_key(&key), Entry::clone(&entry)).err().map(Arc::new);
         Ok((Source::Built, unstored, plan))

@@ -12,6 +12,7 @@
 
 mod attempt;
 mod blob;
+mod choice;
 mod compile;
 mod confirm;
 mod convert;
@@ -26,6 +27,7 @@ mod look;
 mod nvrtc;
 mod passed;
 mod plan;
+mod plan_error;
 mod planner;
 mod pressure;
 mod status;

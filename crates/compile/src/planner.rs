@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError, Vault};
-use qkvault_graph::{Choice, CompileOptions, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of};
+use qkvault_graph::{
+    Choice, CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of,
+};
 
 use crate::compile::Compiler;
 use crate::deep::Origin;
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
+use crate::kernels::KernelPlan;
 use crate::limit;
 use crate::look::{look, outcome, vault_key};
-use crate::nvrtc::NvrtcError;
 use crate::plan::{self, Plan, PlanFacts};
+pub use crate::plan_error::PlanError;
+use qkvault_kernels::takes;
 use qkvault_probe::lowered;
 
 /// What a planner does for a plan that is not in memory.
@@ -70,65 +74,12 @@ pub struct Resolution {
     pub source: Source,
     /// Why a new plan was not stored, if it was not; the plan is still valid.
     pub unstored: Option<Arc<StoreError>>,
+    /// Why cuDNN has no plan, if one of kernels took its place ([`EnginePolicy::Auto`](qkvault_graph::EnginePolicy)).
+    pub instead: Option<Refusal>,
     /// The plan, or the refusal.
     pub outcome: Result<Arc<Plan>, Refusal>,
     /// Time of the call, in milliseconds.
     pub milliseconds: f64,
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The plan is missing, and building was not allowed.
-    #[error(
-        "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
-         build it ahead with `qkvault warm`{load}, or use OnMiss::Compile",
-        place = if *memory_alone { "the memory of this process" } else { "the vault" },
-        load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
-    )]
-    Missing {
-        /// The key of the plan.
-        key: PlanKey,
-        /// Its attention.
-        what: String,
-        /// Its target.
-        target: String,
-        /// Whether the lookup was only in memory ([`OnMiss::Memory`]).
-        memory_alone: bool,
-    },
-    /// The plan must be built, and there is no compiler.
-    #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
-    NoCompiler {
-        /// The key.
-        key: PlanKey,
-    },
-    /// Compiling does not work here.
-    #[error("{0}")]
-    Failure(Arc<Failure>),
-    /// The kernels must be compiled, and that does not work here.
-    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
-    Kernels {
-        /// The key.
-        key: PlanKey,
-        /// Why not.
-        failure: Arc<NvrtcError>,
-    },
-    /// A recipe does not fit its attention.
-    #[error("the kernels of plan {key} are not launched: {why}")]
-    Recipe {
-        /// The key.
-        key: PlanKey,
-        /// What is wrong.
-        why: String,
-    },
-    /// The build ended in a panic, in this or another thread.
-    #[error("the build of plan {key} did not end normally: {why}; call again to retry")]
-    Interrupted {
-        /// The key.
-        key: PlanKey,
-        /// What happened.
-        why: String,
-    },
 }
 
 impl Planner {
@@ -177,7 +128,8 @@ impl Planner {
         options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
-        self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss))
+        let of_cudnn = || self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss));
+        self.choose(attention, target.sm(), options.engine, of_cudnn, |kernels| self.kernels(kernels, on_miss))
     }
 
     /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.
@@ -186,8 +138,16 @@ impl Planner {
     ///
     /// The reasons of lowering and rules, for which there is no op graph and no key.
     pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
+        if options.engine == EnginePolicy::Kernels {
+            return crate::choice::kernel_key(attention, target.sm());
+        }
         let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
-        let graph = lowered(attention, target, options)?;
+        let graph = match lowered(attention, target, options) {
+            Err(_) if options.engine == EnginePolicy::Auto && takes(attention, target.sm()).is_ok() => {
+                return crate::choice::kernel_key(attention, target.sm());
+            }
+            other => other?,
+        };
         Ok(plan_key_of(&graph, target, &unlimited(options), Choice::First))
     }
 
@@ -204,11 +164,18 @@ impl Planner {
         options: &CompileOptions,
         unusable: &PlanKey,
     ) -> Result<Resolution, PlanError> {
-        self.resolve(attention, target, options, |vault, job| {
-            let anew = job.key == *unusable;
-            let found = if anew { self.replace(vault, job)? } else { self.obtain(vault, job)? };
-            Ok(of_attention(found, job))
-        })
+        let of_cudnn = || {
+            self.resolve(attention, target, options, |vault, job| {
+                let anew = job.key == *unusable;
+                let found = if anew { self.replace(vault, job)? } else { self.obtain(vault, job)? };
+                Ok(of_attention(found, job))
+            })
+        };
+        let again = |kernels: &KernelPlan<'_>| match kernels.key() == *unusable {
+            true => self.kernels_anew(kernels),
+            false => self.kernels(kernels, OnMiss::Compile),
+        };
+        self.choose(attention, target.sm(), options.engine, of_cudnn, again)
     }
 
     /// Lowers, and finds the plan or refusal of the op graph with `find`.
@@ -230,7 +197,8 @@ impl Planner {
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
                 let source = Source::Built;
-                return Ok(Resolution { key: None, graph_key, source, unstored: None, outcome, milliseconds });
+                let (unstored, instead) = (None, None);
+                return Ok(Resolution { key: None, graph_key, source, unstored, instead, outcome, milliseconds });
             }
         };
         let unlimited = &unlimited(options);
@@ -240,7 +208,7 @@ impl Planner {
         let vault = self.vault.for_library(&target.cudnn.to_string());
         let (key, (source, unstored, outcome)) = within(options.workspace_limit, &vault, job, find)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, outcome, milliseconds })
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead: None, outcome, milliseconds })
     }
 
     /// Finds a plan or a refusal by its key, as far as `on_miss` allows.

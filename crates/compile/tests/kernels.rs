@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use qkvault_compile::cache::{Entry, Key, Source, Vault, VaultOptions};
-use qkvault_compile::graph::{Attention, DType, PlanKey, Valid, codec, validate};
+use qkvault_compile::graph::registry::codes;
+use qkvault_compile::graph::{
+    Attention, CompileOptions, CudnnVersion, DType, EnginePolicy, LibrarySet, PlanKey, Profile, Valid, codec, text,
+    validate,
+};
 use qkvault_compile::{
     BadPlan, Difference, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck,
 };
@@ -151,4 +155,60 @@ fn a_source_that_does_not_compile_is_an_error_with_the_log_and_nothing_is_stored
     let text = planner.kernels(&of, OnMiss::Compile).expect_err("does not compile").to_string();
     assert!(text.contains("attention.cu(1)") && text.contains(&of.key().to_string()), "{text}");
     assert_eq!(planner.vault().ls().count(), 0);
+}
+
+#[test]
+fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let target = |profile: &str| {
+        let version = CudnnVersion::v9(10, 0);
+        Profile::named(profile).expect("built in").target(version, LibrarySet::Slim)
+    };
+    let folder = tempfile::tempdir().expect("is made");
+    let planner = planner(folder.path());
+    // NVIDIA withdrew this cuDNN, so nothing is put to it.
+    let text = "q: bf16 [1,8,1,64]\nk: [1,2,512,64]\nscore_mod: scalar $slope: float; score + (key - query) * $slope";
+    let refused = validate(text::parse(text).expect("reads")).expect("valid");
+    let ask = |attention: &Valid, profile: &str, engine, on_miss| {
+        let options = CompileOptions { engine, ..CompileOptions::default() };
+        planner.plan(attention, &target(profile), &options, on_miss)
+    };
+    let of_cudnn = ask(&refused, "h200", EnginePolicy::Cudnn, OnMiss::Compile).expect("an answer");
+    let why = of_cudnn.outcome.expect_err("cuDNN refuses it");
+    let answer = ask(&refused, "h200", EnginePolicy::Auto, OnMiss::Compile).expect("an answer");
+    assert_eq!(answer.instead, Some(why.clone()));
+    let plan = answer.outcome.expect("kernels take it");
+    assert!(plan.facts.kernels.is_some());
+    // The same plan on every GPU of the architecture, with any cuDNN, by both policies.
+    for (profile, engine) in [("h100", EnginePolicy::Auto), ("h100-pcie", EnginePolicy::Kernels)] {
+        let again = ask(&refused, profile, engine, OnMiss::Load).expect("it is stored");
+        assert_eq!((again.key, again.source), (answer.key, Source::Memory));
+        let options = CompileOptions { engine, ..CompileOptions::default() };
+        assert_eq!(planner.key(&refused, &target(profile), &options).ok(), answer.key);
+    }
+    // Neither takes it on another GPU.
+    let neither = ask(&refused, "b200", EnginePolicy::Auto, OnMiss::Load).expect("an answer");
+    let reasons = neither.outcome.expect_err("neither");
+    assert!(reasons.has(&codes::KERNELS_GPU) && reasons.reasons().len() > 1, "{reasons}");
+    // A plan of kernels by name, also where cuDNN has one; and cuDNN's without a word stays cuDNN's.
+    let plain = attention();
+    let kernels = ask(&plain, "h200", EnginePolicy::Kernels, OnMiss::Compile).expect("an answer");
+    assert!(kernels.outcome.expect("a plan").facts.kernels.is_some() && kernels.instead.is_none());
+    let newer = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let options = CompileOptions { engine: EnginePolicy::Auto, ..CompileOptions::default() };
+    assert!(matches!(planner.plan(&plain, &newer, &options, OnMiss::Load), Err(PlanError::Missing { .. })));
+    assert_eq!(CompileOptions::default().engine, EnginePolicy::Cudnn);
+}
+
+/// Plans that are stored with their options keep their bytes.
+#[test]
+fn options_without_another_engine_have_the_bytes_of_before() {
+    let options = CompileOptions::default();
+    let bytes = codec::encode(&options);
+    assert_eq!(bytes[0], 0x94, "an array of four fields");
+    assert_eq!(codec::decode::<CompileOptions>(&bytes).expect("reads"), options);
+    let other = CompileOptions { engine: EnginePolicy::Auto, ..options };
+    assert_eq!(codec::decode::<CompileOptions>(&codec::encode(&other)).expect("reads"), other);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, PlanError, Planner, Resolution};
-use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
+use qkvault_graph::{CompileOptions, EnginePolicy, Refusal, Target, Valid};
 use qkvault_sys::{Error, Status};
 
 use crate::candidates::candidates;
@@ -79,6 +79,10 @@ pub fn prepare<P>(
     on_miss: OnMiss,
     load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
+    if options.engine == EnginePolicy::Kernels {
+        // One plan serves every machine of the architecture, so there are no others to look for.
+        return prepare_kernels(planner, here, attention, options, on_miss, load);
+    }
     let targets = candidates(here);
     let local = planner.local();
     let mut search =
@@ -115,6 +119,34 @@ pub fn prepare<P>(
             Ok(Prepared { plan, answer, target: here.clone() })
         }
     }
+}
+
+/// Looks up a plan of kernels and loads it. One that does not load is built again if `on_miss` allows it.
+fn prepare_kernels<P>(
+    planner: &Planner,
+    here: &Target,
+    attention: &Valid,
+    options: &CompileOptions,
+    on_miss: OnMiss,
+    mut load: impl FnMut(&Plan) -> Result<P, LoadError>,
+) -> Result<Prepared<P>, PrepareError> {
+    let loaded = |answer: &Resolution, load: &mut dyn FnMut(&Plan) -> Result<P, LoadError>| match &answer.outcome {
+        Ok(plan) => load(plan).map_err(PrepareError::Load),
+        Err(refusal) => Err(PrepareError::Refused(refusal.clone())),
+    };
+    let mut answer = planner.plan(attention, here, options, on_miss)?;
+    let plan = match (loaded(&answer, &mut load), answer.key) {
+        (Err(PrepareError::Load(error)), Some(key)) if is_of_the_plan(&error) => {
+            if on_miss != OnMiss::Compile {
+                return Err(PrepareError::Unusable(error));
+            }
+            tracing::warn!(%key, %error, "a stored plan does not load; it is built again");
+            answer = planner.rebuild(attention, here, options, &key)?;
+            loaded(&answer, &mut load)?
+        }
+        (other, _) => other?,
+    };
+    Ok(Prepared { plan, answer, target: here.clone() })
 }
 
 /// A look-up under way.

@@ -132,7 +132,8 @@ pub fn plan_key(graph: &OpGraph, target: &Target, options: &CompileOptions) -> P
 #[must_use]
 pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, choice: Choice) -> PlanKey {
     // The op graph contains the lowering rules that were applied and the quirks that were allowed.
-    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab: LabOptions { form, without: _ } } = options;
+    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab, engine: _ } = options;
+    let LabOptions { form, without: _ } = lab;
     // The op graph contains the form. `Auto` gives the same key as the form that it resolves to, and a backward in the
     // unified form is the expanded one.
     let form = match form.resolve() {

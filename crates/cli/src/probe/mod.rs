@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use qkvault_graph::{CompileOptions, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_kernels::takes;
 use qkvault_probe::{Budget, Footprint, NEWEST, Near, Request, TRIED, check, nearest};
 use serde_json::{Value, json};
 
@@ -159,8 +160,8 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
             "target": target.label(),
             "cudnn": target.cudnn.to_string(),
             "memory": { "bytes": budget.bytes, "basis": budget.basis.name() },
-            "supported": supported.into_iter().map(entry).collect::<Vec<_>>(),
-            "refused": refused.into_iter().map(entry).collect::<Vec<_>>(),
+            "supported": supported.into_iter().map(|row| entry(row, target)).collect::<Vec<_>>(),
+            "refused": refused.into_iter().map(|row| entry(row, target)).collect::<Vec<_>>(),
             "notes": notes,
         }));
         return;
@@ -170,6 +171,11 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
+        match kernels(row, target) {
+            Some(Ok(())) => out::line("    cuDNN refuses, qkvault's kernels take it (--engine auto)"),
+            Some(Err(refusal)) => refusal.reasons().iter().for_each(|reason| out::line(&format!("    {reason}"))),
+            None => {}
+        }
         // A change that the library accepts takes precedence over one that it was not asked about.
         let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
         let open = row.nearest.iter().find(|(_, library)| library.is_none());
@@ -182,9 +188,20 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
     out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
 }
 
-fn entry(row: &Row) -> Value {
+/// What kernels say of a valid attention that cuDNN refuses.
+fn kernels(row: &Row, target: &Target) -> Option<Result<(), Refusal>> {
+    let valid = row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty())?;
+    Some(takes(valid, target.sm()))
+}
+
+fn entry(row: &Row, target: &Target) -> Value {
     let valid = row.attention.as_ref().ok();
+    let kernels = kernels(row, target);
     json!({
+        "kernels": kernels.as_ref().map(|answer| match answer {
+            Ok(()) => json!("supported"),
+            Err(refusal) => json!(refusal),
+        }),
         "what": row.what,
         "key": valid.map(|a| a.key().to_string()),
         "attention": valid.map(|a| a.to_string()),

@@ -23,14 +23,17 @@ struct Answer {
     source: Source,
     unstored: Option<std::sync::Arc<StoreError>>,
     outcome: Result<PlanFacts, Refusal>,
+    /// Why cuDNN has no plan, if kernels took its place.
+    instead: Option<Refusal>,
     milliseconds: f64,
 }
 
 impl<'j> Row<'j> {
     pub(super) fn new(work: Work<'j>, result: Result<Resolution, PlanError>) -> Row<'j> {
-        let result = result.map(|Resolution { key, graph_key: _, source, unstored, outcome, milliseconds }| {
+        let result = result.map(|resolution| {
+            let Resolution { key, graph_key: _, source, unstored, instead, outcome, milliseconds } = resolution;
             let outcome = outcome.map(|plan| plan.facts.clone());
-            Answer { key, source, unstored, outcome, milliseconds }
+            Answer { key, source, unstored, outcome, instead, milliseconds }
         });
         Row { work, result }
     }
@@ -38,7 +41,8 @@ impl<'j> Row<'j> {
     /// The row of what is refused before a plan is looked for.
     pub(super) fn refused(work: Work<'j>, refusal: &Refusal) -> Row<'j> {
         let outcome = Err(refusal.clone());
-        let answer = Answer { key: None, source: Source::Built, unstored: None, outcome, milliseconds: 0.0 };
+        let (source, unstored, instead) = (Source::Built, None, None);
+        let answer = Answer { key: None, source, unstored, outcome, instead, milliseconds: 0.0 };
         Row { work, result: Ok(answer) }
     }
 
@@ -190,6 +194,9 @@ fn entry(row: &Row<'_>) -> Value {
             if let Some(why) = &answer.unstored {
                 value["unstored"] = why.to_string().into();
             }
+            if let Some(refusal) = &answer.instead {
+                value["instead"] = json!(refusal);
+            }
             match &answer.outcome {
                 Ok(facts) => {
                     value["engine"] = facts.engine.clone().into();
@@ -241,6 +248,7 @@ fn print(rows: &[&Row<'_>]) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(PlanError::Missing { .. })) => continue,
             (None, Err(error)) => error.to_string(),
+            (None, Ok(Answer { instead: Some(refusal), .. })) => format!("cuDNN refuses, kernels take it: {refusal}"),
             (None, Ok(_)) => continue,
         };
         match reasons.iter_mut().find(|(t, _)| *t == text) {

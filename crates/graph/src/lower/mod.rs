@@ -53,6 +53,41 @@ pub struct CompileOptions {
     /// Other ways to write the op graph, only for the instruments of `qkvault-lab`: they are slower or refused.
     #[doc(hidden)]
     pub lab: LabOptions,
+    /// Whose plans are taken. It is in no key: each engine's plans have keys of their own.
+    #[serde(skip_serializing_if = "EnginePolicy::is_default")]
+    pub engine: EnginePolicy,
+}
+
+/// Whose plans are taken: cuDNN's, or those of qkvault's own kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EnginePolicy {
+    /// cuDNN's alone.
+    #[default]
+    Cudnn,
+    /// cuDNN's, and where cuDNN refuses an attention those of kernels, if they take it.
+    Auto,
+    /// Those of kernels alone.
+    Kernels,
+}
+
+impl EnginePolicy {
+    /// Every policy.
+    pub const ALL: [EnginePolicy; 3] = [EnginePolicy::Cudnn, EnginePolicy::Auto, EnginePolicy::Kernels];
+
+    /// Its name in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            EnginePolicy::Cudnn => "cudnn",
+            EnginePolicy::Auto => "auto",
+            EnginePolicy::Kernels => "kernels",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == EnginePolicy::default()
+    }
 }
 
 /// Ways to write an op graph while a new cuDNN is examined: forms that are refused or slower, and variants of lowering
@@ -121,6 +156,7 @@ impl Default for CompileOptions {
             workspace_limit: None,
             allowed: QuirkSet::NONE,
             lab: LabOptions::default(),
+            engine: EnginePolicy::Cudnn,
         }
     }
 }

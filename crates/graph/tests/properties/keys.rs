@@ -188,7 +188,7 @@ fn every_part_of_target_and_options_changes_the_plan_key() {
     let (target, options) = (target(), CompileOptions::default());
     let graph = lower(&valid, &target, &options).expect("dense forwards lower");
     let mut keys = BTreeSet::from([plan_key(&graph, &target, &options)]);
-    let CompileOptions { heuristics: _, workspace_limit: _, allowed: _, lab: _ } = options;
+    let CompileOptions { heuristics: _, workspace_limit: _, allowed: _, lab: _, engine: _ } = options;
     let all_options = [
         CompileOptions { lab: qkvault_graph::LabOptions::form(Form::Fused), ..options },
         CompileOptions { heuristics: Heuristics::A, ..options },

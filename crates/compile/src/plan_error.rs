@@ -1,0 +1,63 @@
+//! Why a planner gives no answer. A refusal is an answer.
+
+use std::sync::Arc;
+
+use qkvault_graph::PlanKey;
+
+use crate::failure::Failure;
+use crate::nvrtc::NvrtcError;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The plan is missing, and building was not allowed.
+    #[error(
+        "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
+         build it ahead with `qkvault warm`{load}, or use OnMiss::Compile",
+        place = if *memory_alone { "the memory of this process" } else { "the vault" },
+        load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
+    )]
+    Missing {
+        /// The key of the plan.
+        key: PlanKey,
+        /// Its attention.
+        what: String,
+        /// Its target.
+        target: String,
+        /// Whether the lookup was only in memory ([`OnMiss::Memory`]).
+        memory_alone: bool,
+    },
+    /// The plan must be built, and there is no compiler.
+    #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
+    NoCompiler {
+        /// The key.
+        key: PlanKey,
+    },
+    /// Compiling does not work here.
+    #[error("{0}")]
+    Failure(Arc<Failure>),
+    /// The kernels must be compiled, and that does not work here.
+    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
+    Kernels {
+        /// The key.
+        key: PlanKey,
+        /// Why not.
+        failure: Arc<NvrtcError>,
+    },
+    /// A recipe does not fit its attention.
+    #[error("the kernels of plan {key} are not launched: {why}")]
+    Recipe {
+        /// The key.
+        key: PlanKey,
+        /// What is wrong.
+        why: String,
+    },
+    /// The build ended in a panic, in this or another thread.
+    #[error("the build of plan {key} did not end normally: {why}; call again to retry")]
+    Interrupted {
+        /// The key.
+        key: PlanKey,
+        /// What happened.
+        why: String,
+    },
+}
