@@ -350,3 +350,21 @@ fn what_a_remote_has_is_taken_in_the_order_of_preference() {
         assert_eq!(tried, [key(wanted)]);
     }
 }
+
+#[test]
+fn a_missing_plan_of_kernels_is_one_plan_whatever_the_gpu_of_the_architecture_and_the_cudnn() {
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let attention = Attention::bshd(1, (8, 2), (1, 512), 64, DType::BF16).validate().expect("valid");
+    let options = CompileOptions { engine: EnginePolicy::Kernels, ..CompileOptions::default() };
+    let missing = |profile: &str, cudnn| {
+        let here = qkvault_graph::Profile::named(profile).expect("built in").target(cudnn, LibrarySet::Slim);
+        let load = |_: &Plan| -> Result<(), LoadError> { panic!("there is none") };
+        match prepare(&planner, &here, &attention, &options, OnMiss::Load, load) {
+            Err(PrepareError::Plan(PlanError::Missing { key, target, .. })) => (key, target),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = missing("h200", CudnnVersion::v9(19, 0));
+    assert_eq!(first.1, "sm_90a");
+    assert_eq!(missing("h100-pcie", CudnnVersion::v9(27, 0)), first);
+}
