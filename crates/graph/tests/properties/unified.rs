@@ -12,6 +12,7 @@ const UNIFIED: CompileOptions = CompileOptions {
     heuristics: qkvault_graph::Heuristics::AThenFallback,
     workspace_limit: None,
     allowed: QuirkSet::NONE,
+    engine: qkvault_graph::EnginePolicy::Cudnn,
 };
 
 fn target(version: &str) -> Target {
