@@ -196,12 +196,7 @@ fn kernels(row: &Row, target: &Target) -> Option<Result<(), Refusal>> {
 
 fn entry(row: &Row, target: &Target) -> Value {
     let valid = row.attention.as_ref().ok();
-    let kernels = kernels(row, target);
-    json!({
-        "kernels": kernels.as_ref().map(|answer| match answer {
-            Ok(()) => json!("supported"),
-            Err(refusal) => json!(refusal),
-        }),
+    let mut value = json!({
         "what": row.what,
         "key": valid.map(|a| a.key().to_string()),
         "attention": valid.map(|a| a.to_string()),
@@ -209,7 +204,12 @@ fn entry(row: &Row, target: &Target) -> Value {
         "nearest": row.nearest.iter().map(proposed).collect::<Vec<_>>(),
         "bytes": row.footprint.map(|f| f.bytes()),
         "library": row.library,
-    })
+    });
+    // Only where cuDNN refuses.
+    if let Some(answer) = kernels(row, target) {
+        value["kernels"] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
+    }
+    value
 }
 
 fn proposed((near, library): &(Near, Option<&'static str>)) -> Value {
