@@ -57,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "qkvault-headless",
         ],
     ),
+    ("qkvault-emulate", &["qkvault-graph", "qkvault-kernels"]),
     ("qkvault-skip", &[]),
     ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
 ];

@@ -7,7 +7,7 @@ pub(crate) fn products(keys: u32, columns: u32, half: &str) -> String {
     let list = |n: u32| (0..n).map(|i| format!("%{i}")).collect::<Vec<_>>().join(", ");
     let sums = |n: u32| (0..n).map(|i| format!("\"+f\"(sum[{}][{}])", i / 4, i % 4)).collect::<Vec<_>>().join(", ");
     let (of_keys, of_columns) = (keys / 2, columns / 2);
-    let mut text = String::new();
+    let mut text = String::from("#ifndef EMULATED\n");
     let _ = write!(
         text,
         "__device__ __forceinline__ void multiply_keys(float (&sum)[{keys_in_8}][4], u64 rows, u64 keys, int add) {{\n  \
@@ -36,5 +36,6 @@ pub(crate) fn products(keys: u32, columns: u32, half: &str) -> String {
         b = of_columns + 4,
         outputs = sums(of_columns),
     );
+    text.push_str("#endif\n");
     text
 }

@@ -14,22 +14,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       barrier_init(full + 8 * i, 1);
       barrier_init(empty + 8 * i, WARPS_ROWS * WARPS_KEYS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;");
+    fence_barriers();
   }
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous();
   const Share share = share_of(p, blockIdx.x, THREADS, memory);
-  asm volatile("griddepcontrol.launch_dependents;");
+  let_next_begin();
   int left = share.to - share.from;
   if (left == 0) return;
   if (warp >= WARPS_ROWS * WARPS_KEYS) {
 #if MOVE_REGISTERS
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    give_registers();
 #endif
     if (warp == WARPS_ROWS * WARPS_KEYS) bring(p, share, stages, full, empty);
     return;
   }
 #if MOVE_REGISTERS
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  take_registers();
 #endif
   Item item = share.item;
   int tile = share.at, slot = 0;
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         fence_async();
         __syncwarp();
 #if WARPGROUPS
-        asm volatile("bar.sync %0, 128;" ::"r"(2 + warp / 4) : "memory");
+        sync_some(2 + warp / 4, 128);
 #endif
       }
       float score[WARP_KEYS / 8][4];

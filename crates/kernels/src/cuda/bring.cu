@@ -16,7 +16,7 @@ __device__ __forceinline__ u32 place(int row, int part, int rows) {
   return (part >> 3) * rows * 128 + row * 128 + (((part & 7) ^ (row & 7)) << 4);
 }
 
-__device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+__device__ __forceinline__ void sync_consumers() { sync_some(1, CONSUMERS); }
 
 // The page of a part of a tile of keys or values. Without pages it is the sequence.
 __device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {

@@ -1,4 +1,8 @@
 // Instructions of the GPU that CUDA C has no words for: asynchronous copies, barriers in shared memory, matrix products.
+// No other file has machine code, so that a test can run the rest on a CPU, with a machine of its own (EMULATED).
+#ifdef EMULATED
+#include EMULATED
+#else
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -82,6 +86,24 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Waits until the kernel before this one has ended and its writes are seen.
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// The next kernel may begin, though this one has not ended.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+
+// Threads of a block wait for each other, at one of 16 barriers.
+__device__ __forceinline__ void sync_some(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Barriers in shared memory are seen by asynchronous copies.
+__device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+
+#if MOVE_REGISTERS
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
+#endif
+
 #if WARPGROUPS
 // A matrix in shared memory with 128-byte swizzle, for products by four warps: offsets in 16 bytes between blocks of 64
 // columns and between groups of 8 rows.
@@ -95,4 +117,5 @@ __device__ __forceinline__ void products_end() {
 }
 // The compiler moves no use of a number over this.
 __device__ __forceinline__ void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+#endif
 #endif

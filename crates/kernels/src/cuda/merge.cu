@@ -5,11 +5,11 @@
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_constant__ Params p) {
   __shared__ int memory[40];
-  asm volatile("griddepcontrol.launch_dependents;");
+  let_next_begin();
   const int next = blockIdx.x + 1, lane = threadIdx.x & 31;
   const Share share = share_of(p, next, MERGE_THREADS, memory);
   // Every block waits, so that this kernel never ends before the one whose pieces it reads.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous();
   if (share.from == share.to || share.at == 0) return;
   const Item item = share.item;
   const int start = share.from - share.at, end = start + item.tiles, first = next - 1;

@@ -1,0 +1,109 @@
+//! A job as bytes: buffers, then steps, each with its parameters. `machine/job.h` reads it. All numbers have 64 bits,
+//! the lowest byte first.
+
+use std::collections::BTreeMap;
+
+use qkvault_graph::Role;
+use qkvault_kernels::recipe::{Launch, Param, Recipe, Step, TensorMap, Value};
+
+use crate::Error;
+
+struct Writer<'a> {
+    bytes: Vec<u8>,
+    places: BTreeMap<Role, u64>,
+    numbers: &'a BTreeMap<Role, Vec<u8>>,
+}
+
+/// The buffers in the order of their roles, the scratch memory behind them, and the recipe's steps.
+pub(crate) fn write(
+    recipe: &Recipe,
+    buffers: &BTreeMap<Role, Vec<u8>>,
+    numbers: &BTreeMap<Role, Vec<u8>>,
+    seed: u64,
+    poison: u8,
+) -> Result<Vec<u8>, Error> {
+    let places = buffers.keys().copied().zip(0..).collect();
+    let mut job = Writer { bytes: Vec::new(), places, numbers };
+    job.numbers([seed, buffers.len() as u64 + 1]);
+    for buffer in buffers.values() {
+        job.numbers([buffer.len() as u64]);
+        job.bytes.extend(buffer);
+    }
+    job.numbers([recipe.scratch]);
+    job.bytes.resize(job.bytes.len() + recipe.scratch as usize, poison);
+    job.numbers([recipe.steps.len() as u64]);
+    for step in &recipe.steps {
+        match step {
+            Step::Clear { at, bytes, value } => {
+                let scratch = job.scratch();
+                job.numbers([0, scratch, *at, *bytes, u64::from(*value)]);
+            }
+            Step::Launch(launch) => job.launch(launch)?,
+        }
+    }
+    Ok(job.bytes)
+}
+
+impl Writer<'_> {
+    fn numbers(&mut self, list: impl IntoIterator<Item = u64>) {
+        self.bytes.extend(list.into_iter().flat_map(u64::to_le_bytes));
+    }
+
+    fn scratch(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    fn place(&self, role: Role) -> Result<u64, Error> {
+        self.places.get(&role).copied().ok_or(Error::Missing(role))
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
+        let Launch { module: _, function, grid, block, shared, cluster: _, overlap: _, params } = launch;
+        self.numbers([1, function.len() as u64]);
+        self.bytes.extend(function.as_bytes());
+        self.numbers(grid.iter().chain(block).map(|&n| n.into()));
+        self.numbers([(*shared).into(), params.len() as u64]);
+        params.iter().try_for_each(|param| self.param(param))
+    }
+
+    fn param(&mut self, param: &Param) -> Result<(), Error> {
+        let mut bytes = param.bytes.clone();
+        let mut patches = Vec::new();
+        for patch in &param.patches {
+            match &patch.value {
+                Value::Number(role) => {
+                    let number = self.numbers.get(role).ok_or(Error::Missing(*role))?;
+                    bytes[patch.at as usize..][..number.len()].copy_from_slice(number);
+                }
+                value => patches.push((u64::from(patch.at), value)),
+            }
+        }
+        self.numbers([bytes.len() as u64]);
+        self.bytes.extend(bytes);
+        self.numbers([patches.len() as u64]);
+        for (at, value) in patches {
+            match value {
+                Value::Address(role) => {
+                    let place = self.place(*role)?;
+                    self.numbers([at, 0, place, 0]);
+                }
+                Value::Scratch(offset) => {
+                    let scratch = self.scratch();
+                    self.numbers([at, 0, scratch, *offset]);
+                }
+                Value::Map(map) => self.map(at, map)?,
+                Value::Number(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, at: u64, map: &TensorMap) -> Result<(), Error> {
+        let TensorMap { role, dtype, dims, strides, tile, swizzle } = map;
+        let place = self.place(*role)?;
+        self.numbers([at, 1, place, 0, dtype.size() as u64, u64::from(*swizzle), dims.len() as u64]);
+        self.numbers(dims.iter().chain(strides).copied());
+        self.numbers(tile.iter().map(|&n| n.into()));
+        Ok(())
+    }
+}

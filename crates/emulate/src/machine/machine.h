@@ -1,0 +1,125 @@
+// What kernels of ours need of a GPU, on a CPU: the words of CUDA C, and the functions of `machine.cu`.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "memory.h"
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ thread_local
+#define __align__(n) __attribute__((aligned(n)))
+#define threadIdx (emulated::now->thread)
+#define blockIdx emulated::block
+#define gridDim emulated::grid
+#define blockDim emulated::extent
+
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+#define INFINITE __int_as_float(0x7f800000)
+
+using std::max;
+using std::min;
+
+struct float2 { float x, y; };
+struct uint4 { u32 x, y, z, w; };
+struct __align__(64) TensorMap { u64 words[16]; };
+
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline float __uint_as_float(u32 bits) { float x; memcpy(&x, &bits, 4); return x; }
+inline float __int_as_float(int bits) { return __uint_as_float((u32)bits); }
+inline u32 __float_as_uint(float x) { u32 bits; memcpy(&bits, &x, 4); return bits; }
+inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+template <typename T> T __ldg(const T* at) { return *at; }
+template <typename T> u64 __cvta_generic_to_shared(T* at) { return (u32)((const unsigned char*)at - shared); }
+
+inline float exp2_fast(float x) { return exp2f(x); }
+inline float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
+inline float from_f16(u16 x) { _Float16 half; memcpy(&half, &x, 2); return (float)half; }
+inline u16 to_f16(float x) { const _Float16 half = (_Float16)x; u16 bits; memcpy(&bits, &half, 2); return bits; }
+inline u16 to_bf16(float x) {
+  const u32 bits = __float_as_uint(x);
+  if (std::isnan(x)) return 0x7fff;
+  return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+namespace emulated {
+constexpr bool is_f16(const char* type) { return type[0] == 'f'; }
+inline float half(u16 x) { return is_f16(HALF_TYPE) ? from_f16(x) : from_bf16(x); }
+enum Kind { SYNC, SHUFFLE_UP, SHUFFLE_XOR, SHUFFLE, ANY, MATRICES, MULTIPLY, PRODUCTS };
+template <typename T> T brought(const unsigned char (*all)[Warp::BYTES], int lane) {
+  T value;
+  memcpy(&value, all[lane], sizeof value);
+  return value;
+}
+inline int lane_number() { return now->number & 31; }
+}  // namespace emulated
+
+inline u32 pack(float low, float high) {
+  const auto one = [](float x) { return (u32)(emulated::is_f16(HALF_TYPE) ? to_f16(x) : to_bf16(x)); };
+  return one(low) | one(high) << 16;
+}
+
+inline void __syncthreads() { emulated::sync_threads(0, blockDim.x * blockDim.y * blockDim.z); }
+inline void sync_some(int barrier, int threads) { emulated::sync_threads(barrier, threads); }
+inline void __syncwarp() { emulated::meet(emulated::SYNC, "", 1); }
+template <typename T> T __shfl_up_sync(u32, T x, int by) {
+  const auto all = emulated::meet(emulated::SHUFFLE_UP, &x, sizeof x);
+  const int lane = emulated::lane_number();
+  return emulated::brought<T>(all, lane >= by ? lane - by : lane);
+}
+template <typename T> T __shfl_xor_sync(u32, T x, int mask) {
+  return emulated::brought<T>(emulated::meet(emulated::SHUFFLE_XOR, &x, sizeof x), emulated::lane_number() ^ mask);
+}
+template <typename T> T __shfl_sync(u32, T x, int lane) {
+  return emulated::brought<T>(emulated::meet(emulated::SHUFFLE, &x, sizeof x), lane & 31);
+}
+inline int __any_sync(u32, bool x) {
+  const auto all = emulated::meet(emulated::ANY, &x, sizeof x);
+  for (int lane = 0; lane < 32; lane++)
+    if (emulated::brought<bool>(all, lane)) return 1;
+  return 0;
+}
+
+inline void wait_for_previous() {}
+inline void let_next_begin() {}
+inline void fence_barriers() {}
+inline void fence_async() {}
+inline void give_registers() {}
+inline void take_registers() {}
+inline void products_begin() {}
+inline void products_end() {}
+inline void settle(float&) {}
+
+inline void barrier_init(u32 barrier, int arrivals) { emulated::counters[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void barrier_arrive(u32 barrier) {
+  emulated::Counter& found = emulated::counter(barrier);
+  found.missing--;
+  emulated::end_phase(found);
+}
+inline void barrier_expect(u32 barrier, u32 bytes) {
+  emulated::counter(barrier).bytes += bytes;
+  barrier_arrive(barrier);
+}
+inline void barrier_wait(u32 barrier, u32 parity) {
+  emulated::now->address = barrier;
+  emulated::now->parity = parity;
+  while (!emulated::copies_are_there(barrier, parity)) emulated::pause(emulated::Wait::Copies);
+}
+inline void copy_box(u32 to, const TensorMap* map, int column, int head, int row, int page, u32 barrier) {
+  emulated::Copy copy{to, barrier, {}, {column, head, row, page}};
+  memcpy(&copy.map, map, sizeof copy.map);
+  emulated::copies.push_back(copy);
+}
+
+#include "products.h"

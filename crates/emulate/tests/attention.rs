@@ -1,0 +1,171 @@
+//! Generated attention kernels on a CPU, beside the oracle: the same sources and recipes that a GPU gets.
+
+use std::collections::BTreeMap;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_emulate::Program;
+use qkvault_graph::arbitrary::{self, Features, Space, attention};
+use qkvault_graph::expr::{self, Expr, TensorSpec, library};
+use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
+use qkvault_kernels::{Generated, SM, generate, takes};
+use qkvault_reference::{Buffer, Inputs, POISON, compare_launch, forward};
+use qkvault_skip::{Need, skip};
+
+/// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
+const CASES: usize = 24;
+
+/// The operands of a launch on the host: outputs are poisoned.
+struct Case<'a> {
+    attention: &'a Valid,
+    inputs: Inputs,
+    buffers: BTreeMap<Role, Vec<u8>>,
+    numbers: BTreeMap<Role, Vec<u8>>,
+}
+
+impl Case<'_> {
+    fn new(attention: &Valid, seed: u64) -> Case<'_> {
+        let inputs = Inputs::random(attention, seed).expect("random operands");
+        let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
+        for operand in qkvault_graph::operands(attention) {
+            let role = operand.role;
+            if operand.output {
+                let len = qkvault_graph::buffer_len(attention, role).expect("every operand has a size");
+                buffers.insert(role, Buffer::poisoned(operand.tensor.dtype, len).into_bytes());
+            } else {
+                let bytes = inputs.buffer(role).expect("every input is there").bytes().to_vec();
+                if role.is_scalar() { &mut numbers } else { &mut buffers }.insert(role, bytes);
+            }
+        }
+        Case { attention, inputs, buffers, numbers }
+    }
+
+    /// What differs from the oracle, empty if nothing does.
+    fn judge(&self) -> String {
+        let expected = forward(self.attention, &self.inputs).expect("the oracle computes it");
+        let wrong = expected.iter().filter_map(|output| {
+            let role = output.role();
+            let bytes = self.buffers.get(&role)?.clone();
+            let found = Buffer::new(output.buffer().dtype(), bytes).expect("whole elements");
+            let compared = compare_launch(self.attention.get(), output, &found);
+            (!compared.good).then(|| format!("{role}: {compared}\n"))
+        });
+        wrong.collect()
+    }
+}
+
+/// Launches twice, the second time over what the first left in the outputs, with other turns of threads.
+fn check(attention: &Valid, made: &Generated, seed: u64) -> Result<(), String> {
+    let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    let mut case = Case::new(attention, seed);
+    for poison in [POISON, 0] {
+        let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, seed + u64::from(poison), poison);
+        launched.map_err(|error| error.to_string())?;
+        let wrong = case.judge();
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+    }
+    Ok(())
+}
+
+fn check_all(attentions: &[Valid]) {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let one = |(seed, attention): (usize, &Valid)| {
+        let made = generate(attention, SM).expect("is taken");
+        check(attention, &made, seed as u64).err().map(|error| format!("{seed}: {attention}: {error}"))
+    };
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let half = attentions.len().div_ceil(2);
+        let part = |from: usize| {
+            let end = attentions.len().min(from + half);
+            scope.spawn(move || (from..end).filter_map(|at| one((at, &attentions[at]))).collect::<Vec<_>>())
+        };
+        let running = [part(0), part(half.min(attentions.len()))];
+        running.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {} are wrong: {wrong:#?}", wrong.len(), attentions.len());
+}
+
+/// The attention with an expression of the library, or without.
+fn modified(a: Attention, n: usize) -> Attention {
+    let [batch, heads, queries, _] = a.q.dims;
+    let keys = a.k.dims[2];
+    let score = |e: Expr| e.build_score_mod().expect("a score modification");
+    let mask = |e: Expr| e.build_mask_mod().expect("a mask");
+    match n % 14 {
+        1 => a.with_score_mod(score(library::softcap(expr::score(), expr::scalar("cap")))),
+        3 => a.with_score_mod(score(library::alibi(expr::score(), heads))),
+        5 => a.with_mask_mod(mask(library::prefix_lm("prefix", batch))),
+        7 => a.with_mask_mod(mask(library::dilated_window(40, 3))),
+        9 => a.with_mask_mod(mask(library::document_mask("of_query", "of_key", batch, queries, keys))),
+        11 => {
+            let bias = TensorSpec::new(DType::F32, [1, heads, queries, keys]);
+            a.with_score_mod(score(library::bias(expr::score(), "bias", bias)))
+        }
+        13 => a.with_score_mod(score(library::softcap(library::alibi(expr::score(), heads), 2.0))),
+        _ => a,
+    }
+}
+
+#[test]
+fn random_attentions_compute_what_the_oracle_computes() {
+    let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
+    let features = Features { storage: true, sink: true, padded_rows: true, ..Features::NONE };
+    let space = Space { batch: 3, heads: 2, seq: 400, head_dim: 256, features };
+    let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
+    let list: Vec<Valid> = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
+        .enumerate()
+        .filter_map(|(n, a)| validate(modified(arbitrary::aligned(a), n)).ok())
+        .filter(|a| takes(a, SM).is_ok())
+        .take(count)
+        .collect();
+    check_all(&list);
+}
+
+/// One query and several, over pages, in every way that a kernel divides its work.
+#[test]
+fn long_caches_are_cut_into_pieces_and_merged() {
+    let sizes = [(1, 8, 1, 128), (1, 8, 3, 64), (2, 2, 16, 128), (1, 1, 40, 256), (3, 4, 1, 80)];
+    let of = |(batch, group, queries, d): (i64, i64, i64, i64)| {
+        let mut a = Attention::bshd(batch, (2 * group, 2), (queries, 1500), d, DType::BF16);
+        a.k = Tensor::paged_nhd(batch, 2, 1500, d, 75, 64, DType::BF16);
+        a.v = a.k;
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    check_all(&sizes.map(of));
+}
+
+/// Faults in the source, each of which must be noticed: what is replaced, by what, and words of what is then said.
+const FAULTS: [(&str, &str, &str); 8] = [
+    ("barrier_wait(full + 8 * slot, parity);", "", "wrong"),
+    ("barrier_wait(empty + 8 * slot, parity);", "", "more arrivals at a barrier than"),
+    ("if (lane == 0) barrier_arrive(empty + 8 * slot);", "", "no thread of the block can go on"),
+    ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
+    ("top[half] = most;\n        float more", "float more", "wrong"),
+    ("to[n * 32 + lane] = ", "to[(n << 20) + lane] = ", "signal"),
+    ("from + lane == 0, row)", "false, row)", "wrong"),
+    ("  to = keys;", "  to = keys - 1;", "wrong"),
+];
+
+#[test]
+fn faults_of_kernels_are_noticed() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    // More tiles for a block than it has room for, and sequences that two blocks share.
+    let a = Attention::bshd(8, (8, 8), (1, 1100), 64, DType::BF16);
+    let attention = validate(a.with_stats()).expect("is valid");
+    let made = generate(&attention, SM).expect("is taken");
+    assert_eq!(check(&attention, &made, 1), Ok(()));
+    let unnoticed = FAULTS.iter().filter_map(|(right, fault, said)| {
+        assert!(made.source.contains(right), "{right}");
+        let wrong = Generated { source: made.source.replace(right, fault), ..made.clone() };
+        let found = check(&attention, &wrong, 1).err().unwrap_or_else(|| "nothing".to_owned());
+        (!found.contains(said)).then(|| format!("{right} -> {fault}: {found} instead of {said}"))
+    });
+    let unnoticed: Vec<String> = unnoticed.collect();
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
