@@ -6,7 +6,6 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use qkvault_emulate::Program;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
-use qkvault_graph::expr::{self, Expr, TensorSpec, library};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::{Generated, SM, generate, takes};
 use qkvault_reference::{Buffer, Inputs, POISON, compare_launch, forward};
@@ -89,27 +88,6 @@ fn check_all(attentions: &[Valid]) {
     assert!(wrong.is_empty(), "{} of {} are wrong: {wrong:#?}", wrong.len(), attentions.len());
 }
 
-/// The attention with an expression of the library, or without.
-fn modified(a: Attention, n: usize) -> Attention {
-    let [batch, heads, queries, _] = a.q.dims;
-    let keys = a.k.dims[2];
-    let score = |e: Expr| e.build_score_mod().expect("a score modification");
-    let mask = |e: Expr| e.build_mask_mod().expect("a mask");
-    match n % 14 {
-        1 => a.with_score_mod(score(library::softcap(expr::score(), expr::scalar("cap")))),
-        3 => a.with_score_mod(score(library::alibi(expr::score(), heads))),
-        5 => a.with_mask_mod(mask(library::prefix_lm("prefix", batch))),
-        7 => a.with_mask_mod(mask(library::dilated_window(40, 3))),
-        9 => a.with_mask_mod(mask(library::document_mask("of_query", "of_key", batch, queries, keys))),
-        11 => {
-            let bias = TensorSpec::new(DType::F32, [1, heads, queries, keys]);
-            a.with_score_mod(score(library::bias(expr::score(), "bias", bias)))
-        }
-        13 => a.with_score_mod(score(library::softcap(library::alibi(expr::score(), heads), 2.0))),
-        _ => a,
-    }
-}
-
 #[test]
 fn random_attentions_compute_what_the_oracle_computes() {
     let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
@@ -118,7 +96,7 @@ fn random_attentions_compute_what_the_oracle_computes() {
     let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
     let list: Vec<Valid> = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
         .enumerate()
-        .filter_map(|(n, a)| validate(modified(arbitrary::aligned(a), n)).ok())
+        .filter_map(|(n, a)| validate(arbitrary::modified(arbitrary::aligned(a), n)).ok())
         .filter(|a| takes(a, SM).is_ok())
         .take(count)
         .collect();

@@ -19,7 +19,6 @@ use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
 use qkvault_exec::LoadedPlan;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
-use qkvault_graph::expr::{self, Expr, TensorSpec, library};
 use qkvault_graph::{Attention, Band, DType, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
 use qkvault_skip::{Need, skip};
@@ -36,31 +35,10 @@ fn random(count: usize) -> Vec<Valid> {
     let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
     std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
         .enumerate()
-        .filter_map(|(n, a)| validate(modified(arbitrary::aligned(a), n)).ok())
+        .filter_map(|(n, a)| validate(arbitrary::modified(arbitrary::aligned(a), n)).ok())
         .filter(|a| takes(a, SM).is_ok())
         .take(count)
         .collect()
-}
-
-/// The attention with an expression of the library, or without.
-fn modified(a: Attention, n: usize) -> Attention {
-    let [batch, heads, queries, _] = a.q.dims;
-    let keys = a.k.dims[2];
-    let score = |e: Expr| e.build_score_mod().expect("a score modification");
-    let mask = |e: Expr| e.build_mask_mod().expect("a mask");
-    match n % 14 {
-        1 => a.with_score_mod(score(library::softcap(expr::score(), expr::scalar("cap")))),
-        3 => a.with_score_mod(score(library::alibi(expr::score(), heads))),
-        5 => a.with_mask_mod(mask(library::prefix_lm("prefix", batch))),
-        7 => a.with_mask_mod(mask(library::dilated_window(40, 3))),
-        9 => a.with_mask_mod(mask(library::document_mask("of_query", "of_key", batch, queries, keys))),
-        11 => {
-            let bias = TensorSpec::new(DType::F32, [1, heads, queries, keys]);
-            a.with_score_mod(score(library::bias(expr::score(), "bias", bias)))
-        }
-        13 => a.with_score_mod(score(library::softcap(library::alibi(expr::score(), heads), 2.0))),
-        _ => a,
-    }
 }
 
 /// Long caches, in every way that a kernel divides its work.

@@ -26,14 +26,14 @@ struct Fragments { u32 a[4], b[2]; };
 
 inline float part(u32 both, int e) { return half((u16)(both >> 16 * e)); }
 
-// Eight neighbours of a row of a matrix in shared memory, whose rows of 64 elements lie in groups of 8 and have 128
-// bytes of swizzle. `column` is a multiple of 8.
-inline void eight(float (&to)[8], u64 matrix, int row, int column) {
+// Neighbours of a row of a matrix in shared memory, whose rows of 64 elements lie in groups of 8 and have 128 bytes of
+// swizzle: 2 or 8 of them, from a column on that is a multiple of their number.
+template <int N> void neighbours(float (&to)[N], u64 matrix, int row, int column) {
   if (matrix >> 62 != 1) fail("a matrix without 128 bytes of swizzle");
   const u32 address = (u32)(matrix & 0x3fff) << 4, blocks = (u32)(matrix >> 16 & 0x3fff) << 4, groups = (u32)(matrix >> 32 & 0x3fff) << 4;
-  u16 bits[8];
-  memcpy(bits, shared_at(swizzled(address + column / 64 * blocks + row / 8 * groups + row % 8 * 128 + column % 64 * 2, 128)), 16);
-  for (int i = 0; i < 8; i++) to[i] = half(bits[i]);
+  u16 bits[N];
+  memcpy(bits, shared_at(swizzled(address + column / 64 * blocks + row / 8 * groups + row % 8 * 128 + column % 64 * 2, 128)), sizeof bits);
+  for (int i = 0; i < N; i++) to[i] = half(bits[i]);
 }
 }  // namespace emulated
 
@@ -67,10 +67,10 @@ template <int N> void multiply_keys(float (&sum)[N][4], u64 rows, u64 keys, int 
   const int lane = lane_number(), row = (now->warp & 3) * 16 + (lane >> 2);
   float of_rows[2][2][8], of_key[2][8];
   for (int i = 0; i < 2; i++)
-    for (int part = 0; part < 2; part++) eight(of_rows[i][part], rows, row + i * 8, part * 8);
+    for (int part = 0; part < 2; part++) neighbours(of_rows[i][part], rows, row + i * 8, part * 8);
   for (int n = 0; n < N; n++)
     for (int e = 0; e < 2; e++) {
-      for (int part = 0; part < 2; part++) eight(of_key[part], keys, n * 8 + (lane & 3) * 2 + e, part * 8);
+      for (int part = 0; part < 2; part++) neighbours(of_key[part], keys, n * 8 + (lane & 3) * 2 + e, part * 8);
       for (int i = 0; i < 2; i++) {
         float of = add ? sum[n][i * 2 + e] : 0.f;
         for (int k = 0; k < 16; k++) of += of_rows[i][k / 8][k % 8] * of_key[k / 8][k % 8];
@@ -90,11 +90,11 @@ template <int N> void multiply_values(float (&sum)[N][4], const u32 (&rows)[4], 
     const Fragments from = brought<Fragments>(all, row * 4 + holder);
     const float low = part(from.a[upper * 2], of), high = part(from.a[upper * 2 + 1], of);
     for (int n = 0; n < N; n++) {
-      float value[8];
-      eight(value, values, k, n * 8);
+      float value[2];
+      neighbours(value, values, k, n * 8 + (lane & 3) * 2);
       for (int e = 0; e < 2; e++) {
-        sum[n][e] += low * value[(lane & 3) * 2 + e];
-        sum[n][2 + e] += high * value[(lane & 3) * 2 + e];
+        sum[n][e] += low * value[e];
+        sum[n][2 + e] += high * value[e];
       }
     }
   }

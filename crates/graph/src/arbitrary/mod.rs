@@ -14,6 +14,7 @@ mod aligned;
 mod attention;
 mod choices;
 mod fault;
+mod library;
 mod mutate;
 mod op_graph;
 mod read;
@@ -27,6 +28,7 @@ use crate::Attention;
 
 pub use aligned::aligned;
 pub use fault::{FAULTS, Fault};
+pub use library::modified;
 pub use mutate::{Effect, Mutation, mutations, renamed};
 pub use op_graph::op_graph;
 pub use read::{read_bytes, read_text};
