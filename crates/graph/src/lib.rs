@@ -6,6 +6,7 @@
 //! * [`lower`] turns a valid attention into the [`OpGraph`] that cuDNN gets for a [`Target`].
 //! * [`text`] is the text form of an attention: people write it, and it is printed and parsed.
 //! * [`operands`] are the buffers that an attention reads and writes, by role.
+//! * [`Conversion`] describes how a tensor becomes 8 bits with scales, and back.
 //! * [`registry`] has every reason for which an attention is refused, with its facts.
 //! * [`expr`] is the closed language of score expressions.
 //!
@@ -32,6 +33,7 @@ pub mod codec;
 #[cfg(doctest)]
 mod compile_fail;
 pub mod compiler_env;
+mod conversion;
 mod device;
 mod documents;
 mod dtype;
@@ -60,6 +62,7 @@ pub use attention::{
 pub use attention_form::ATTENTION_FORMAT;
 pub use canon::bytes as canonical_bytes;
 pub use compiler_env::CompilerEnv;
+pub use conversion::{Along, CONVERSION_DTYPES, Conversion, ConversionKind, ValidConversion};
 pub use device::DeviceProps;
 pub use documents::Documents;
 pub use dtype::{DType, UnknownDType};

@@ -1,7 +1,5 @@
 //! Roles: which operand of an attention a tensor of a plan is. cuDNN's unique ids follow from roles and stay internal.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// Which operand of an attention a tensor is.
@@ -91,6 +89,16 @@ pub enum Role {
     DkFullHeads,
     /// Buffer of the backward that the launcher provides: dV before heads are summed.
     DvFullHeads,
+    /// Conversion: the tensor in 16 or 32 bits.
+    Wide,
+    /// Conversion: the tensor in 8 bits.
+    Narrow,
+    /// Conversion: factor that is applied before numbers are stored in 8 bits, f32.
+    NarrowScale,
+    /// Conversion: factor that turns numbers in 8 bits into real ones, f32, or a power of two for each block.
+    NarrowDescale,
+    /// Conversion: largest magnitude of the numbers before scaling, f32.
+    NarrowAmax,
 }
 
 /// Operands that can be varlen. Each has its own offsets, which count elements of that operand.
@@ -204,6 +212,11 @@ impl Role {
             Role::DOHalf => 30,
             Role::SeqLenQWhole => 31,
             Role::SeqLenKvWhole => 32,
+            Role::Wide => 33,
+            Role::Narrow => 34,
+            Role::NarrowScale => 35,
+            Role::NarrowDescale => 36,
+            Role::NarrowAmax => 37,
             Role::Offsets(p) => 100 + p as i64,
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
@@ -250,11 +263,16 @@ impl Role {
             Role::DOHalf,
             Role::SeqLenQWhole,
             Role::SeqLenKvWhole,
+            Role::Wide,
+            Role::Narrow,
+            Role::NarrowScale,
+            Role::NarrowDescale,
+            Role::NarrowAmax,
         ];
         let at = |base: i64| usize::try_from(uid - base).ok();
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
-            1..=32 => at(1).and_then(|i| fixed.get(i).copied()),
+            1..=37 => at(1).and_then(|i| fixed.get(i).copied()),
             100..200 => at(100).and_then(|i| Varlen::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
@@ -309,31 +327,6 @@ impl Role {
     }
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Role::Scalar(n) => write!(f, "scalar {n}"),
-            Role::ScoreTensor(n) => write!(f, "score tensor {n}"),
-            Role::DScoreTensor(n) => write!(f, "gradient of score tensor {n}"),
-            Role::Offsets(p) => write!(f, "offsets of {p:?}"),
-            Role::Descale(s) => write!(f, "descale of {s:?}"),
-            Role::ScaleOf(s) => write!(f, "scale of {s:?}"),
-            Role::Amax(s) => write!(f, "amax of {s:?}"),
-            Role::DO => f.write_str("dO"),
-            Role::DQ => f.write_str("dQ"),
-            Role::DK => f.write_str("dK"),
-            Role::DV => f.write_str("dV"),
-            Role::QT => f.write_str("Q scaled along the sequence"),
-            Role::KT => f.write_str("K scaled along the sequence"),
-            Role::DOT => f.write_str("dO scaled along the sequence"),
-            Role::DOHalf => f.write_str("dO in 16 bits"),
-            Role::SeqLenQWhole => f.write_str("SeqLenQ for each query"),
-            Role::SeqLenKvWhole => f.write_str("SeqLenKv for each query"),
-            other => write!(f, "{other:?}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +341,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 32 + 10 + 39 + 3_000);
+        assert_eq!(seen.len(), 37 + 10 + 39 + 3_000);
     }
 }

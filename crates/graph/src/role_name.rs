@@ -1,6 +1,7 @@
 //! Names of roles for programs: one lower-case word for each, the same in every version and language.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::str::FromStr;
 
 use crate::role::{Role, Scaled, Varlen};
@@ -68,6 +69,11 @@ impl Role {
             Role::DqAccum => "dq_accum",
             Role::DkFullHeads => "dk_full_heads",
             Role::DvFullHeads => "dv_full_heads",
+            Role::Wide => "wide",
+            Role::Narrow => "narrow",
+            Role::NarrowScale => "narrow_scale",
+            Role::NarrowDescale => "narrow_descale",
+            Role::NarrowAmax => "narrow_amax",
             Role::Scalar(n) => return Cow::Owned(format!("scalar.{n}")),
             Role::ScoreTensor(n) => return Cow::Owned(format!("tensor.{n}")),
             Role::DScoreTensor(n) => return Cow::Owned(format!("d_tensor.{n}")),
@@ -76,6 +82,36 @@ impl Role {
             Role::ScaleOf(of) => return Cow::Owned(format!("scale_of.{}", scaled(of))),
             Role::Amax(of) => return Cow::Owned(format!("amax.{}", scaled(of))),
         })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Scalar(n) => write!(f, "scalar {n}"),
+            Role::ScoreTensor(n) => write!(f, "score tensor {n}"),
+            Role::DScoreTensor(n) => write!(f, "gradient of score tensor {n}"),
+            Role::Offsets(p) => write!(f, "offsets of {p:?}"),
+            Role::Descale(s) => write!(f, "descale of {s:?}"),
+            Role::ScaleOf(s) => write!(f, "scale of {s:?}"),
+            Role::Amax(s) => write!(f, "amax of {s:?}"),
+            Role::DO => f.write_str("dO"),
+            Role::DQ => f.write_str("dQ"),
+            Role::DK => f.write_str("dK"),
+            Role::DV => f.write_str("dV"),
+            Role::QT => f.write_str("Q scaled along the sequence"),
+            Role::KT => f.write_str("K scaled along the sequence"),
+            Role::DOT => f.write_str("dO scaled along the sequence"),
+            Role::DOHalf => f.write_str("dO in 16 bits"),
+            Role::SeqLenQWhole => f.write_str("SeqLenQ for each query"),
+            Role::SeqLenKvWhole => f.write_str("SeqLenKv for each query"),
+            Role::Wide => f.write_str("the tensor in 16 or 32 bits"),
+            Role::Narrow => f.write_str("the tensor in 8 bits"),
+            Role::NarrowScale => f.write_str("scale of the tensor in 8 bits"),
+            Role::NarrowDescale => f.write_str("descale of the tensor in 8 bits"),
+            Role::NarrowAmax => f.write_str("amax of the tensor in 8 bits"),
+            other => write!(f, "{other:?}"),
+        }
     }
 }
 

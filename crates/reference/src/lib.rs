@@ -5,6 +5,7 @@
 //! * [`Inputs`] are the operands by role, as the bytes a device would hold. [`Inputs::random`] makes every operand that
 //!   an attention needs.
 //! * [`compare`] compares the output of a device with exact numbers.
+//! * [`convert`] computes a conversion to or from 8 bits, bit for bit.
 //! * [`interpret`] runs an op graph operation by operation, to check lowering. [`check_gradients`] compares a backward
 //!   with slopes of the forward.
 //!
@@ -55,6 +56,7 @@ mod alibi;
 mod backward;
 mod buffer;
 mod compare;
+mod conversion;
 mod error;
 mod float;
 mod forward;
@@ -76,6 +78,7 @@ pub use alibi::alibi_slopes;
 pub use backward::{backward, backward_of_o};
 pub use buffer::{Buffer, POISON};
 pub use compare::{Comparison, Tolerance, compare, compare_rows};
+pub use conversion::convert;
 pub use error::ReferenceError;
 pub use float::round;
 pub use forward::{Row, forward, forward_f32, forward_rows};

@@ -69,7 +69,6 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         sometimes(fp8, 0.2, || {
             (prop::sample::select(vec![Fp8::Delayed, Fp8::Current, Fp8::Block]), any::<[bool; 2]>())
         }),
-        any::<bool>(),
         sometimes(backward, 0.4, any::<(bool, bool)>),
     );
     (shape, storing, masks, extras, regimes).prop_map(
@@ -78,7 +77,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             (layouts, storage, room, bf16),
             (band, lengths, mask_mod, score, own),
             (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
-            (fp8, amax, backward),
+            (fp8, backward),
         )| Recipe {
             batch,
             heads,
@@ -94,7 +93,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             sink,
             dropout,
             block_mask,
-            outputs: Outputs { stats, max, sum_exp, amax },
+            outputs: Outputs { stats, max, sum_exp },
             padded_rows,
             fp8,
             backward,

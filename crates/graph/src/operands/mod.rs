@@ -14,6 +14,7 @@ pub use fact::OperandFact;
 pub use named::{NamedScalar, NamedTensor, ReadBy};
 pub use nearest::nearest as nearest_name;
 pub use scales::BLOCK;
+pub(crate) use scales::block_scales;
 
 /// Rows and columns of one tile of a block mask.
 pub const TILE: usize = 128;

@@ -1,39 +1,30 @@
 //! Scale factors and largest magnitudes of 8-bit attention, and the second 8-bit forms of a microscaled backward.
 
 use super::{List, dense, number};
-use crate::{Attention, DType, Fp8, Gradients, Pass, Role, Scaled, Storage, Tensor};
+use crate::{Along, Attention, DType, Fp8, Gradients, Pass, Role, Scaled, Storage, Tensor};
 
 /// Elements that share a scale in the microscaled formats.
 pub const BLOCK: usize = 32;
-
-/// The direction in which elements share a scale.
-#[derive(Clone, Copy)]
-enum Along {
-    /// Along a row: elements of one head dim.
-    Hidden,
-    /// Down a column: elements of the sequence, for sums over the sequence.
-    Sequence,
-}
 
 /// Adds the operands that only an 8-bit attention has.
 pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
     match (&a.pass, scaling) {
         (Pass::Forward, Fp8::Block) => {
-            blocks(list, &[(Scaled::Q, a.q, Along::Hidden), (Scaled::K, a.k, Along::Hidden)]);
+            blocks(list, &[(Scaled::Q, a.q, Along::HeadDim), (Scaled::K, a.k, Along::HeadDim)]);
             blocks(list, &[(Scaled::V, a.v, Along::Sequence)]);
-            amaxes(list, a, &[Scaled::O]);
+            outputs(list, &[Scaled::O]);
         }
         (Pass::Backward(gradients), Fp8::Block) => block_backward(list, a, gradients),
         (Pass::Forward, Fp8::Delayed | Fp8::Current) => {
             inputs(list, Role::Descale, &[Scaled::Q, Scaled::K, Scaled::V, Scaled::S]);
             inputs(list, Role::ScaleOf, &[Scaled::S, Scaled::O]);
-            amaxes(list, a, &[Scaled::S, Scaled::O]);
+            outputs(list, &[Scaled::S, Scaled::O]);
         }
         (Pass::Backward(_), Fp8::Delayed | Fp8::Current) => {
             inputs(list, Role::Descale, &[Scaled::Q, Scaled::K, Scaled::V, Scaled::S]);
             inputs(list, Role::Descale, &[Scaled::O, Scaled::DO, Scaled::DP]);
             inputs(list, Role::ScaleOf, &[Scaled::S, Scaled::DP, Scaled::DQ, Scaled::DK, Scaled::DV]);
-            amaxes(list, a, &[Scaled::DQ, Scaled::DK, Scaled::DV, Scaled::DP]);
+            outputs(list, &[Scaled::DQ, Scaled::DK, Scaled::DV, Scaled::DP]);
         }
     }
 }
@@ -46,10 +37,10 @@ fn block_backward(list: &mut List, a: &Attention, gradients: &Gradients) {
         list.input(role, t);
     }
     let by_rows = [(Scaled::Q, a.q), (Scaled::K, a.k), (Scaled::V, a.v), (Scaled::DO, d_o)];
-    blocks(list, &by_rows.map(|(which, t)| (which, t, Along::Hidden)));
+    blocks(list, &by_rows.map(|(which, t)| (which, t, Along::HeadDim)));
     let by_columns = [(Scaled::QT, a.q), (Scaled::KT, a.k), (Scaled::DOT, d_o)];
     blocks(list, &by_columns.map(|(which, t)| (which, t, Along::Sequence)));
-    amaxes(list, a, &[Scaled::DQ, Scaled::DK, Scaled::DV]);
+    outputs(list, &[Scaled::DQ, Scaled::DK, Scaled::DV]);
 }
 
 fn blocks(list: &mut List, scaled: &[(Scaled, Tensor, Along)]) {
@@ -62,15 +53,14 @@ fn inputs(list: &mut List, role: fn(Scaled) -> Role, scaled: &[Scaled]) {
     scaled.iter().for_each(|&which| list.input(role(which), number(DType::F32)));
 }
 
-/// Largest magnitudes, if they are outputs.
-fn amaxes(list: &mut List, a: &Attention, scaled: &[Scaled]) {
-    scaled.iter().for_each(|&which| list.when(a.outputs.amax, Role::Amax(which), number(DType::F32), true));
+fn outputs(list: &mut List, scaled: &[Scaled]) {
+    scaled.iter().for_each(|&which| list.add(Role::Amax(which), number(DType::F32), true));
 }
 
 /// The scale factors of a microscaled tensor, one per 32 elements, padded to whole 128 × 4 tiles, in cuDNN's order
 /// (`F8_128x4`). Strides tell how many there are; the order of tiles is below them. Along the sequence, the tiles of
 /// the first 128 elements of the head dim of all heads stand before those of the next 128.
-fn block_scales(t: &Tensor, along: Along) -> Tensor {
+pub(crate) fn block_scales(t: &Tensor, along: Along) -> Tensor {
     let up = |n: i64, to: i64| (n + to - 1) / to * to;
     let groups = |n: i64| up((n + BLOCK as i64 - 1) / BLOCK as i64, 4);
     let [b, h, s, d] = t.dims;
@@ -84,6 +74,6 @@ fn block_scales(t: &Tensor, along: Along) -> Tensor {
                 storage: Storage::Dense,
             }
         }
-        Along::Hidden => dense([b, h, up(s, 128), groups(d)], DType::E8M0),
+        Along::HeadDim => dense([b, h, up(s, 128), groups(d)], DType::E8M0),
     }
 }

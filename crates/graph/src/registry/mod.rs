@@ -33,7 +33,6 @@ use crate::Reason;
 /// The entries by theme, in the order in which a refusal lists its reasons.
 const THEMES: [&[&Entry]; 21] = [
     codes::forms::ENTRIES,
-    codes::fp8::ENTRIES,
     codes::kernels::ENTRIES,
     codes::not_built::ENTRIES,
     codes::scores::ENTRIES,
@@ -52,6 +51,7 @@ const THEMES: [&[&Entry]; 21] = [
     codes::documents::ENTRIES,
     codes::offsets::ENTRIES,
     codes::callers::ENTRIES,
+    codes::conversion::ENTRIES,
     codes::library::ENTRIES,
 ];
 

@@ -113,8 +113,7 @@ pub(super) fn outputs(c: &mut Cursor<'_>) -> Result<Outputs, ParseError> {
             "stats" => outputs.stats = true,
             "max" => outputs.max = true,
             "sum_exp" => outputs.sum_exp = true,
-            "no_amax" => outputs.amax = false,
-            _ => return Err(c.expected("none, or some of stats, max, sum_exp and no_amax")),
+            _ => return Err(c.expected("none, or some of stats, max and sum_exp")),
         }
         c.at += c.peek_word().len();
         if c.at_end_of_line() {

@@ -58,6 +58,11 @@ impl Fingerprint {
         Fingerprint(*hasher.finalize().as_bytes())
     }
 
+    /// The fingerprint of what its key says all of.
+    pub(crate) const fn of_key(key: &GraphKey) -> Fingerprint {
+        Fingerprint(*key.bytes())
+    }
+
     /// The 32 bytes.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; 32] {

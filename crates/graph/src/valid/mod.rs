@@ -22,6 +22,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub use fingerprint::Fingerprint;
+pub(crate) use strides::canonical as canonical_strides;
+pub(crate) use tensors::one as check_tensor;
 
 use crate::{Attention, GraphKey, Reason, Refusal};
 

@@ -7,7 +7,7 @@ use crate::{Storage, Tensor};
 /// Strides of dims of extent 1, and the batch stride of a varlen tensor, are never used. They become what they would be
 /// if these dims were nested as in BSHD around what the other strides span: those of the memory order that the other
 /// strides have, if there is one.
-pub(super) fn canonical(t: &Tensor) -> [i64; 4] {
+pub(crate) fn canonical(t: &Tensor) -> [i64; 4] {
     let extents = t.extents();
     let [mut batch, mut head, mut row, head_dim] = t.strides;
     let innermost = extents[3];

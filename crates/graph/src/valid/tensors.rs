@@ -25,12 +25,17 @@ pub(super) fn countable(t: &Tensor) -> bool {
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
     for (name, tensor, written) in named(a) {
-        let dims = dims(name, tensor, problems);
-        let strides = strides(name, tensor, problems);
-        let storage = storage(name, tensor, problems);
-        if dims && strides && storage {
-            places(name, tensor, written, problems);
-        }
+        one(name, tensor, written, problems);
+    }
+}
+
+/// Checks one tensor.
+pub(crate) fn one(name: &'static str, tensor: &Tensor, written: bool, problems: &mut Problems) {
+    let dims = dims(name, tensor, problems);
+    let strides = strides(name, tensor, problems);
+    let storage = storage(name, tensor, problems);
+    if dims && strides && storage {
+        places(name, tensor, written, problems);
     }
 }
 
