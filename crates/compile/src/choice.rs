@@ -12,7 +12,7 @@ use crate::planner::{PlanError, Planner, Resolution};
 /// The key of an attention's plan of kernels.
 pub(crate) fn kernel_key(attention: &Valid, sm: u32) -> Result<PlanKey, Refusal> {
     let Generated { source, options, recipe } = generate(attention, sm)?;
-    Ok(KernelPlan { attention, source: &source, options: &options, recipe: &recipe }.key())
+    Ok(KernelPlan { of: attention, source: &source, options: &options, recipe: &recipe }.key())
 }
 
 impl Planner {
@@ -40,7 +40,7 @@ impl Planner {
         let started = Instant::now();
         match generate(attention, sm) {
             Ok(Generated { source, options, recipe }) => {
-                let kernels = KernelPlan { attention, source: &source, options: &options, recipe: &recipe };
+                let kernels = KernelPlan { of: attention, source: &source, options: &options, recipe: &recipe };
                 Ok(Resolution { instead: refused, ..of_kernels(&kernels)? })
             }
             Err(refusal) => {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, Vault};
-use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, Valid, codec};
-use qkvault_kernels::recipe::{self, BadRecipe, Checked, Origin, Recipe, architecture};
+use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, codec};
+use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::computation::Computation;
 use crate::deep::{Difference, RebuildCheck};
 use crate::look::{stored, vault_key};
 use crate::nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
@@ -50,8 +51,8 @@ impl KernelFacts {
 /// cubins, all of whose launches are of the one cubin that the source becomes.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelPlan<'a> {
-    /// The attention.
-    pub attention: &'a Valid,
+    /// What it computes: a `Valid` attention or a `ValidConversion`.
+    pub of: &'a dyn Computation,
     /// CUDA C.
     pub source: &'a str,
     /// Options of NVRTC.
@@ -76,8 +77,8 @@ impl KernelPlan<'_> {
     /// The key of the plan.
     #[must_use]
     pub fn key(&self) -> PlanKey {
-        let KernelPlan { attention, source, options, recipe } = *self;
-        Origin { graph_key: attention.key(), source, options, recipe, nvrtc: NVRTC }.key()
+        let KernelPlan { of, source, options, recipe } = *self;
+        Origin { graph_key: of.graph_key(), source, options, recipe, nvrtc: NVRTC }.key()
     }
 
     /// The plan, compiled by NVRTC, which is loaded if it is not.
@@ -88,7 +89,7 @@ impl KernelPlan<'_> {
     pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Plan, NvrtcError> {
         let started = Instant::now();
         let cubin = nvrtc.compile(FILE, self.source, self.options, self.recipe.sm)?;
-        let KernelPlan { attention, recipe, .. } = *self;
+        let KernelPlan { of, recipe, .. } = *self;
         let blob_bytes = cubin.len() as u64;
         // A driver that is older than the compiler does not load what it made.
         let driver = recipe.driver.max(NVRTC_DRIVER);
@@ -96,8 +97,8 @@ impl KernelPlan<'_> {
         let none = CudnnVersion::new(0, 0, 0);
         let facts = PlanFacts {
             key: self.key(),
-            graph_key: attention.key(),
-            what: attention.to_string(),
+            graph_key: of.graph_key(),
+            what: of.to_string(),
             cudnn: none,
             libraries: LibrarySet::Slim,
             toolchain: Toolchain::assumed(none),
@@ -110,7 +111,7 @@ impl KernelPlan<'_> {
             workspace: recipe.scratch,
             compile_ms: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
             blob_bytes,
-            bindings: recipe::bindings(attention),
+            bindings: of.bindings(),
             again: Vec::new(),
             fixed: Vec::new(),
             kernels: Some(Box::new(KernelFacts { nvrtc: NVRTC, recipe: whole })),
@@ -119,7 +120,7 @@ impl KernelPlan<'_> {
     }
 
     fn built(&self) -> Result<Entry, NvrtcError> {
-        let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.attention).entered();
+        let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.of).entered();
         Ok(self.entry(&self.compile(&Nvrtc::open(None)?)?))
     }
 
@@ -141,14 +142,14 @@ impl Planner {
     /// # Errors
     ///
     /// [`PlanError::Missing`] if the plan may not be compiled, [`PlanError::Kernels`] if that does not work here,
-    /// [`PlanError::Recipe`] if the recipe does not fit the attention.
+    /// [`PlanError::Recipe`] if the recipe does not fit the computation.
     pub fn kernels(&self, kernels: &KernelPlan<'_>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
         let started = Instant::now();
-        let (key, graph_key) = (kernels.key(), kernels.attention.key());
+        let (key, graph_key) = (kernels.key(), kernels.of.graph_key());
         let (source, unstored, plan) = match found(&self.vault, kernels, key, on_miss) {
             Some((source, plan)) => (source, None, plan),
             None if on_miss != OnMiss::Compile => {
-                let (what, target) = (kernels.attention.to_string(), architecture(kernels.recipe.sm));
+                let (what, target) = (kernels.of.to_string(), architecture(kernels.recipe.sm));
                 return Err(PlanError::Missing { key, what, target, memory_alone: on_miss == OnMiss::Memory });
             }
             None => self.compiled(kernels, key)?,
@@ -162,7 +163,7 @@ impl Planner {
         let (started, key) = (Instant::now(), kernels.key());
         let (source, unstored, plan) = self.replaced(kernels, key)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        let (graph_key, instead) = (kernels.attention.key(), None);
+        let (graph_key, instead) = (kernels.of.graph_key(), None);
         Ok(Resolution { key: Some(key), graph_key, source, unstored, instead, outcome: Ok(plan), milliseconds })
     }
 
@@ -196,10 +197,10 @@ fn found(vault: &Vault, kernels: &KernelPlan<'_>, key: PlanKey, on_miss: OnMiss)
     Some((source, read(kernels, key, &entry).ok()?))
 }
 
-/// The plan of an entry, if it is that of the attention.
+/// The plan of an entry, if it is that of the computation.
 fn read(kernels: &KernelPlan<'_>, key: PlanKey, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
     let plan = Plan::from_entry(key, entry)?;
-    if plan.facts.kernels.is_some() && plan.facts.bindings == recipe::bindings(kernels.attention) {
+    if plan.facts.kernels.is_some() && plan.facts.bindings == kernels.of.bindings() {
         Ok(Arc::new(plan))
     } else {
         Err(BadPlan::OtherOperands { key })

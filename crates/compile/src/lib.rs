@@ -14,7 +14,9 @@ mod attempt;
 mod blob;
 mod choice;
 mod compile;
+mod computation;
 mod confirm;
+mod conversion;
 mod convert;
 mod deep;
 mod engine;
@@ -38,6 +40,7 @@ mod write;
 
 pub use blob::Blob;
 pub use compile::{Compiled, Compiler};
+pub use computation::Computation;
 pub use confirm::Confirmation;
 pub use convert::library_toolchain;
 pub use deep::{Difference, RebuildCheck};

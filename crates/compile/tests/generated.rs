@@ -2,8 +2,11 @@
 //! each feature.
 
 use qkvault_compile::Nvrtc;
-use qkvault_graph::{Attention, Band, Corner, DType, PaddedRows, Tensor, text, validate};
-use qkvault_kernels::{SM, generate};
+use qkvault_graph::{
+    Along, Attention, Band, Conversion, ConversionKind, Corner, DType, PaddedRows, Tensor, text, validate,
+};
+use qkvault_kernels::recipe::Step;
+use qkvault_kernels::{SM, generate, generate_conversion};
 use qkvault_skip::{Need, skip};
 
 fn attentions() -> Vec<Attention> {
@@ -50,6 +53,38 @@ fn every_kind_of_source_compiles_without_a_gpu() {
         let code = code.unwrap_or_else(|error| panic!("{attention}: {error}"));
         for kernel in ["attend", "merge"] {
             assert!(code.windows(kernel.len()).any(|w| w == kernel.as_bytes()), "{attention} lacks {kernel}");
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_conversion_compiles_for_every_gpu_with_8_bits() {
+    let nvrtc = match Nvrtc::open(None) {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => return skip(Need::Cudnn, &error.to_string()),
+    };
+    let kinds = [
+        ConversionKind::Delayed,
+        ConversionKind::Current { power_of_two: true },
+        ConversionKind::Blocks(Along::HeadDim),
+        ConversionKind::Blocks(Along::Sequence),
+        ConversionKind::Dequantize,
+        ConversionKind::DequantizeBlocks(Along::Sequence),
+    ];
+    let wide = [DType::BF16, DType::F16, DType::F32].into_iter().cycle();
+    let gpus = [89, 90, 100, 103, 120].into_iter().cycle();
+    // Each kind with two types and two GPUs.
+    for (n, ((kind, wide), sm)) in kinds.into_iter().cycle().zip(wide).zip(gpus).take(12).enumerate() {
+        let dtype = if n % 2 == 0 { DType::E4M3 } else { DType::E5M2 };
+        let tensor = Tensor::bshd(2, 8, 1000, 192, wide);
+        let conversion = Conversion::to(dtype, tensor, kind).validate().expect("is valid");
+        let made = generate_conversion(&conversion, sm).expect("is taken");
+        let code = nvrtc.compile("conversion.cu", &made.source, &made.options, sm);
+        let code = code.unwrap_or_else(|error| panic!("{conversion} for {sm}: {error}"));
+        for step in &made.recipe.steps {
+            let Step::Launch(launch) = step else { continue };
+            let name = launch.function.as_bytes();
+            assert!(code.windows(name.len()).any(|w| w == name), "{conversion} lacks {}", launch.function);
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use qkvault_compile::cache::{Entry, Key, Source, Vault, VaultOptions};
 use qkvault_compile::graph::registry::codes;
 use qkvault_compile::graph::{
-    Attention, CompileOptions, CudnnVersion, DType, EnginePolicy, LibrarySet, PlanKey, Profile, Valid, codec, text,
-    validate,
+    Attention, CompileOptions, Conversion, ConversionKind, CudnnVersion, DType, EnginePolicy, LibrarySet, PlanKey,
+    Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
     BadPlan, Difference, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck,
@@ -65,7 +65,7 @@ fn a_plan_is_compiled_once_and_then_found_by_those_who_may_not_compile() {
     }
     let folder = tempfile::tempdir().expect("is made");
     let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
-    let of = KernelPlan { attention: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
     let first = planner(folder.path());
     let missing = first.kernels(&of, OnMiss::Load).expect_err("nothing is stored");
     assert!(
@@ -94,7 +94,7 @@ fn a_stored_recipe_that_refers_outside_is_no_plan_and_is_compiled_again() {
     }
     let folder = tempfile::tempdir().expect("is made");
     let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { attention: &attention, source: SOURCE, options: &[], recipe: &recipe };
+    let of = KernelPlan { of: &attention, source: SOURCE, options: &[], recipe: &recipe };
     let key = of.key();
     planner(folder.path()).kernels(&of, OnMiss::Compile).expect("compiles");
     let good = entry(&planner(folder.path()), key);
@@ -124,7 +124,7 @@ fn a_deep_check_compiles_the_source_again_and_finds_other_code() {
     let Some(nvrtc) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("is made");
     let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { attention: &attention, source: SOURCE, options: &[], recipe: &recipe };
+    let of = KernelPlan { of: &attention, source: SOURCE, options: &[], recipe: &recipe };
     let key = of.key();
     let planner = planner(folder.path());
     planner.kernels(&of, OnMiss::Compile).expect("compiles");
@@ -150,7 +150,7 @@ fn a_source_that_does_not_compile_is_an_error_with_the_log_and_nothing_is_stored
     }
     let folder = tempfile::tempdir().expect("is made");
     let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { attention: &attention, source: "wrong", options: &[], recipe: &recipe };
+    let of = KernelPlan { of: &attention, source: "wrong", options: &[], recipe: &recipe };
     let planner = planner(folder.path());
     let text = planner.kernels(&of, OnMiss::Compile).expect_err("does not compile").to_string();
     assert!(text.contains("attention.cu(1)") && text.contains(&of.key().to_string()), "{text}");
@@ -211,4 +211,25 @@ fn options_without_another_engine_have_the_bytes_of_before() {
     assert_eq!(codec::decode::<CompileOptions>(&bytes).expect("reads"), options);
     let other = CompileOptions { engine: EnginePolicy::Auto, ..options };
     assert_eq!(codec::decode::<CompileOptions>(&codec::encode(&other)).expect("reads"), other);
+}
+
+#[test]
+fn a_conversion_is_compiled_once_and_a_gpu_without_8_bits_is_a_refusal() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("is made");
+    let wide = Tensor::bshd(1, 8, 512, 128, DType::BF16);
+    let kind = ConversionKind::Current { power_of_two: false };
+    let conversion = Conversion::to(DType::E4M3, wide, kind).validate().expect("is valid");
+    let old = planner(folder.path()).conversion(&conversion, 80, OnMiss::Compile).expect("an answer");
+    assert!(old.outcome.expect_err("too old").has(&codes::CONVERSION_GPU));
+    let missing = planner(folder.path()).conversion(&conversion, 90, OnMiss::Load).expect_err("nothing is stored");
+    assert!(missing.to_string().contains("bf16 bshd to e4m3 bshd [1,8,512,128], current scaling"), "{missing}");
+    let built = planner(folder.path()).conversion(&conversion, 90, OnMiss::Compile).expect("compiles");
+    let found = planner(folder.path()).conversion(&conversion, 90, OnMiss::Load).expect("is stored");
+    assert_eq!((built.source, found.source), (Source::Built, Source::Disk));
+    let plan = found.outcome.expect("a plan");
+    assert_eq!(plan.facts.bindings, conversion.bindings());
+    assert_eq!((plan.facts.graph_key, plan.facts.workspace), (conversion.key(), 256));
 }

@@ -20,7 +20,7 @@ const MERGE: &str = include_str!("cuda/merge.cu");
 const MERGE_THREADS: u32 = 128;
 
 /// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.
-const DRIVER: u32 = 13_000;
+pub(crate) const DRIVER: u32 = 13_000;
 
 /// What is compiled for an attention, and how it is launched.
 #[derive(Clone, Debug, PartialEq, Eq)]

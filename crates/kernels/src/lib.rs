@@ -4,12 +4,14 @@
 //! * [`takes`] says which attentions the kernels take, and why not.
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
+//! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
 //!
 //! This crate writes text and data. It loads no library and knows no GPU: compiling is in `qkvault-compile`, launching
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+mod convert;
 mod defines;
 mod expression;
 mod generate;
@@ -19,6 +21,7 @@ pub mod recipe;
 mod takes;
 pub mod tiling;
 
+pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
 pub use takes::{HEAD_DIM, SM, takes};
 

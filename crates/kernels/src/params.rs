@@ -35,9 +35,9 @@ impl Params {
         self.bytes = at + size;
     }
 
-    /// The struct in CUDA C. Its maps align it to 64 bytes.
+    /// The struct in CUDA C, aligned as maps need it.
     pub(crate) fn text(&self) -> String {
-        format!("struct Params {{\n{}}};\n", self.text)
+        format!("struct __align__(64) Params {{\n{}}};\n", self.text)
     }
 
     /// The parameter of a recipe.

@@ -1,0 +1,36 @@
+//! What a plan of kernels computes: an attention, or a conversion of a tensor.
+
+use std::fmt::{Debug, Display};
+
+use qkvault_graph::op::Binding;
+use qkvault_graph::{GraphKey, Valid, ValidConversion};
+use qkvault_kernels::recipe;
+
+/// A description that kernels of qkvault's own compute. Its `Display` names it in messages and lists.
+pub trait Computation: Debug + Display + Sync {
+    /// Its key, which the key of the plan contains.
+    fn graph_key(&self) -> GraphKey;
+
+    /// The operands that a launch binds, in order of unique id.
+    fn bindings(&self) -> Vec<Binding>;
+}
+
+impl Computation for Valid {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        recipe::bindings(self)
+    }
+}
+
+impl Computation for ValidConversion {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidConversion::bindings(self)
+    }
+}
