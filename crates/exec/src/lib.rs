@@ -73,6 +73,7 @@ mod common;
 #[cfg(all(doctest, feature = "cudarc"))]
 mod compile_fail;
 mod constants;
+mod conversion;
 mod driver;
 mod find;
 mod fit;

@@ -93,7 +93,7 @@ fn recipe() -> Recipe {
 /// The plan: compiled, or from the vault.
 fn plan(planner: &Planner, on_miss: OnMiss) -> Arc<Plan> {
     let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
-    let of = KernelPlan { attention: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
     planner.kernels(&of, on_miss).expect("the plan").outcome.expect("no refusal")
 }
 

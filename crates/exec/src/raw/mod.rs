@@ -7,6 +7,7 @@
 
 pub(crate) mod bound;
 pub(crate) mod constants;
+pub(crate) mod conversion;
 pub(crate) mod cubins;
 pub(crate) mod described;
 pub(crate) mod host_scalars;
@@ -28,6 +29,7 @@ pub use crate::bindings::{Operand, RawBindings};
 pub use crate::constants::slopes as constant_values;
 pub use crate::driver::driver;
 pub use bound::RawBound;
+pub use conversion::ConversionArgs;
 pub use described::RawDescribed;
 pub use ids::PlanId;
 pub use launch::{DeviceBuffer, RawArgs};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid, ValidConversion};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
@@ -141,6 +141,24 @@ impl Session {
             find::prepare(planner, self.target()?, attention, options, on_miss, load)?;
         let plan = self.described(plan, attention)?;
         Ok(Prepared { plan, answer, target })
+    }
+
+    /// The plan of a conversion to or from 8 bits, looked up in the planner's vault, compiled by NVRTC if it is missing
+    /// and `on_miss` allows that, and loaded. Do not call it while a stream is captured.
+    ///
+    /// Its operands are bound by role: [`Role::Wide`](qkvault_graph::Role::Wide) and the roles after it.
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError::Refused`] for a GPU without 8 bits; [`PrepareError`] if the plan is missing or does not load.
+    pub fn prepare_conversion(
+        &self,
+        planner: &Planner,
+        of: &ValidConversion,
+        on_miss: OnMiss,
+    ) -> Result<LoadedPlan, PrepareError> {
+        let (plan, _) = self.raw.prepare_conversion(planner, of, on_miss)?;
+        Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
     }
 
     /// A plan with its description, which has the names of its operands and the values of constant ones.

@@ -6,6 +6,7 @@
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
+//! | [`quantizing`] | your attention has 8 bits, and your tensors have 16 |
 //! | [`pytorch`] | your program is in Python and PyTorch |
 //! | [`jax`] | your program is in Python and JAX |
 //! | [`score_mods`] | your scores are not plain: softcap, ALiBi, biases, masks of your own |
@@ -42,6 +43,9 @@ pub mod training {}
 
 #[doc = include_str!("score_mods.md")]
 pub mod score_mods {}
+
+#[doc = include_str!("quantizing.md")]
+pub mod quantizing {}
 
 #[doc = include_str!("pytorch.md")]
 pub mod pytorch {}

@@ -1,5 +1,6 @@
 //! The runtime for callers from other languages: it opens without a GPU, addresses are numbers, streams are pointers.
 
+mod conversion;
 mod ready;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,9 @@ use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
 use qkvault_compile::{Compiler, OnMiss, Planner, Resolution};
 use qkvault_exec::raw::{self, PlanName, PlanTable, RawDescribed, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare};
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, codec};
+use qkvault_graph::{
+    CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, ValidConversion, codec,
+};
 use qkvault_probe::{Explanation, NEWEST, Request};
 use qkvault_sys::{Library, Search};
 

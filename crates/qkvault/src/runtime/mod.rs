@@ -10,7 +10,7 @@ use std::sync::Arc;
 use qkvault_cache::Vault;
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_graph::{CompileOptions, Target, Valid, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 use qkvault_sys::Library;
 
@@ -112,6 +112,38 @@ impl Runtime {
             recorder.record(attention);
         }
         plan
+    }
+
+    /// The plan of a conversion to or from 8 bits, loaded on the GPU, as [`Runtime::plan`] loads and keeps plans. It is
+    /// compiled by NVRTC and needs no cuDNN.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::plan`]; [`ErrorKind::Refused`] for a GPU before compute capability 8.9.
+    ///
+    /// ```no_run
+    /// use qkvault::graph::{Conversion, ConversionKind, Role, Tensor};
+    /// use qkvault::prelude::*;
+    ///
+    /// let runtime = Runtime::open()?;
+    /// // 4096 tokens of 32 heads to e4m3, with a scale of their own largest magnitude.
+    /// let queries = Tensor::bshd(1, 32, 4096, 128, DType::BF16);
+    /// let kind = ConversionKind::Current { power_of_two: false };
+    /// let plan = runtime.conversion(&Conversion::to(DType::E4M3, queries, kind).validate()?)?;
+    ///
+    /// let stream = runtime.device().context().new_stream()?;
+    /// let wide = stream.alloc_zeros::<half::bf16>(4096 * 32 * 128)?;
+    /// let mut narrow = stream.alloc_zeros::<u8>(4096 * 32 * 128)?;
+    /// let one = || stream.alloc_zeros::<f32>(1);
+    /// let (mut scale, mut descale, mut amax) = (one()?, one()?, one()?);
+    /// let args = Args::new().tensor(Role::Wide, &wide).tensor_mut(Role::Narrow, &mut narrow);
+    /// let args = args.tensor_mut(Role::NarrowScale, &mut scale).tensor_mut(Role::NarrowAmax, &mut amax);
+    /// plan.launch(&stream, args.tensor_mut(Role::NarrowDescale, &mut descale))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn conversion(&self, of: &ValidConversion) -> Result<Arc<LoadedPlan>, Error> {
+        let Inner { loaded, session, planner, on_miss, .. } = &*self.inner;
+        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, *on_miss))?)
     }
 
     /// Both plans of a training step, each as [`Runtime::plan`] gives it.

@@ -1,0 +1,26 @@
+//! The look-up of plans of conversions to and from 8 bits, and their load.
+
+use qkvault_cache::Source;
+use qkvault_compile::{OnMiss, Planner};
+use qkvault_graph::ValidConversion;
+
+use crate::find::PrepareError;
+use crate::raw::{RawPlan, RawSession};
+
+impl RawSession {
+    /// The plan of a conversion, looked up in the planner's vault, compiled by NVRTC if it is missing and `on_miss`
+    /// allows that, and loaded; and where it came from. It needs no cuDNN beyond the session's.
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError::Refused`] for a GPU without 8 bits; [`PrepareError`] if the plan is missing or does not load.
+    pub fn prepare_conversion(
+        &self,
+        planner: &Planner,
+        of: &ValidConversion,
+        on_miss: OnMiss,
+    ) -> Result<(RawPlan, Source), PrepareError> {
+        let answer = planner.conversion(of, self.target()?.sm(), on_miss)?;
+        Ok((self.load(&*answer.outcome?)?, answer.source))
+    }
+}
