@@ -16,9 +16,7 @@ use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
 use qkvault_compile::{Compiler, OnMiss, Planner, Resolution};
 use qkvault_exec::raw::{self, PlanName, PlanTable, RawDescribed, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare};
-use qkvault_graph::{
-    CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, ValidConversion, codec,
-};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, codec};
 use qkvault_probe::{Explanation, NEWEST, Request};
 use qkvault_sys::{Library, Search};
 
