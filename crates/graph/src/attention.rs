@@ -70,8 +70,9 @@ pub struct Attention {
     pub pass: Pass,
 }
 
-/// Outputs of a forward besides O. Each is f32, (b, h_q, s_q, 1), and varlen if Q is varlen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Outputs besides O and gradients. Stats, Max and Sum_exp are of a forward, f32, (b, h_q, s_q, 1), and varlen if Q is
+/// varlen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Outputs {
@@ -81,6 +82,19 @@ pub struct Outputs {
     pub max: bool,
     /// Sum of exponentials of each row relative to its maximum.
     pub sum_exp: bool,
+    /// Largest magnitudes of an 8-bit attention, one f32 each ([`crate::Role::Amax`]): on by default. Delayed scaling
+    /// computes the next scales from them; serving needs none. Other attentions have none.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub amax: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_yes(flag: &bool) -> bool {
+    *flag
 }
 
 /// Random zeroing of probabilities; the others are divided by the keep probability.
@@ -217,14 +231,22 @@ pub struct BackwardOptions {
     pub deterministic: bool,
 }
 
+impl Default for Outputs {
+    fn default() -> Outputs {
+        Outputs::NONE
+    }
+}
+
 impl Outputs {
+    /// Neither Stats nor Max nor Sum_exp.
+    pub const NONE: Outputs = Outputs::of(false, false, false);
     /// Only the log-sum-exp, which a backward reads.
     pub const STATS: Outputs = Outputs::of(true, false, false);
 
     /// Selects Stats, Max and Sum_exp.
     #[must_use]
     pub const fn of(stats: bool, max: bool, sum_exp: bool) -> Outputs {
-        Outputs { stats, max, sum_exp }
+        Outputs { stats, max, sum_exp, amax: true }
     }
 }
 

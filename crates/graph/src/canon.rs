@@ -37,15 +37,19 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         fp8,
         pass,
     } = canonical;
-    let Outputs { stats, max, sum_exp } = *outputs;
+    let Outputs { stats, max, sum_exp, amax } = *outputs;
     let padded_rows = match padded_rows {
         PaddedRows::Undefined => 0_u8,
         PaddedRows::Zero => 1,
     };
-    let fp8 = fp8.map(|scaling| match scaling {
-        Fp8::Delayed => 1_u8,
-        Fp8::Current => 2,
-        Fp8::Block => 3,
+    // Only 8-bit attentions have largest magnitudes; without them, 16 is added.
+    let fp8 = fp8.map(|scaling| {
+        let scaling = match scaling {
+            Fp8::Delayed => 1_u8,
+            Fp8::Current => 2,
+            Fp8::Block => 3,
+        };
+        if amax { scaling } else { scaling + 16 }
     });
     // The dropout probability is a scalar: its value is not part of the key.
     let dropout = dropout.map(|Dropout { source, probability: _ }| match source {

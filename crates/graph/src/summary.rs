@@ -60,8 +60,8 @@ impl fmt::Display for Attention {
         if let Some(fp8) = fp8 {
             write!(f, " fp8-{}", format!("{fp8:?}").to_lowercase())?;
         }
-        let Outputs { stats, max, sum_exp } = *outputs;
-        for (on, word) in [(stats, "stats"), (max, "max"), (sum_exp, "sum-exp")] {
+        let Outputs { stats, max, sum_exp, amax } = *outputs;
+        for (on, word) in [(stats, "stats"), (max, "max"), (sum_exp, "sum-exp"), (!amax, "no-amax")] {
             if on {
                 write!(f, " {word}")?;
             }

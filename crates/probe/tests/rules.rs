@@ -1,11 +1,13 @@
 //! Rules: each fires just inside its bounds and not just outside, all that apply are reported, and answers are owned.
 
+mod bounds;
+
 use std::collections::BTreeSet;
 
+use bounds::{Given, attention, fp8, target};
 use qkvault_graph::registry::{Applies, Code, Entry, Facts, entries};
 use qkvault_graph::{
-    Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Origin, Profile, QUIRKS, QuirkSet, Target, Valid,
-    lower, text, validate,
+    Attention, CompileOptions, CudnnVersion, DType, Origin, QUIRKS, QuirkSet, Target, Valid, lower, validate,
 };
 use qkvault_probe::{Request, check, lowered};
 
@@ -13,27 +15,6 @@ use qkvault_probe::{Request, check, lowered};
 fn rules() -> impl Iterator<Item = &'static Entry> {
     entries().filter(|entry| matches!(entry.applies, Applies::Rules(_)))
 }
-
-fn attention(given: &str) -> Valid {
-    let a = text::parse(given).unwrap_or_else(|e| panic!("{given}\n{e}"));
-    validate(a).unwrap_or_else(|e| panic!("{given}\n{e}"))
-}
-
-/// A built-in GPU, or one with a compute capability that no profile has.
-fn target(gpu: &str, version: &str) -> Target {
-    let cudnn: CudnnVersion = version.parse().expect("a version");
-    match gpu.strip_prefix("sm_") {
-        None => Profile::named(gpu).expect("built in").target(cudnn, LibrarySet::Slim),
-        Some(sm) => {
-            let mut target = Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim);
-            target.device.device_ver = sm.parse::<i64>().expect("a number") * 10;
-            target
-        }
-    }
-}
-
-/// A description, a GPU and a version.
-type Given = (&'static str, &'static str, &'static str);
 
 /// Q, K and V in one tensor, and dQ in its own.
 const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd";
@@ -1032,13 +1013,24 @@ const LIMITS: &[(&str, Given, Given)] = &[
     ),
     (
         "not-built.fp8",
-        ("q: e4m3 [1,8,512,64]\nk: [1,8,512,64]\no: bf16 [1,8,512,64]\nfp8: current", "b200", "9.27"),
+        ("q: e4m3 [1,8,512,64]\nk: [1,8,512,64]\no: bf16 [1,8,512,64]\nfp8: block", "b200", "9.27"),
         (PLAIN, "b200", "9.27"),
     ),
 ];
 
+/// The bounds of every rule.
+fn all_bounds() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
+    BOUNDS.iter().chain(fp8::BOUNDS)
+}
+
+/// The bounds of every condition of lowering.
+fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
+    LIMITS.iter().chain(fp8::LIMITS)
+}
+
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 27] = [
+const ELSEWHERE: [&str; 28] = [
+    "fp8.unified",
     "conversion.gpu",
     "kernels.gpu",
     "kernels.backward",
@@ -1070,14 +1062,14 @@ const ELSEWHERE: [&str; 27] = [
 
 #[test]
 fn every_condition_of_lowering_begins_and_ends_at_its_bounds() {
-    for (code, inside, outside) in LIMITS {
+    for (code, inside, outside) in limits() {
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
             let reasons = check(&Request::new(&attention(given), &target(gpu, version))).reasons;
             let found = reasons.iter().any(|r| r.code.as_str() == *code);
             assert_eq!(found, fires, "{code} for {given} on {gpu} under {version}: {reasons:?}");
         }
     }
-    let tested: BTreeSet<&str> = LIMITS.iter().map(|(code, ..)| *code).chain(ELSEWHERE).collect();
+    let tested: BTreeSet<&str> = limits().map(|(code, ..)| *code).chain(ELSEWHERE).collect();
     let by_lowering = |entry: &&Entry| {
         let beside_the_library = matches!(entry.origin, Origin::Rule | Origin::Quirk | Origin::NotBuilt);
         beside_the_library && !matches!(entry.applies, Applies::Rules(_))
@@ -1091,7 +1083,7 @@ fn every_quirk_can_be_allowed_and_nothing_else_can() {
     let wrong: BTreeSet<&str> = entries().filter(|e| e.origin == Origin::Quirk).map(|e| e.code).collect();
     let quirks = QUIRKS.map(|quirk| quirk.code);
     assert_eq!(quirks.into_iter().collect::<BTreeSet<_>>(), wrong);
-    for (code, (given, gpu, version), _) in LIMITS.iter().chain(BOUNDS).filter(|(code, ..)| quirks.contains(code)) {
+    for (code, (given, gpu, version), _) in limits().chain(all_bounds()).filter(|(code, ..)| quirks.contains(code)) {
         let (a, target) = (attention(given), target(gpu, version));
         let options = CompileOptions { allowed: QuirkSet::known([&Code::from(*code)]), ..CompileOptions::default() };
         let by_options = check(&Request::new(&a, &target).with_policy(options));
@@ -1114,7 +1106,7 @@ fn every_quirk_can_be_allowed_and_nothing_else_can() {
 
 #[test]
 fn every_rule_fires_inside_its_bounds_and_not_outside() {
-    for (code, inside, outside) in BOUNDS {
+    for (code, inside, outside) in all_bounds() {
         let rule = rules().find(|r| r.code == *code).unwrap_or_else(|| panic!("no rule {code}"));
         for ((given, gpu, version), fires) in [(inside, true), (outside, false)] {
             let (a, target) = (attention(given), target(gpu, version));
@@ -1131,7 +1123,7 @@ fn every_rule_fires_inside_its_bounds_and_not_outside() {
             }
         }
     }
-    let tested: BTreeSet<&str> = BOUNDS.iter().map(|(code, ..)| *code).collect();
+    let tested: BTreeSet<&str> = all_bounds().map(|(code, ..)| *code).collect();
     let all: Vec<&str> = rules().map(|r| r.code).collect();
     assert_eq!(all.iter().copied().collect::<BTreeSet<_>>(), tested, "a rule without bounds, or bounds without a rule");
     assert_eq!(all.len(), tested.len(), "codes are unique");
@@ -1202,8 +1194,7 @@ fn nodes(a: &Attention) -> usize {
 /// The descriptions of the measurement: both sides of every rule, and the attentions in the tables of cuDNN's answers
 /// (630 random ones), for two GPUs with the closest checks.
 fn descriptions() -> Vec<(Valid, Target)> {
-    let mut list: Vec<_> = BOUNDS
-        .iter()
+    let mut list: Vec<_> = all_bounds()
         .flat_map(|(_, inside, outside)| [inside, outside])
         .map(|(given, gpu, version)| (attention(given), target(gpu, version)))
         .collect();

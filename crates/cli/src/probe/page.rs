@@ -58,13 +58,18 @@ tr:last-child td,tr:last-child th{border-bottom:0}thead th{background:var(--bar)
 th:first-child{position:sticky;left:0;background:var(--bg);text-align:left;font-weight:400;white-space:normal;min-width:9.5em;max-width:19em;border-right:1px solid var(--line);z-index:1}\
 thead th:first-child{background:var(--bar);font-weight:600}\
 button{font:inherit;border:0;background:none;padding:5px 3px;margin:0;cursor:pointer;color:var(--no);font-weight:700;min-width:1.7em;border-radius:5px}\
-span.y{display:inline-block;min-width:1.7em;color:var(--yes);padding:5px 3px}button:focus-visible,button[aria-pressed=true]{outline:2px solid currentColor}\
+td i{font-style:normal;display:inline-block;min-width:1.7em;color:var(--yes);padding:5px 3px}button:focus-visible,button[aria-pressed=true]{outline:2px solid currentColor}\
 #why{position:fixed;z-index:2;left:0;right:0;bottom:0;max-height:38vh;overflow:auto;background:var(--bar);border-top:1px solid var(--line);padding:10px 16px}\
 #why div{max-width:1100px;margin:0 auto}#why b{display:block}#why ul{margin:.3em 0 0;padding-left:1.2em}#why li{overflow-wrap:anywhere;margin:.25em 0}\
 @media(max-width:600px){body{font-size:14px}main{padding:10px}th:first-child{min-width:8em;max-width:9.5em}}";
 
-/// Shows the reasons of the cell under the pointer, or of the tapped cell.
+/// Names each answer by its row, GPU and version, and shows the reasons of the cell under the pointer, or of the tapped
+/// cell. Names in the page itself would be half of its bytes.
 const SCRIPT: &str = "\
+const V=document.body.querySelector('p').textContent.match(/[0-9]+[.][0-9]+[.][0-9]+/g);\
+for(const t of document.querySelectorAll('table'))for(const r of t.tBodies[0].rows)for(let c=1;c<r.cells.length;c++){\
+const g=t.tHead.rows[0].cells[c].textContent;[...r.cells[c].children].forEach((e,v)=>{\
+e.title=r.cells[0].textContent+', '+g+', cuDNN '+V[v];if(e.dataset.r)e.setAttribute('aria-label',e.title+': refused, why')})}\
 const R=JSON.parse(document.getElementById('r').textContent),w=document.querySelector('#why div');let last;\
 function show(b){if(last)last.setAttribute('aria-pressed',false);last=b;b.setAttribute('aria-pressed',true);w.replaceChildren();\
 const t=document.createElement('b');t.textContent=b.title;const u=document.createElement('ul');\
@@ -82,16 +87,12 @@ pub(super) fn html(matrix: &Matrix) -> String {
         body.push_str("</tr></thead><tbody>");
         for row in &group.rows {
             let _ = write!(body, "<tr><th scope=row title=\"{}\">{}</th>", escape(&row.attention), escape(&row.name));
-            for (gpu, cell) in gpus.iter().zip(&row.cells) {
+            for cell in &row.cells {
                 body.push_str("<td>");
-                for (version, answer) in versions.iter().zip(cell) {
-                    let title = escape(&format!("{}, {gpu}, cuDNN {version}", row.name));
+                for answer in cell {
                     let _ = match answer {
-                        None => write!(body, "<span class=y title=\"{gpu}, cuDNN {version}\">✓</span>"),
-                        Some(n) => write!(
-                            body,
-                            "<button title=\"{title}\" aria-label=\"{title}: refused, why\" data-r={n}>✕</button>"
-                        ),
+                        None => write!(body, "<i>✓</i>"),
+                        Some(n) => write!(body, "<button data-r={n}>✕</button>"),
                     };
                 }
                 body.push_str("</td>");

@@ -69,6 +69,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         sometimes(fp8, 0.2, || {
             (prop::sample::select(vec![Fp8::Delayed, Fp8::Current, Fp8::Block]), any::<[bool; 2]>())
         }),
+        any::<bool>(),
         sometimes(backward, 0.4, any::<(bool, bool)>),
     );
     (shape, storing, masks, extras, regimes).prop_map(
@@ -77,7 +78,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             (layouts, storage, room, bf16),
             (band, lengths, mask_mod, score, own),
             (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
-            (fp8, backward),
+            (fp8, amax, backward),
         )| Recipe {
             batch,
             heads,
@@ -93,7 +94,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             sink,
             dropout,
             block_mask,
-            outputs: Outputs { stats, max, sum_exp },
+            outputs: Outputs { stats, max, sum_exp, amax },
             padded_rows,
             fp8,
             backward,

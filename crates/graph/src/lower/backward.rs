@@ -156,14 +156,14 @@ fn written(
 }
 
 /// Dropout of the backward: the keep mask, applied again.
-struct Drop {
+pub(super) struct Drop {
     source: DropoutSource,
-    mask: TensorId,
-    probability: f32,
+    pub(super) mask: TensorId,
+    pub(super) probability: f32,
 }
 
 impl Drop {
-    fn new(g: &mut Builder, Dropout { source, probability }: Dropout, scores: [i64; 4], io: DType) -> Drop {
+    pub(super) fn new(g: &mut Builder, Dropout { source, probability }: Dropout, scores: [i64; 4], io: DType) -> Drop {
         let mask = match source {
             DropoutSource::Philox => g.rng(1.0 - f64::from(probability), scores),
             DropoutSource::Mask => g.operand(Role::DropoutMask, &Tensor::dense(Order::Bhsd, scores, io)),
@@ -172,12 +172,12 @@ impl Drop {
     }
 
     /// `x / (1 - p)`.
-    fn scaled(&self, g: &mut Builder, x: TensorId) -> TensorId {
+    pub(super) fn scaled(&self, g: &mut Builder, x: TensorId) -> TensorId {
         let factor = g.constant(Constant::f32(1.0 / (1.0 - self.probability)));
         g.binary(Pointwise::Mul, x, factor)
     }
 
-    fn apply(&self, g: &mut Builder, p: TensorId) -> TensorId {
+    pub(super) fn apply(&self, g: &mut Builder, p: TensorId) -> TensorId {
         let kept = g.binary(Pointwise::Mul, p, self.mask);
         self.scaled(g, kept)
     }
@@ -197,7 +197,7 @@ impl Drop {
 }
 
 /// `Σ exp(sink - stats) · D` per head; cuDNN adds the minus sign.
-fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
+pub(super) fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
     let per_head = Tensor::dense(Order::Bhsd, [1, h_q, 1, 1], DType::F32);
     let sink = g.operand(Role::Sink, &per_head);
     let shifted = g.binary(Pointwise::Sub, sink, stats);
@@ -208,7 +208,7 @@ fn d_sink(g: &mut Builder, h_q: i64, stats: TensorId, d: TensorId) {
 }
 
 /// A score-shaped tensor with its last two dims swapped, in the operands' element type.
-fn transpose(g: &mut Builder, x: TensorId, io: DType) -> TensorId {
+pub(super) fn transpose(g: &mut Builder, x: TensorId, io: DType) -> TensorId {
     let [b, h, s_q, s_kv] = g.dims(x);
     let y = g.virtual_strided([b, h, s_kv, s_q], [h * s_q * s_kv, s_q * s_kv, 1, s_kv], io);
     g.push_op(Op::Reshape { x, y });
@@ -236,7 +236,7 @@ fn product_over_groups(
 }
 
 /// `x`, the upstream gradient of the context, times a derivative, unless the derivative is one.
-fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut Memo) -> TensorId {
+pub(super) fn times(g: &mut Builder, x: TensorId, by: &Derived, context: &Context, memo: &mut Memo) -> TensorId {
     if let [Node::Float(c)] = by.nodes()
         && c.value() == 1.0
     {

@@ -7,7 +7,7 @@ use super::builder::Builder;
 use super::mask::Masks;
 use super::score::Context;
 use super::variants::{Variant, VariantSet};
-use super::{Form, Lens, limits, paged, score, softmax};
+use super::{Form, Lens, fp8, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Target, Tensor, Valid};
 
@@ -28,7 +28,8 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let scores = g.virtual_(score_dims, DType::F32);
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.scalar(Role::Scale, DType::F32);
-    let mut score = g.binary(Pointwise::Mul, scores, scale);
+    let scaled = g.binary(Pointwise::Mul, scores, scale);
+    let mut score = fp8::real_scores(&mut g, a, scaled);
     let context = Context { whole_lengths: true, ..Context::new(score, lengths, [s_q, s_kv]) };
     let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
@@ -38,9 +39,15 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let score = masks.apply(&mut g, score);
     let p = softmax::forward(&mut g, form, score, a);
     let p = dropped(&mut g, p, a, score_dims);
-    g.set_dtype(p, a.q.dtype);
-    let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
-    g.matmul([p, v, o], [len_q, None, len_kv]);
+    if fp8::is_per_tensor(a) {
+        let p = fp8::probabilities(&mut g, a, p);
+        let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
+        fp8::output(&mut g, a, p, v, o, [len_q, len_kv]);
+    } else {
+        g.set_dtype(p, a.q.dtype);
+        let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
+        g.matmul([p, v, o], [len_q, None, len_kv]);
+    }
     if g.follows(Variant::AvoidEngines) && limits::engine_1_is_wrong(a, g.cudnn()) {
         g.exclude_engines(&[1]);
     }

@@ -17,7 +17,7 @@ pub(crate) fn chosen_form(a: &Attention, options: &CompileOptions) -> Form {
 /// sum, or neither; of another set, cuDNN leaves some outputs unwritten without an error (H200, 9.19). The canonical
 /// backward has no maximum and no sum.
 pub(crate) const fn need_the_softmax_operation(outputs: Outputs) -> bool {
-    let Outputs { stats, max, sum_exp } = outputs;
+    let Outputs { stats, max, sum_exp, amax: _ } = outputs;
     (stats && max) || max != sum_exp
 }
 

@@ -110,6 +110,17 @@ pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
     })
 }
 
+/// Whether every row within the lengths certainly sees a key, if no sequence is without keys.
+pub(super) fn every_row_within_lengths_sees_a_key(a: &Attention) -> bool {
+    let crate::Mask { band, lengths, mask_mod } = &a.mask;
+    match lengths {
+        Lengths::Full => every_row_sees_a_key(a),
+        Lengths::PerSequence => {
+            mask_mod.is_none() && band.is_none_or(|band| band.corner == Corner::TopLeft && band.left.is_none())
+        }
+    }
+}
+
 /// Whether the band has only a left bound: the only mask if [`every_row_sees_a_key`].
 pub(super) fn is_window(a: &Attention) -> bool {
     matches!(a.mask.band, Some(Band { corner: _, left: Some(_), right: None }))

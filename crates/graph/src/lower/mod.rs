@@ -8,6 +8,8 @@ mod backward;
 mod builder;
 mod engines;
 mod forward;
+mod fp8;
+mod fp8_backward;
 mod limits;
 mod mask;
 mod paged;
@@ -25,7 +27,7 @@ pub use ragged::WIDE_OFFSETS;
 pub use unified::UNIFIED_OP;
 pub use variants::{BadVariant, Gain, VARIANTS, Variant, VariantRow, VariantSet};
 
-pub(crate) use engines::{FIRST_NAMED, lacks_engine};
+pub(crate) use engines::{FIRST_NAMED, lacks_8_bit_engine, lacks_engine};
 pub(crate) use limits::{chosen_form, need_the_softmax_operation};
 pub(crate) use tails::derivative_meets_lengths;
 
@@ -190,9 +192,15 @@ pub fn lower(attention: &Valid, target: &Target, options: &CompileOptions) -> Re
         return Err(refusal);
     }
     let form = chosen_form(attention, options);
-    let mut graph = backward::lower(attention, form, target, options.lab.without).unwrap_or_else(|| match form {
-        Form::Unified => unified::lower(attention, target, options.lab.without),
-        form => forward::lower(attention, form, target, options.lab.without),
+    let without = options.lab.without;
+    let backward = if fp8::is_per_tensor(attention.get()) {
+        fp8_backward::lower(attention, form, target, without)
+    } else {
+        backward::lower(attention, form, target, without)
+    };
+    let mut graph = backward.unwrap_or_else(|| match form {
+        Form::Unified => unified::lower(attention, target, without),
+        form => forward::lower(attention, form, target, without),
     });
     ragged::width(&mut graph, target);
     graph.accepted_quirks = accepted_quirks;

@@ -16,7 +16,7 @@ pub(super) struct ByRow {
 /// The operands that a forward's softmax has.
 pub(super) fn by_row(g: &mut Builder, a: &Attention) -> ByRow {
     let rows = a.row_tensor();
-    let Outputs { stats, max, sum_exp } = a.outputs;
+    let Outputs { stats, max, sum_exp, amax: _ } = a.outputs;
     let stats = stats.then(|| g.operand(Role::Stats, &rows));
     let max = max.then(|| g.operand(Role::Max, &rows));
     let sum_exp = sum_exp.then(|| g.operand(Role::SumExp, &rows));

@@ -56,9 +56,11 @@ impl OpGraph {
     }
 }
 
+/// An 8-bit backward has no buffer of sums either, but sums in any order.
 fn direct(roles: impl Iterator<Item = Role> + Clone) -> bool {
     let has = |role| roles.clone().any(|r| r == role);
-    has(Role::DQ) && !has(Role::DqAccum)
+    let eight_bits = roles.clone().any(|r| matches!(r, Role::Descale(_)));
+    has(Role::DQ) && !has(Role::DqAccum) && !eight_bits
 }
 
 /// Whether cuDNN keeps a gradient of every score in the workspace of a plan with these operands: it does in a backward

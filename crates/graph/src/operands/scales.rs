@@ -12,19 +12,19 @@ pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
         (Pass::Forward, Fp8::Block) => {
             blocks(list, &[(Scaled::Q, a.q, Along::HeadDim), (Scaled::K, a.k, Along::HeadDim)]);
             blocks(list, &[(Scaled::V, a.v, Along::Sequence)]);
-            outputs(list, &[Scaled::O]);
+            amaxes(list, a, &[Scaled::O]);
         }
         (Pass::Backward(gradients), Fp8::Block) => block_backward(list, a, gradients),
         (Pass::Forward, Fp8::Delayed | Fp8::Current) => {
             inputs(list, Role::Descale, &[Scaled::Q, Scaled::K, Scaled::V, Scaled::S]);
             inputs(list, Role::ScaleOf, &[Scaled::S, Scaled::O]);
-            outputs(list, &[Scaled::S, Scaled::O]);
+            amaxes(list, a, &[Scaled::S, Scaled::O]);
         }
         (Pass::Backward(_), Fp8::Delayed | Fp8::Current) => {
             inputs(list, Role::Descale, &[Scaled::Q, Scaled::K, Scaled::V, Scaled::S]);
             inputs(list, Role::Descale, &[Scaled::O, Scaled::DO, Scaled::DP]);
             inputs(list, Role::ScaleOf, &[Scaled::S, Scaled::DP, Scaled::DQ, Scaled::DK, Scaled::DV]);
-            outputs(list, &[Scaled::DQ, Scaled::DK, Scaled::DV, Scaled::DP]);
+            amaxes(list, a, &[Scaled::DQ, Scaled::DK, Scaled::DV, Scaled::DP]);
         }
     }
 }
@@ -40,7 +40,7 @@ fn block_backward(list: &mut List, a: &Attention, gradients: &Gradients) {
     blocks(list, &by_rows.map(|(which, t)| (which, t, Along::HeadDim)));
     let by_columns = [(Scaled::QT, a.q), (Scaled::KT, a.k), (Scaled::DOT, d_o)];
     blocks(list, &by_columns.map(|(which, t)| (which, t, Along::Sequence)));
-    outputs(list, &[Scaled::DQ, Scaled::DK, Scaled::DV]);
+    amaxes(list, a, &[Scaled::DQ, Scaled::DK, Scaled::DV]);
 }
 
 fn blocks(list: &mut List, scaled: &[(Scaled, Tensor, Along)]) {
@@ -53,8 +53,9 @@ fn inputs(list: &mut List, role: fn(Scaled) -> Role, scaled: &[Scaled]) {
     scaled.iter().for_each(|&which| list.input(role(which), number(DType::F32)));
 }
 
-fn outputs(list: &mut List, scaled: &[Scaled]) {
-    scaled.iter().for_each(|&which| list.add(Role::Amax(which), number(DType::F32), true));
+/// Largest magnitudes, if they are outputs.
+fn amaxes(list: &mut List, a: &Attention, scaled: &[Scaled]) {
+    scaled.iter().for_each(|&which| list.when(a.outputs.amax, Role::Amax(which), number(DType::F32), true));
 }
 
 /// The scale factors of a microscaled tensor, one per 32 elements, padded to whole 128 × 4 tiles, in cuDNN's order

@@ -6,8 +6,8 @@ use crate::expr::{Extents, Grad, Node, TensorSpec};
 use crate::lower::chosen_form;
 use crate::op::{Op, OpGraph, Pointwise, TensorId, TensorKind};
 use crate::{
-    Attention, Band, CompileOptions, Corner, CudnnVersion, DType, DropoutSource, Form, Gradients, Lengths, Pass, Role,
-    ScoreExpr, Storage, Target, Valid, lower, validate,
+    Attention, Band, CompileOptions, Corner, CudnnVersion, DType, DropoutSource, Form, Fp8, Gradients, Lengths, Pass,
+    Role, ScoreExpr, Storage, Target, Valid, lower, validate,
 };
 
 /// A description on a target, as conditions read it.
@@ -155,9 +155,14 @@ impl<'a> Facts<'a> {
         reads_of_lengths(graph).checked_sub(reads_of_lengths(&plain))
     }
 
-    /// Whether lowering names the engine: a deterministic backward on compute capability 10.x.
+    /// Whether lowering names the engine of a deterministic 16-bit backward, on compute capability 10.x.
     pub(super) fn names_engine(&self) -> bool {
-        self.is_blackwell() && self.gradients.is_some_and(|g| g.deterministic)
+        self.is_blackwell() && self.a.fp8.is_none() && self.gradients.is_some_and(|g| g.deterministic)
+    }
+
+    /// Whether it is an 8-bit attention with one scale per tensor.
+    pub(super) const fn per_tensor(&self) -> bool {
+        matches!(self.a.fp8, Some(Fp8::Delayed | Fp8::Current))
     }
 
     /// Whether a backward computes the gradient of a tensor of the score expression.

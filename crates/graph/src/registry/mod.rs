@@ -31,8 +31,9 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 21] = [
+const THEMES: [&[&Entry]; 22] = [
     codes::forms::ENTRIES,
+    codes::fp8::ENTRIES,
     codes::kernels::ENTRIES,
     codes::not_built::ENTRIES,
     codes::scores::ENTRIES,

@@ -85,7 +85,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         sink: sink.unwrap_or(false),
         dropout: dropout.flatten(),
         block_mask: block_mask.unwrap_or(false),
-        outputs: outputs.unwrap_or(Outputs { stats: backward, max: false, sum_exp: false }),
+        outputs: outputs.unwrap_or(if backward { Outputs::STATS } else { Outputs::NONE }),
         padded_rows: padded_rows.unwrap_or(PaddedRows::Undefined),
         fp8: fp8.flatten(),
         pass: Pass::Forward,

@@ -70,8 +70,8 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         }
     }
     writeln!(f, "block_mask: {}", yes(*block_mask))?;
-    let Outputs { stats, max, sum_exp } = *outputs;
-    let list = [("stats", stats), ("max", max), ("sum_exp", sum_exp)];
+    let Outputs { stats, max, sum_exp, amax } = *outputs;
+    let list = [("stats", stats), ("max", max), ("sum_exp", sum_exp), ("no_amax", !amax)];
     let mut words: Vec<&str> = list.into_iter().filter(|(_, on)| *on).map(|(word, _)| word).collect();
     if words.is_empty() {
         words.push("none");

@@ -113,7 +113,8 @@ pub(super) fn outputs(c: &mut Cursor<'_>) -> Result<Outputs, ParseError> {
             "stats" => outputs.stats = true,
             "max" => outputs.max = true,
             "sum_exp" => outputs.sum_exp = true,
-            _ => return Err(c.expected("none, or some of stats, max and sum_exp")),
+            "no_amax" => outputs.amax = false,
+            _ => return Err(c.expected("none, or some of stats, max, sum_exp and no_amax")),
         }
         c.at += c.peek_word().len();
         if c.at_end_of_line() {

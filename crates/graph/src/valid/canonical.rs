@@ -40,12 +40,10 @@ pub(super) fn form(attention: Attention) -> Attention {
     let seq = (q.dims[2], k.dims[2]);
     let mask = masks(mask, seq);
     let lengths = mask.lengths;
-    let outputs = match pass {
-        Pass::Forward => outputs,
-        Pass::Backward(_) => {
-            let Outputs { stats, max: _, sum_exp: _ } = outputs;
-            Outputs { stats, max: false, sum_exp: false }
-        }
+    let outputs = {
+        let Outputs { stats, max, sum_exp, amax } = outputs;
+        let forward = matches!(pass, Pass::Forward);
+        Outputs { stats, max: max && forward, sum_exp: sum_exp && forward, amax: amax || fp8.is_none() }
     };
     let score_mod = score_mod.map(|e| known(e, seq, lengths));
     let own = score_mod_bprop.filter(|_| matches!(pass, Pass::Backward(_)));

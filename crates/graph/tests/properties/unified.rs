@@ -57,6 +57,7 @@ const BOUNDS: &[(&str, &str, &str, Option<&str>)] = &[
     ("form.unified-mask-mod", "q: bf16 [2,8,512,64]\nmask_mod: key % 2 == 0", "9.20", Some("9.21")),
     ("form.unified-sink", "q: bf16 [2,8,512,64]\nsink: yes", "9.20", Some("9.21")),
     ("form.unified-dropout", "q: bf16 [2,8,512,64]\ndropout: philox 0.1", "9.27", None),
+    ("fp8.unified", "q: e4m3 [2,8,512,64]\nfp8: delayed", "9.27", None),
 ];
 
 #[test]

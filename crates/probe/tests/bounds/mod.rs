@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod fp8;
+
 use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, Valid, text, validate};
 use qkvault_probe::{Request, check};
 

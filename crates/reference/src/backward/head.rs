@@ -25,6 +25,7 @@ pub(super) struct Shared<'a> {
     pub(super) d_s: Option<Rounded>,
     /// The O whose products with dO are the row sums; `None` for the exact O.
     pub(super) o: Option<Source<'a>>,
+    pub(super) o_factor: f64,
 }
 
 impl Shared<'_> {
@@ -131,7 +132,7 @@ impl HeadGradients {
             }
             let d = match (block, &shared.o) {
                 (Some(block), _) => block.row_sum((b, h), row.at.query),
-                (None, Some(o)) => dot(d_o, &o.rows::<f64>(b, h, std::iter::once(row.at.query))),
+                (None, Some(o)) => shared.o_factor * dot(d_o, &o.rows::<f64>(b, h, std::iter::once(row.at.query))),
                 (None, None) => dot(&row.scores, &d_p),
             };
             if let Some(sink) = sink {

@@ -71,7 +71,11 @@ fn compute(attention: &Valid, inputs: &Inputs, of_o: bool) -> Result<Outputs, Re
                 dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },
             }),
         },
-        o: (of_o && a.fp8.is_none()).then(|| Source::of(a, Role::O, inputs, &setup.lens)).transpose()?,
+        o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| Source::of(a, Role::O, inputs, &setup.lens)).transpose()?,
+        o_factor: match a.fp8 {
+            None | Some(Fp8::Block) => 1.0,
+            Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::O))?,
+        },
         setup,
     };
     for b in 0..a.batch() as usize {

@@ -4,6 +4,7 @@
 pub(crate) mod cases;
 pub(crate) mod lowered;
 pub(crate) mod memory;
+pub(crate) mod slack;
 
 use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value};
 use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};

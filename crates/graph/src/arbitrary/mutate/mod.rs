@@ -198,11 +198,13 @@ impl List<'_> {
         });
     }
 
-    fn outputs(&mut self, Outputs { stats, max, sum_exp }: Outputs) {
+    fn outputs(&mut self, Outputs { stats, max, sum_exp, amax }: Outputs) {
         self.change("outputs.stats", Effect::Changes, |a| a.outputs.stats = !stats);
         let effect = if self.base.is_backward() { Effect::Nothing } else { Effect::Changes };
         self.change("outputs.max", effect, |a| a.outputs.max = !max);
         self.change("outputs.sum_exp", effect, |a| a.outputs.sum_exp = !sum_exp);
+        let effect = if self.base.fp8.is_some() { Effect::Changes } else { Effect::Nothing };
+        self.change("outputs.amax", effect, |a| a.outputs.amax = !amax);
     }
 
     fn pass(&mut self, pass: &Pass) {

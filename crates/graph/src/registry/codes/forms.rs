@@ -26,7 +26,7 @@ entries![
         source: "results of an H200 under 9.19, compared with the float64 oracle (docs/results/selftest.md)",
         evidence: "Before 9.21, Max and Sum_exp were never written if Stats was requested too.",
         applies: Applies::Lowering(|f| {
-            let Outputs { stats, max, sum_exp } = f.a.outputs;
+            let Outputs { stats, max, sum_exp, amax: _ } = f.a.outputs;
             let expanded = f.version() < FUSED_OPS || f.form == Form::Expanded;
             let refused = f.form != Form::Unified && need_the_softmax_operation(f.a.outputs) && expanded;
             refused.then(|| {

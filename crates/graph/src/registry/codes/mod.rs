@@ -9,6 +9,7 @@ pub(super) mod documents;
 pub(super) mod engines;
 pub(super) mod features;
 pub(super) mod forms;
+pub(super) mod fp8;
 pub(super) mod kernels;
 pub(super) mod library;
 pub(super) mod memory;
@@ -31,6 +32,7 @@ pub use documents::*;
 pub use engines::*;
 pub use features::*;
 pub use forms::*;
+pub use fp8::*;
 pub use kernels::*;
 pub use library::*;
 pub use memory::*;
@@ -51,6 +53,8 @@ const GPU: &str = "results of an H200, compared with the float64 oracle (docs/re
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 /// What NVIDIA's front end refuses or does in a backward.
 const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h";
+/// What NVIDIA's front end refuses or does in an 8-bit backward.
+const FE_FP8_BACKWARD: &str = "cudnn-frontend 1.23, node/sdpa_fp8_bwd.h";
 /// What NVIDIA's front end tests.
 const FE_TESTS: &str = "cudnn-frontend 1.23, test/python (tests that compare bits leave out the sink's gradient)";
 /// What NVIDIA's front end refuses or does for varlen and paged operands.

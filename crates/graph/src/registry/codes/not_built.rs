@@ -2,7 +2,7 @@
 
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry};
-use crate::{Outputs, PaddedRows};
+use crate::{Fp8, Outputs, PaddedRows};
 
 const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
 const FIX: &str = "use the CPU reference, which computes it";
@@ -33,7 +33,7 @@ entries![
         fix: FIX,
         source: SOURCE,
         applies: Applies::Lowering(|f| {
-            let Outputs { stats: _, max, sum_exp } = f.a.outputs;
+            let Outputs { stats: _, max, sum_exp, amax: _ } = f.a.outputs;
             given((max || sum_exp) && f.a.sink, "Max or Sum_exp of an attention with a sink")
         }),
         ..Entry::not_built()
@@ -53,12 +53,12 @@ entries![
     },
     NOT_BUILT_FP8 = Entry {
         code: "not-built.fp8",
-        cause: "qkvault does not lower 8-bit formats yet.",
+        cause: "qkvault does not lower 8-bit formats with block scales (MXFP8) yet.",
         field: "fp8",
         needed: NEEDED,
         fix: FIX,
         source: SOURCE,
-        applies: Applies::Lowering(|f| given(f.a.fp8.is_some(), "8-bit formats")),
+        applies: Applies::Lowering(|f| given(f.a.fp8 == Some(Fp8::Block), "block scales")),
         ..Entry::not_built()
     },
 ];

@@ -1,0 +1,54 @@
+//! Attention in 8 bits with one scale per tensor: what lowering does not write.
+
+use super::FE_FP8_BACKWARD;
+use crate::Form;
+use crate::lower::lacks_8_bit_engine;
+use crate::registry::entry::entries;
+use crate::registry::{Applies, Entry, Gpus, Versions};
+
+entries![
+    FP8_UNIFIED = Entry {
+        code: "fp8.unified",
+        cause: "qkvault writes 8-bit attention as separate operations only.",
+        field: "options.lab.form",
+        needed: "another form: every version takes 8-bit attention as separate operations, and the unified operation \
+                 takes it from 9.25 on",
+        fix: "use another form",
+        source: "qkvault's lowering",
+        applies: Applies::Lowering(|f| {
+            (f.form == Form::Unified && f.per_tensor()).then(|| "8-bit formats in the unified operation".to_owned())
+        }),
+        ..Entry::rule()
+    },
+    FP8_TENSOR_GRADIENT = Entry {
+        code: "fp8.tensor-gradient",
+        cause: "No 8-bit backward computes the gradient of a tensor of the score expression.",
+        field: "score_mod",
+        needed: "in 8 bits, no gradient of a tensor of the score expression",
+        fix: "request no gradient of the tensor, or compute the backward in 16 bits",
+        source: FE_FP8_BACKWARD,
+        applies: Applies::Lowering(|f| {
+            (f.per_tensor() && f.wants_tensor_gradient()).then(|| "the gradient of a bias, in 8 bits".to_owned())
+        }),
+        ..Entry::rule()
+    },
+    FP8_BACKWARD_ENGINE = Entry {
+        code: "fp8.backward-engine",
+        cause: "On 10.x, NVIDIA's front end names the engine of an 8-bit backward, and it names none for this version \
+                and these head dims.",
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
+        field: "pass",
+        needed: "on compute capability 10.0 to 10.3, cuDNN 9.19.0 or newer, and head dims of at most 128, or 192 and \
+                 128",
+        fix: "use a newer cuDNN, or compute the backward in 16 bits",
+        source: FE_FP8_BACKWARD,
+        evidence: "9.18.1 ends the process (SIGSEGV) when the engine's configuration is finalized; 9.16 answers \
+                   `NOT_SUPPORTED: !isValidSetting(name, c)`. The engines of heuristics are tested by nobody at NVIDIA.",
+        applies: Applies::Lowering(|f| {
+            lacks_8_bit_engine(f.a, f.target).then(|| {
+                format!("an 8-bit backward with head dims {} and {}, for cuDNN {}", f.d_qk, f.d_v, f.version())
+            })
+        }),
+        ..Entry::rule()
+    },
+];

@@ -1,0 +1,178 @@
+//! Op graphs of 8-bit attention with one scale per tensor, interpreted, mean what the definition says: scales from
+//! 2^-20 to 2^20, numbers that saturate, operands of zeros, rows that see no key.
+
+mod common;
+
+use common::lowered::{same, targets_of};
+use common::valid;
+use proptest::test_runner::TestCaseError;
+use qkvault_base::random::Rng;
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Form, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid,
+    lower, operands,
+};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward_of_o, forward};
+
+/// One of a list.
+fn one<T: Copy>(rng: &mut Rng, list: &[T]) -> T {
+    list[rng.within(0, list.len() - 1)]
+}
+
+fn flag(rng: &mut Rng, share: f64) -> bool {
+    rng.unit() < share
+}
+
+/// The attention of a seed: formats, heads, lengths, masks, storage and outputs.
+fn drawn(seed: u64) -> Valid {
+    let mut rng = Rng::new(seed);
+    let rng = &mut rng;
+    let eight = [DType::E4M3, DType::E5M2];
+    let (io, current) = (one(rng, &eight), flag(rng, 0.4));
+    let out = if current { one(rng, &[DType::F16, DType::BF16]) } else { one(rng, &eight) };
+    let (group_k, group_v) = one(rng, &[(1, 1), (2, 2), (2, 1), (1, 2)]);
+    let [b, h] = [1 + rng.within(0, 1), 1 + rng.within(0, 1)].map(|n| n as i64);
+    let h_q = h * group_k * group_v;
+    let [s_q, s_kv] = [1 + rng.within(0, 8), 1 + rng.within(0, 8)].map(|n| n as i64);
+    let [d_qk, d_v] = [1 + rng.within(0, 1), 1 + rng.within(0, 1)].map(|n| 16 * n as i64);
+    let order = one(rng, &Order::ALL);
+    let t = |h: i64, s: i64, d: i64, dtype| Tensor::dense(order, [b, h, s, d], dtype);
+    let (q, k) = (t(h_q, s_q, d_qk, io), t(h * group_k, s_kv, d_qk, io));
+    let mut a = Attention::forward(q, k, t(h * group_v, s_kv, d_v, io), t(h_q, s_q, d_v, out));
+    a.fp8 = Some(if current { Fp8::Current } else { Fp8::Delayed });
+    a.outputs = Outputs::of(flag(rng, 0.5), false, false);
+    a.outputs.amax = flag(rng, 0.8);
+    if flag(rng, 0.5) {
+        a = a.with_lengths();
+    }
+    if flag(rng, 0.5) {
+        let corner = one(rng, &[Corner::TopLeft, Corner::BottomRight]);
+        let (left, right) = one(rng, &[(None, Some(0)), (Some(3), Some(0)), (Some(2), None), (Some(4), Some(1))]);
+        a.mask.band = Some(Band { corner, left, right });
+    }
+    if flag(rng, 0.2) {
+        a = a.with_dropout(0.25);
+    }
+    a.sink = flag(rng, 0.2);
+    if flag(rng, 0.5) {
+        a.outputs.stats = true;
+        let d_o = one(rng, &eight);
+        let like = |t: Tensor, dtype| Some(Tensor { dtype, ..t });
+        let options = BackwardOptions {
+            d_o: like(a.o, d_o),
+            d_q: like(a.q, out),
+            d_k: like(a.k, out),
+            d_v: like(a.v, out),
+            d_sink: a.sink && flag(rng, 0.5),
+            ..BackwardOptions::default()
+        };
+        return valid(a.backward(options));
+    }
+    if flag(rng, 0.15) && a.mask.lengths == Lengths::PerSequence {
+        for t in [&mut a.k, &mut a.v] {
+            let rows = 4;
+            let pages = t.dims[0] * ((t.dims[2] + rows - 1) / rows);
+            let [b, h, s, d] = t.dims;
+            *t = Tensor::paged_hnd(b, h, s, d, pages, rows, t.dtype);
+        }
+    }
+    valid(a)
+}
+
+/// Powers of two around these scales, and a few that are none. Scores stay as they are, because their exponentials
+/// would all be zero or one.
+fn rescale(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
+    let factor = |rng: &mut Rng| {
+        let power = 2f64.powi(rng.within(0, 40) as i32 - 20);
+        if flag(rng, 0.3) { power * (1.0 + 0.5 * rng.unit()) } else { power }
+    };
+    let both = factor(rng);
+    let q = inputs.get(Role::Descale(Scaled::Q)).map_or(1.0, |b| b.get(0)) * both;
+    let k = inputs.get(Role::Descale(Scaled::K)).map_or(1.0, |b| b.get(0)) / both;
+    for operand in operands(a.get()) {
+        let value = match operand.role {
+            Role::Descale(Scaled::Q) => q,
+            Role::Descale(Scaled::K) => k,
+            // An O in f16 becomes infinite, and then D does.
+            Role::Descale(_) if a.o.dtype == DType::F16 && a.is_backward() => continue,
+            Role::Descale(_) | Role::ScaleOf(_) => factor(rng),
+            _ => continue,
+        };
+        inputs.set_f32(operand.role, value as f32);
+    }
+}
+
+/// Numbers at the edges of a format: zeros, the largest, the smallest, and those that leave it.
+fn edges(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
+    for role in [Role::Q, Role::K, Role::V, Role::DO] {
+        if !flag(rng, 0.5) {
+            continue;
+        }
+        let Some(buffer) = inputs.get(role) else { continue };
+        let (dtype, len) = (buffer.dtype(), buffer.len());
+        let (largest, smallest) =
+            if dtype == DType::E4M3 { (448.0, 2f64.powi(-9)) } else { (57_344.0, 2f64.powi(-16)) };
+        let zeros = flag(rng, 0.3);
+        // Scores of the largest numbers are beyond the exponential's range, so only some of Q and K are changed; in a
+        // backward none become the largest, because the log-sum-exp is in f32.
+        let scored = matches!(role, Role::Q | Role::K);
+        let share = if scored { 0.05 } else { 0.7 };
+        let largest = if scored && a.is_backward() { 1.0 } else { largest };
+        let numbers: Vec<f64> = (0..len)
+            .map(|at| match rng.within(0, 5) {
+                _ if zeros => 0.0,
+                _ if !flag(rng, share) => buffer.get(at),
+                0 => largest,
+                1 => -largest,
+                2 => smallest,
+                3 => -0.0,
+                _ => 1.0,
+            })
+            .collect();
+        inputs.insert(role, Buffer::of(dtype, numbers));
+    }
+}
+
+/// Compares the op graphs of an attention with the definition; returns how many there are.
+fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usize {
+    let targets = targets_of(&[14, 27]).into_iter().filter(|(_, options)| options.lab.form != Form::Unified);
+    let graphs: Vec<_> =
+        targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let unused = if flag(&mut rng, 0.5) { Unused::Poison } else { Unused::Finite };
+    let choice = Choice { lengths: LengthChoice::Varied, unused, spread: false };
+    let mut inputs = Inputs::random_with(a, seed, &choice).expect("random");
+    change(a, &mut inputs, &mut rng);
+    common::with_dropout_mask(a, &mut inputs, seed);
+    if a.is_backward() {
+        inputs.add_forward(a).expect("computes");
+    }
+    let exact = if a.is_backward() { backward_of_o(a, &inputs) } else { forward(a, &inputs) }.expect("computes");
+    for (graph, form) in &graphs {
+        same(a, graph, &inputs, &exact, *form).unwrap_or_else(|e: TestCaseError| panic!("seed {seed}: {e}\n{a}"));
+    }
+    graphs.len()
+}
+
+fn over(seeds: std::ops::Range<u64>, change: fn(&Valid, &mut Inputs, &mut Rng)) {
+    let (mut graphs, mut cases) = (0, 0);
+    for seed in seeds {
+        cases += 1;
+        graphs += judge(&drawn(seed), seed, change);
+    }
+    assert!(graphs >= 2 * cases, "{graphs} op graphs of {cases} attentions");
+}
+
+#[test]
+fn op_graphs_of_8_bit_attention_mean_the_definition() {
+    over(0..400, |_, _, _| {});
+}
+
+#[test]
+fn scales_from_2_to_the_minus_20_to_2_to_the_20_are_applied_where_they_belong() {
+    over(1_000..1_400, rescale);
+}
+
+#[test]
+fn numbers_at_the_edges_of_the_formats_saturate_and_vanish_as_defined() {
+    over(2_000..2_400, edges);
+}
