@@ -24,6 +24,7 @@ const ROOMS: &[Room] = &[
             "driver",
             "fit",
             "machine",
+            "origins",
             "properties",
             "raw",
             "scratch",

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{DType, Role};
+use qkvault_graph::{DType, MAX_ORIGIN, Role};
 
 use crate::driver::MemoryKind;
 
@@ -214,6 +214,25 @@ pub enum BindError {
     Unchecked {
         /// The role.
         role: Role,
+    },
+    /// An origin is negative or too large.
+    #[error("{role} is {given}; give 0 to {MAX_ORIGIN}")]
+    Origin {
+        /// The role.
+        role: Role,
+        /// The value.
+        given: i32,
+    },
+    /// The attention promises that every query sees a key, and with these origins one does not.
+    #[error(
+        "with query_origin {query} and key_origin {key} the band hides every key from some query, and the attention \
+         promises that it does not; describe it with Origins::Any, or launch with the keys that its queries see"
+    )]
+    NoKey {
+        /// Position of the first query.
+        query: i32,
+        /// Position of the first key.
+        key: i32,
     },
     /// The description has nothing of this name.
     #[error("there is no {what} '{name}'{}", others(*described, nearest.as_deref(), names))]

@@ -26,6 +26,12 @@ impl Number {
         }
     }
 
+    /// The i32 at the start of eight bytes.
+    pub(crate) fn of_cell(cell: u64) -> Number {
+        let [a, b, c, d, ..] = cell.to_ne_bytes();
+        Number::I32(i32::from_ne_bytes([a, b, c, d]))
+    }
+
     /// Its bytes at the start of eight bytes, in host order, as cuDNN reads them.
     pub(crate) fn cell(self) -> u64 {
         let mut cell = [0; 8];

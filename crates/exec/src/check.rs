@@ -8,6 +8,7 @@ use qkvault_graph::{DType, Role};
 use crate::bind_error::{BindError, BindErrors};
 use crate::bindings::{Operand, RawBindings};
 use crate::driver::MemoryKind;
+use crate::origins;
 
 /// Checks bindings against a plan. `memory` returns the kind of memory at an address; `ordinal` is the GPU of the plan.
 ///
@@ -53,6 +54,7 @@ pub(crate) fn check_bindings(
             Some(_) => {}
         }
     }
+    origins::errors(facts, scalars, &mut errors);
     overlaps(facts, operands, interleaved, &mut errors);
     BindErrors::check(facts, errors)
 }

@@ -78,6 +78,7 @@ mod driver;
 mod find;
 mod fit;
 mod machine;
+mod origins;
 mod properties;
 pub mod raw;
 #[cfg(feature = "cudarc")]

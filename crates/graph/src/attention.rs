@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attention_form::AttentionForm;
 use crate::expr::ScoreExpr;
-use crate::{Mask, Tensor};
+use crate::{Mask, Origins, Tensor};
 
 /// The description of one attention computation.
 ///
@@ -54,6 +54,8 @@ pub struct Attention {
     pub score_mod: Option<ScoreExpr>,
     /// The backward of the score modification, if its author writes it; otherwise it is derived. A forward ignores it.
     pub score_mod_bprop: Option<ScoreModBprop>,
+    /// Where positions of queries and keys begin; `None` is at zero.
+    pub origins: Option<Origins>,
     /// Whether a learnable logit per query head joins the softmax denominator (f32, `h_q` entries).
     pub sink: bool,
     /// Random zeroing of probabilities.

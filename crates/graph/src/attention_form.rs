@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::attention::{Attention, Dropout, Fp8, Outputs, PaddedRows, Pass, ScoreModBprop};
 use crate::expr::ScoreExpr;
-use crate::{Mask, Tensor};
+use crate::{Mask, Origins, Tensor};
 
 /// The format that this version writes: the number under `qkvault` in the JSON of an attention.
 pub const ATTENTION_FORMAT: u32 = 1;
@@ -64,9 +64,12 @@ pub(crate) struct AttentionForm {
     #[serde(deserialize_with = "present")]
     fp8: Option<Fp8>,
     pass: Pass,
-    // Last, because a list of fields without it is one shorter.
+    // These are last, because a list of fields without them is shorter. The first is written, as null if there is none,
+    // if the second is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    score_mod_bprop: Option<ScoreModBprop>,
+    score_mod_bprop: Option<Option<ScoreModBprop>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origins: Option<Origins>,
 }
 
 /// The error for an attention without a format number.
@@ -89,6 +92,7 @@ impl TryFrom<AttentionForm> for Attention {
             mask,
             score_mod,
             score_mod_bprop,
+            origins,
             sink,
             dropout,
             block_mask,
@@ -98,6 +102,7 @@ impl TryFrom<AttentionForm> for Attention {
             pass,
         } = form;
         let Format = qkvault.ok_or(NoFormat)?;
+        let score_mod_bprop = score_mod_bprop.flatten();
         Ok(Attention {
             q,
             k,
@@ -106,6 +111,7 @@ impl TryFrom<AttentionForm> for Attention {
             mask,
             score_mod,
             score_mod_bprop,
+            origins,
             sink,
             dropout,
             block_mask,
@@ -127,6 +133,7 @@ impl From<Attention> for AttentionForm {
             mask,
             score_mod,
             score_mod_bprop,
+            origins,
             sink,
             dropout,
             block_mask,
@@ -136,6 +143,7 @@ impl From<Attention> for AttentionForm {
             pass,
         } = attention;
         let qkvault = Some(Format);
+        let score_mod_bprop = (score_mod_bprop.is_some() || origins.is_some()).then_some(score_mod_bprop);
         AttentionForm {
             qkvault,
             q,
@@ -145,6 +153,7 @@ impl From<Attention> for AttentionForm {
             mask,
             score_mod,
             score_mod_bprop,
+            origins,
             sink,
             dropout,
             block_mask,

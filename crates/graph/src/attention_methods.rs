@@ -3,8 +3,8 @@
 
 use crate::expr::{DeriveError, ScoreExpr, Vjp, vjp, vjp_with};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
-    PaddedRows, Pass, Refusal, ScoreModBprop, Storage, Tensor, Valid, validate,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Origins,
+    Outputs, PaddedRows, Pass, Refusal, ScoreModBprop, Storage, Tensor, Valid, validate,
 };
 
 impl Attention {
@@ -19,6 +19,7 @@ impl Attention {
             mask: Mask::default(),
             score_mod: None,
             score_mod_bprop: None,
+            origins: None,
             sink: false,
             dropout: None,
             block_mask: false,
@@ -93,6 +94,13 @@ impl Attention {
             None => vjp(score_mod),
             Some(own) => vjp_with(score_mod, &own.derivative),
         })
+    }
+
+    /// Lets positions of queries and keys begin at numbers that a launch gets.
+    #[must_use]
+    pub const fn with_origins(mut self, origins: Origins) -> Attention {
+        self.origins = Some(origins);
+        self
     }
 
     /// Adds a predicate that selects the keys that are seen.
@@ -231,11 +239,12 @@ impl Attention {
     }
 
     /// Floating-point operations of the two matrix products (five in a backward); a multiply-add counts as two. The
-    /// part of the score matrix that a band hides is left out; lengths and predicates are ignored.
+    /// part of the score matrix that a band hides is left out; lengths and predicates are ignored, and so is a band of
+    /// positions with origins.
     #[must_use]
     pub fn flops(&self) -> f64 {
         let (s_q, s_kv) = self.seq();
-        let seen: f64 = match self.mask.band {
+        let seen: f64 = match self.mask.band.filter(|_| self.origins.is_none()) {
             None => s_q as f64 * s_kv as f64,
             Some(band) => (0..s_q)
                 .map(|row| {

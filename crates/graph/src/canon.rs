@@ -7,9 +7,9 @@
 use serde::Serialize;
 
 use crate::expr::{AlibiSlopes, Node, ScoreExpr, TensorSpec};
-use crate::op::{Constant, NamedEngine, Op, OpGraph, OpTensor, TensorId, TensorKind};
+use crate::op::{Constant, NamedEngine, OfOrigins, Op, OpGraph, OpTensor, TensorId, TensorKind};
 use crate::{
-    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass,
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Origins, Outputs, PaddedRows, Pass,
     ScoreModBprop, Storage, Tensor, Valid, codec,
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         mask,
         score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -77,6 +78,14 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         let scalars = places(derivative.scalar_names(), score_mod.scalar_names());
         let tensors = places(derivative.tensor_names(), score_mod.tensor_names());
         bytes.extend(codec::encode(&(expression(derivative), scalars, tensors)));
+    }
+    // A number, where the author's derivative is a list. Keys of attentions without origins stay unchanged.
+    if let Some(origins) = origins {
+        let code = match origins {
+            Origins::Any => 1_u8,
+            Origins::EveryQuerySeesAKey => 2,
+        };
+        bytes.extend(codec::encode(&code));
     }
     bytes
 }
@@ -180,8 +189,18 @@ fn op_tensor(t: &OpTensor) -> impl Serialize + use<> {
         TensorKind::Scalar(role) => (2, role.uid()),
         TensorKind::Constant(Constant::F32(bits)) => (3, i64::from(bits)),
         TensorKind::Constant(Constant::I32(value)) => (4, i64::from(value)),
+        TensorKind::Constant(Constant::OfOrigins(number)) => of_origins(number),
     };
     (*dims, *strides, dtype.code(), kind, offsets.map(|t| t.0))
+}
+
+/// A number that follows from origins: its type, then everything else of it as the digits of one number.
+fn of_origins(number: OfOrigins) -> (u8, i64) {
+    let OfOrigins { dtype, start, query, key, least } = number;
+    let sign = |x: i8| i64::from(x) + 1;
+    // The least value follows from the extents, which are there: whether there is one says all.
+    let digits = sign(query) | sign(key) << 2 | i64::from(least.is_some()) << 4;
+    (5, i64::from(start) << 16 | digits << 8 | i64::from(dtype.code()))
 }
 
 /// (kind of operation, fields in declaration order; an absent tensor is -1).

@@ -44,6 +44,7 @@ mod mask;
 mod offsets;
 pub mod op;
 mod operands;
+mod origins;
 mod reason;
 pub mod registry;
 mod role;
@@ -79,6 +80,7 @@ pub use operands::{
     BLOCK, NamedScalar, NamedTensor, Operand, OperandFact, ReadBy, TILE, buffer_len, nearest_name, operand, operands,
     score_tensor,
 };
+pub use origins::{MAX_ORIGIN, Origins};
 pub use qkvault_base::{BadVersion, CudnnVersion, LibrarySet};
 pub use reason::{NoReason, Origin, Reason, Refusal};
 pub use registry::{BadQuirk, Code, QUIRKS, QuirkSet};

@@ -44,6 +44,10 @@ pub enum Role {
     Scale,
     /// A scalar of the score expression or mask predicate: one number on the host, read at launch.
     Scalar(u16),
+    /// The position of the first query: one i32 on the host, read at launch ([`crate::Origins`]).
+    QueryOrigin,
+    /// The position of the first key: one i32 on the host, read at launch.
+    KeyOrigin,
     /// A tensor of the score expression or mask predicate.
     ScoreTensor(u16),
     /// Gradient of a tensor of the score expression.
@@ -217,6 +221,8 @@ impl Role {
             Role::NarrowScale => 35,
             Role::NarrowDescale => 36,
             Role::NarrowAmax => 37,
+            Role::QueryOrigin => 38,
+            Role::KeyOrigin => 39,
             Role::Offsets(p) => 100 + p as i64,
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
@@ -268,11 +274,13 @@ impl Role {
             Role::NarrowScale,
             Role::NarrowDescale,
             Role::NarrowAmax,
+            Role::QueryOrigin,
+            Role::KeyOrigin,
         ];
         let at = |base: i64| usize::try_from(uid - base).ok();
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
-            1..=37 => at(1).and_then(|i| fixed.get(i).copied()),
+            1..=39 => at(1).and_then(|i| fixed.get(i).copied()),
             100..200 => at(100).and_then(|i| Varlen::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
@@ -298,7 +306,7 @@ impl Role {
     /// Whether the operand is one number on the host, read at launch.
     #[must_use]
     pub const fn is_scalar(self) -> bool {
-        matches!(self, Role::Scale | Role::Scalar(_))
+        matches!(self, Role::Scale | Role::Scalar(_) | Role::QueryOrigin | Role::KeyOrigin)
     }
 
     /// Whether a launch writes this operand.
@@ -341,6 +349,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 37 + 10 + 39 + 3_000);
+        assert_eq!(seen.len(), 39 + 10 + 39 + 3_000);
     }
 }

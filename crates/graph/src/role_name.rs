@@ -53,6 +53,8 @@ impl Role {
             Role::DOT => "d_o_t",
             Role::DOHalf => "d_o_half",
             Role::Scale => "scale",
+            Role::QueryOrigin => "query_origin",
+            Role::KeyOrigin => "key_origin",
             Role::SeqLenQ => "seq_len_q",
             Role::SeqLenKv => "seq_len_kv",
             Role::SeqLenQWhole => "seq_len_q_whole",

@@ -14,6 +14,7 @@ impl fmt::Display for Attention {
             mask,
             score_mod,
             score_mod_bprop,
+            origins,
             sink,
             dropout,
             block_mask,
@@ -43,6 +44,7 @@ impl fmt::Display for Attention {
         for (on, word) in [
             (score_mod.is_some(), "score_mod"),
             (score_mod_bprop.is_some(), "score_mod_bprop"),
+            (origins.is_some(), "origins"),
             (*sink, "sink"),
             (*block_mask, "blocks"),
         ] {

@@ -52,6 +52,16 @@ pub enum ReferenceError {
         /// The largest valid length.
         most: usize,
     },
+    /// An origin is negative or too large.
+    #[error("{role} is {given}; it must be within 0..={most}")]
+    Origin {
+        /// The role of the origin.
+        role: Role,
+        /// The origin.
+        given: i64,
+        /// The largest valid origin.
+        most: usize,
+    },
     /// Offsets decrease, or a sequence extends past its buffer.
     #[error(
         "{role}: sequence {sequence} begins at element {given}, and its rows end at {end} of {room}; offsets count elements \

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, Operand, Role, TILE, operand};
+use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, MAX_ORIGIN, Operand, Role, TILE, operand};
 
 use crate::fp8::Factors;
 use crate::score::{Bound, LANES, Registers, RowAt};
@@ -55,6 +55,8 @@ pub(crate) struct Setup<'a> {
     dropped: Option<Dropped<'a>>,
     sink: Option<&'a Buffer>,
     pub(crate) factors: Factors<'a>,
+    /// Positions of the first query and the first key.
+    origins: [usize; 2],
 }
 
 impl<'a> Setup<'a> {
@@ -84,6 +86,7 @@ impl<'a> Setup<'a> {
             dropped: dropped(a, inputs)?,
             sink: given(Role::Sink)?,
             factors: Factors::new(a, inputs)?,
+            origins: origins(a, inputs)?,
             lens,
             a,
         })
@@ -102,17 +105,20 @@ impl<'a> Setup<'a> {
 
     /// The position of a row among the scores.
     pub(crate) fn at(&self, b: usize, h: usize, query: usize) -> RowAt {
-        RowAt { batch: b, head: h, query, lens: [self.lens.q[b], self.lens.kv[b]] }
+        RowAt { batch: b, head: h, query, lens: [self.lens.q[b], self.lens.kv[b]], origins: self.origins }
     }
 
     /// The run of keys that a row can see: the lengths and the band mask all others.
     pub(crate) fn reach(&self, at: RowAt) -> Range<usize> {
         let [q_len, kv_len] = at.lens;
+        let [query_origin, key_origin] = at.origins.map(|n| n as i64);
         let Some(Band { corner, left, right }) = self.a.mask.band else { return 0..kv_len };
-        let diagonal = match corner {
-            Corner::TopLeft => at.query as i64,
-            Corner::BottomRight => at.query as i64 + kv_len as i64 - q_len as i64,
+        let ahead = match corner {
+            Corner::TopLeft => 0,
+            Corner::BottomRight => kv_len as i64 - q_len as i64,
         };
+        // The row's place on the diagonal, as an index of keys.
+        let diagonal = at.query as i64 + query_origin + ahead - key_origin;
         let first = left.map_or(0, |l| (diagonal - l + 1).clamp(0, kv_len as i64));
         let end = right.map_or(kv_len as i64, |r| (diagonal + r + 1).clamp(first, kv_len as i64));
         first as usize..end as usize
@@ -159,6 +165,17 @@ impl<'a> Setup<'a> {
         factors.iter_mut().for_each(|f| *f *= survivors);
         Some(factors)
     }
+}
+
+/// Positions of the first query and the first key: zero without origins.
+fn origins(a: &Attention, inputs: &Inputs) -> Result<[usize; 2], ReferenceError> {
+    let side = |role| {
+        let Some(operand) = operand(a, role) else { return Ok(0) };
+        let given = inputs.checked(&operand)?.int(0);
+        let most = MAX_ORIGIN as usize;
+        usize::try_from(given).ok().filter(|&n| n <= most).ok_or(ReferenceError::Origin { role, given, most })
+    };
+    Ok([side(Role::QueryOrigin)?, side(Role::KeyOrigin)?])
 }
 
 /// The dropout mask. For dropout by Philox, the caller must bind the mask that the library dumped: f32 zeros and ones.

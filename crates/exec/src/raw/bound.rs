@@ -10,6 +10,7 @@ use crate::bind_error::BindErrors;
 use crate::bindings::{Number, RawBindings};
 use crate::check::{check_bindings, check_workspace};
 use crate::driver::{MemoryKind, memory_kind};
+use crate::origins::{self, is_origin};
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::{DeviceBuffer, queue_kernels};
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
@@ -62,11 +63,9 @@ impl RawPlan {
     }
 
     fn set_scalars(&self, bindings: &RawBindings, numbers: &mut HostScalars) {
-        for (at, scalar) in (self.table().first_scalar()..).zip(self.scalars()) {
-            if let Some((_, value)) = bindings.scalars.iter().find(|(role, _)| *role == scalar.role) {
-                numbers.set(at, value.cell());
-            }
-        }
+        let given = |at: usize| bindings.scalars.iter().find(|(role, _)| *role == self.scalars()[at].role);
+        // Checked bindings have every scalar.
+        self.table().set_scalars(numbers, |at| given(at).map_or(Number::I64(0), |(_, value)| *value));
     }
 
     /// Puts checked bindings into the order of a launch, and makes cuDNN's variant pack of them.
@@ -111,7 +110,49 @@ impl RawBound {
         if scalars[at].dtype != value.dtype() {
             return Err(ScalarError::WrongDType { role, needed: scalars[at].dtype, given: value.dtype() });
         }
+        if let Number::I32(value) = value
+            && is_origin(role)
+        {
+            let [query, key] = self.origins().unwrap_or_default();
+            return self.set_origins(if role == Role::QueryOrigin { [value, key] } else { [query, value] });
+        }
         self.numbers.set(self.plan.table().first_scalar() + at, value.cell());
+        Ok(())
+    }
+
+    /// Positions of the first query and the first key; `None` for an attention without origins.
+    #[must_use]
+    pub fn origins(&self) -> Option<[i32; 2]> {
+        let table = self.plan.table();
+        let number = |at: usize| Number::of_cell(self.numbers.get(table.first_scalar() + at));
+        table.origins().map(|origins| origins.of(number))
+    }
+
+    /// Sets the positions of the first query and the first key, from the next launch on: both at once, where an
+    /// attention promises that every query sees a key.
+    ///
+    /// # Errors
+    ///
+    /// [`ScalarError`] if the plan has no origins, or if an origin is out of range or breaks the promise; both keep
+    /// their values then.
+    pub fn set_origins(&mut self, [query, key]: [i32; 2]) -> Result<(), ScalarError> {
+        let table = self.plan.table();
+        if table.origins().is_none() {
+            let scalars = self.plan.scalars().iter().map(|scalar| scalar.role).collect();
+            return Err(ScalarError::NoScalar { role: Role::QueryOrigin, scalars });
+        }
+        let given = [(Role::QueryOrigin, Number::I32(query)), (Role::KeyOrigin, Number::I32(key))];
+        let mut errors = Vec::new();
+        origins::errors(self.plan.facts(), &given, &mut errors);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(ScalarError::Origins(Box::new(error)));
+        }
+        for (at, scalar) in (table.first_scalar()..).zip(table.scalars()) {
+            if let Some((_, value)) = given.iter().find(|(role, _)| *role == scalar.role) {
+                self.numbers.set(at, value.cell());
+            }
+        }
+        table.move_to(&mut self.numbers, [query, key]);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::bindings::{Number, RawBindings};
 use crate::check::overlap;
 use crate::clear::clear;
 use crate::driver::MemoryKind;
+use crate::origins::{OriginTable, is_origin};
 use crate::raw::cubins::Cubins;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::LaunchError;
@@ -53,6 +54,8 @@ pub(crate) struct LaunchTable {
     uids: Vec<i64>,
     /// The constants, each in eight bytes.
     fixed: Vec<u64>,
+    /// What follows from the origins of a launch.
+    origins: Option<OriginTable>,
     /// For each tensor that is declared a second time, the place of the one whose memory it has.
     again: Vec<usize>,
     /// The offset of each scratch buffer in the workspace.
@@ -68,15 +71,16 @@ impl LaunchTable {
         let twice: Vec<(i64, usize)> = facts.again.iter().filter_map(|role| Some((role.uid(), place(role)?))).collect();
         let fixed = facts.fixed.iter().map(|fixed| fixed.uid);
         let uids = fixed
-            .chain(scalars.iter().chain(&tensors).map(|b| b.role.uid()))
+            .chain(scalars.iter().filter(|b| !is_origin(b.role)).chain(&tensors).map(|b| b.role.uid()))
             .chain(twice.iter().map(|(uid, _)| *uid))
             .chain(scratch.buffers.iter().map(|(role, ..)| role.uid()))
             .collect();
         LaunchTable {
             uids,
-            fixed: facts.fixed.iter().map(|fixed| eight(fixed.value.bytes())).collect(),
+            fixed: facts.fixed.iter().map(|fixed| eight(fixed.value.bytes([0; 2]))).collect(),
             again: twice.into_iter().map(|(_, at)| at).collect(),
             buffers: scratch.buffers.iter().map(|(_, offset, _)| *offset).collect(),
+            origins: OriginTable::new(facts, &scalars),
             tensors,
             scalars,
         }
@@ -113,7 +117,9 @@ impl LaunchTable {
         workspace: u64,
     ) -> Result<VariantPack, qkvault_sys::Error> {
         let at = |address: u64| address as usize as *mut c_void;
-        let addresses: SmallVec<[*mut c_void; INLINE]> = (0..self.fixed.len() + self.scalars.len())
+        let told = (self.first_scalar()..).zip(&self.scalars).filter(|(_, s)| !is_origin(s.role)).map(|(at, _)| at);
+        let addresses: SmallVec<[*mut c_void; INLINE]> = (0..self.first_scalar())
+            .chain(told)
             .map(|place| numbers.address(place))
             .chain(tensors.iter().map(|buffer| at(buffer.address)))
             .chain(self.again.iter().map(|place| at(tensors[*place].address)))
@@ -123,12 +129,35 @@ impl LaunchTable {
         unsafe { VariantPack::new(library, &self.uids, &addresses, at(workspace)) }
     }
 
+    /// Writes scalars in the plan's order, and the numbers that follow from the origins among them.
+    pub(crate) fn set_scalars(&self, numbers: &mut HostScalars, scalar: impl Fn(usize) -> Number) {
+        for at in 0..self.scalars.len() {
+            numbers.set(self.first_scalar() + at, scalar(at).cell());
+        }
+        if let Some(table) = &self.origins {
+            self.move_to(numbers, table.of(scalar));
+        }
+    }
+
+    /// Writes the numbers that follow from these origins.
+    pub(crate) fn move_to(&self, numbers: &mut HostScalars, origins: [i32; 2]) {
+        for (at, bytes) in self.origins.iter().flat_map(|table| table.numbers(origins)) {
+            numbers.set(at, eight(bytes));
+        }
+    }
+
+    /// What follows from the origins of a launch, if the plan has origins.
+    pub(crate) fn origins(&self) -> Option<&OriginTable> {
+        self.origins.as_ref()
+    }
+
     /// Whether a launch with these arguments is sound, as far as numbers tell. It costs nanoseconds; what is wrong is
     /// told by [`RawPlan::wrong`].
     pub(crate) fn accepts(&self, args: &RawArgs<'_>, workspace: u64) -> bool {
         let RawArgs { tensors, scalars, workspace: scratch, interleaved } = *args;
         let sized = tensors.len() == self.tensors.len() && scalars.len() == self.scalars.len();
         let typed = || scalars.iter().zip(&self.scalars).all(|(value, scalar)| value.dtype() == scalar.dtype);
+        let begins = || self.origins.as_ref().is_none_or(|table| table.accepts(table.of(|at| scalars[at])));
         let placed = |(buffer, tensor): (&DeviceBuffer, &Binding)| {
             buffer.address != 0
                 && buffer.bytes >= tensor.bytes
@@ -143,6 +172,7 @@ impl LaunchTable {
         };
         sized
             && typed()
+            && begins()
             && tensors.iter().zip(&self.tensors).all(placed)
             && room()
             && self.apart(tensors, interleaved, (scratch.address, scratch.address.saturating_add(workspace)))

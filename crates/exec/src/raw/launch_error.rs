@@ -39,6 +39,9 @@ pub enum ScalarError {
     /// The description has no scalar of this name.
     #[error(transparent)]
     NoSuchName(Box<BindError>),
+    /// Origins are out of range, or break the promise that every query sees a key.
+    #[error(transparent)]
+    Origins(Box<BindError>),
     /// The scalar has another type.
     #[error("scalar {role} is {needed}, and {given} was given; convert the value")]
     WrongDType {

@@ -103,8 +103,6 @@ impl Pack {
     }
 
     fn set(&mut self, table: &LaunchTable, scalars: &[Number]) {
-        for (at, value) in (table.first_scalar()..).zip(scalars) {
-            self.numbers.set(at, value.cell());
-        }
+        table.set_scalars(&mut self.numbers, |at| scalars[at]);
     }
 }

@@ -145,6 +145,15 @@ impl<'a> Bound<'a> {
         roles.into_iter().try_for_each(|role| self.raw.set_scalar(role, value))
     }
 
+    /// Sets the positions of the first query and the first key, from the next launch on.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawBound::set_origins`](raw::RawBound::set_origins).
+    pub fn set_origins(&mut self, origins: [i32; 2]) -> Result<(), ScalarError> {
+        self.raw.set_origins(origins)
+    }
+
     /// An owned operand, to be read: `None` for another role, type or a borrowed operand. cudarc orders what is done
     /// with it after the launches so far.
     pub fn slice<T: Element>(&mut self, role: Role) -> Option<&CudaSlice<T>> {

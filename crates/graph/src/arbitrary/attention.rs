@@ -8,7 +8,7 @@ use super::tensor::{self, Layout};
 use super::{Features, Space, Term};
 use crate::registry::codes;
 use crate::{
-    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, PaddedRows,
+    Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Origins, Outputs, PaddedRows,
     ScoreExpr, Tensor, validate,
 };
 
@@ -36,12 +36,25 @@ pub(super) struct Recipe {
     padded_rows: bool,
     fp8: Option<(Fp8, [bool; 2])>,
     backward: Option<(bool, bool)>,
+    /// Whether every query sees a key.
+    origins: Option<bool>,
 }
 
 pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
     let Space { batch, heads, seq, head_dim, features } = space;
-    let Features { storage, score_mod, mask_mod, sink, dropout, block_mask, outputs, padded_rows, fp8, backward } =
-        features;
+    let Features {
+        storage,
+        score_mod,
+        mask_mod,
+        sink,
+        dropout,
+        block_mask,
+        outputs,
+        padded_rows,
+        fp8,
+        backward,
+        origins,
+    } = features;
     let head_dim = 1..=(head_dim / 8).max(1);
     let shape = (1..=batch, (1..=heads, 1..=heads, 1..=2_i64), (1..=seq, 1..=seq), (head_dim.clone(), head_dim));
     let storing = (
@@ -71,6 +84,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         }),
         any::<bool>(),
         sometimes(backward, 0.4, any::<(bool, bool)>),
+        sometimes(origins, 0.3, any::<bool>),
     );
     (shape, storing, masks, extras, regimes).prop_map(
         |(
@@ -78,7 +92,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             (layouts, storage, room, bf16),
             (band, lengths, mask_mod, score, own),
             (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
-            (fp8, amax, backward),
+            (fp8, amax, backward, origins),
         )| Recipe {
             batch,
             heads,
@@ -98,6 +112,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             padded_rows,
             fp8,
             backward,
+            origins,
         },
     )
 }
@@ -127,10 +142,18 @@ impl Recipe {
         let scores = [b, h_q, s_q, s_kv];
         let (band, lengths, mask_mod) = &self.mask;
         let lengths = if *lengths || storage != Rows::Dense { Lengths::PerSequence } else { Lengths::Full };
-        a.mask = Mask { band: *band, lengths, mask_mod: mask_mod.as_ref().and_then(|term| predicate(term, scores)) };
+        // Bounds of positions may be negative.
+        let shift = if self.origins == Some(false) { self.room.0 } else { 0 };
+        let band = band.map(|Band { corner, left, right }| Band {
+            corner,
+            left: left.map(|l| l + shift),
+            right: right.map(|r| r - shift),
+        });
+        a.mask = Mask { band, lengths, mask_mod: mask_mod.as_ref().and_then(|term| predicate(term, scores)) };
         a.score_mod = self.score.as_ref().and_then(|term| term.write(scores).build_score_mod().ok());
         a.score_mod_bprop =
             self.own.filter(|_| self.backward.is_some()).zip(a.score_mod.as_ref()).and_then(own_derivative);
+        a.origins = self.origins.map(|promised| if promised { Origins::EveryQuerySeesAKey } else { Origins::Any });
         a.sink = self.sink;
         a.dropout = self.dropout.map(|(mask, probability)| Dropout {
             source: if mask { DropoutSource::Mask } else { DropoutSource::Philox },

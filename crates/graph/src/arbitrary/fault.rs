@@ -3,8 +3,8 @@
 
 use crate::expr::{AlibiSlopes, Expr, TensorSpec, constant, key, query, scalar, score, tensor};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, Pass,
-    ScoreModBprop, Storage,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, MAX_ORIGIN,
+    Origins, Pass, ScoreModBprop, Storage,
 };
 
 /// A way to break one rule.
@@ -91,10 +91,16 @@ pub const FAULTS: &[Fault] = &[
     }),
     prepared("dtype.gradient", &["pass"], into_backward, |a| gradients(a).d_k.dtype = DType::I32),
     fault("band.left", &["band"], |a| {
+        a.origins = None;
         a.mask.band = Some(Band { corner: Corner::TopLeft, left: Some(0), right: Some(0) });
     }),
     fault("band.right", &["band"], |a| {
+        a.origins = None;
         a.mask.band = Some(Band { corner: Corner::BottomRight, left: None, right: Some(-1) });
+    }),
+    fault("origins.extent", &["q", "q places", "band"], |a| {
+        a.origins = Some(Origins::Any);
+        a.q.dims[2] = i64::from(MAX_ORIGIN) + 1;
     }),
     fault("band.empty", &["band"], |a| {
         a.mask.band = Some(Band { corner: Corner::TopLeft, left: None, right: None });

@@ -65,6 +65,7 @@ pub struct Features {
     pub padded_rows: bool,
     pub fp8: bool,
     pub backward: bool,
+    pub origins: bool,
 }
 
 impl Features {
@@ -80,6 +81,7 @@ impl Features {
         padded_rows: true,
         fp8: true,
         backward: true,
+        origins: true,
     };
 
     /// Dense forwards in 16 bits.
@@ -94,6 +96,7 @@ impl Features {
         padded_rows: false,
         fp8: false,
         backward: false,
+        origins: false,
     };
 }
 

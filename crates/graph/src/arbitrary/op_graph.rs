@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 
-use crate::op::{Constant, Knob, NamedEngine, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
+use crate::op::{
+    Constant, Knob, NamedEngine, OfOrigins, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind,
+};
 use crate::{DType, Role};
 
 /// Range of random tensor ids; there may be fewer tensors.
@@ -25,6 +27,12 @@ fn role() -> impl Strategy<Value = Role> {
     ]
 }
 
+fn of_origins() -> impl Strategy<Value = OfOrigins> {
+    let dtype = prop::sample::select(vec![DType::I32, DType::F32]);
+    (dtype, any::<i32>(), -1..2_i8, -1..2_i8, any::<Option<i32>>())
+        .prop_map(|(dtype, start, query, key, least)| OfOrigins { dtype, start, query, key, least })
+}
+
 fn tensor() -> impl Strategy<Value = OpTensor> {
     let extent = || prop_oneof![20 => 1..4_i64, 1 => any::<i64>()];
     let kind = prop_oneof![
@@ -33,6 +41,7 @@ fn tensor() -> impl Strategy<Value = OpTensor> {
         1 => role().prop_map(TensorKind::Scalar),
         1 => any::<u32>().prop_map(|bits| TensorKind::Constant(Constant::F32(bits))),
         1 => any::<i32>().prop_map(|value| TensorKind::Constant(Constant::I32(value))),
+        1 => of_origins().prop_map(|number| TensorKind::Constant(Constant::OfOrigins(number))),
     ];
     let dims = || prop_oneof![Just([1; 4]), prop::array::uniform4(extent())];
     (dims(), dims(), prop::sample::select(DType::ALL.to_vec()), kind, maybe())

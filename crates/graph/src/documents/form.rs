@@ -17,6 +17,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         mask,
         score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -38,6 +39,9 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
     let own = score_mod_bprop.as_ref().map(|own| own.derivative.clone());
     for (expression, field) in [(score_mod, "score_mod"), (&own, "score_mod_bprop"), (&mask_mod, "mask.mask_mod")] {
         expression.iter().for_each(|e| relative(e, field, problems));
+    }
+    if origins.is_some() {
+        problems.add(codes::DOCUMENTS_ORIGINS.reason("origins"));
     }
     if *lengths == Lengths::PerSequence {
         problems.add(codes::DOCUMENTS_LENGTHS.reason("per-sequence lengths"));

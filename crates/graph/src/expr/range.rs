@@ -4,6 +4,7 @@
 use super::node::{Axis, Node, NodeId, Side};
 use super::ops::{Binary, Unary};
 use super::program::Program;
+use crate::MAX_ORIGIN;
 
 /// The largest magnitude of a dividend of [`Binary::FloorDiv`] by this constant that float32 divides exactly.
 ///
@@ -22,6 +23,8 @@ pub(crate) struct Extents {
     pub(crate) scores: [i64; 4],
     /// Whether a launch gets lengths for each sequence, of up to these queries and keys.
     pub(crate) lengths: bool,
+    /// Whether a launch says where positions of queries and keys begin.
+    pub(crate) origins: bool,
 }
 
 /// The least and the greatest integer of a node.
@@ -82,7 +85,10 @@ impl Program {
 fn range(node: Node, extents: &Extents, of: impl Fn(NodeId) -> Range) -> Range {
     match node {
         Node::Int(n) => Range::of(&[i64::from(n)]),
-        Node::Index(axis) => Range::of(&[0, extents.scores[axis.dim()] - 1]),
+        Node::Index(axis) => {
+            let origin = if extents.origins && matches!(axis, Axis::Query | Axis::Key) { MAX_ORIGIN.into() } else { 0 };
+            Range::of(&[0, origin + extents.scores[axis.dim()] - 1])
+        }
         Node::Length(side) => {
             let axis = match side {
                 Side::Query => Axis::Query,
@@ -146,7 +152,7 @@ mod tests {
     use super::*;
     use crate::expr::parse_expr;
 
-    const LARGE: Extents = Extents { scores: [4, 8, 5_000_000, 6_000_000], lengths: false };
+    const LARGE: Extents = Extents { scores: [4, 8, 5_000_000, 6_000_000], lengths: false, origins: false };
 
     fn far(text: &str, extents: &Extents) -> Option<(i64, i64, i32)> {
         parse_expr(text).expect("reads").far_dividend(extents)
@@ -186,7 +192,7 @@ mod tests {
         let lengths = Extents { lengths: true, ..LARGE };
         assert_eq!(far("key_len // 3 == 0", &lengths), Some((0, 6_000_000, 3)));
         // From both sides of each bound.
-        let keys = |n| Extents { scores: [1, 1, 1, n], lengths: false };
+        let keys = |n| Extents { scores: [1, 1, 1, n], lengths: false, origins: false };
         assert_eq!(far("key // 3 == 0", &keys(1 << 22)), None);
         assert_eq!(far("key // 3 == 0", &keys((1 << 22) + 1)), Some((0, 1 << 22, 3)));
         assert_eq!(far("key // 4 == 0", &keys((1 << 24) + 1)), None);

@@ -73,6 +73,11 @@ impl Program {
         found
     }
 
+    /// Whether its value is the same if query and key move by the same distance, whatever else it reads.
+    pub(crate) fn counts_distances(&self) -> bool {
+        !self.absolutes().contains(&Absolute::Position)
+    }
+
     fn shift(&self, known: &[Shift], id: NodeId, node: Node) -> Shift {
         let of = |id: NodeId| known[id.at()];
         let int = self.ty(id) == Ty::Int;

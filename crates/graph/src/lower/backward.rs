@@ -7,7 +7,7 @@
 
 use super::builder::Builder;
 use super::mask::{self, Masks};
-use super::score::{self, Context};
+use super::score::{self, Context, Positions};
 use super::step::Memo;
 use super::tails::Tails;
 use super::variants::{Variant, VariantSet};
@@ -80,7 +80,7 @@ fn written(
     let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
-    let context = Context::new(scaled, lengths, [s_q, s_kv]);
+    let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
     let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     let mut memo = Memo::differentiated();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::variants::{Variant, VariantSet};
-use crate::op::{Constant, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
+use crate::op::{Constant, OfOrigins, Op, OpGraph, OpTensor, Pointwise, Reduce, TensorId, TensorKind};
 use crate::{CudnnVersion, DType, Order, Role, Tensor};
 
 /// An op graph being written.
@@ -99,6 +99,22 @@ impl Builder {
     pub(super) fn constant(&mut self, value: Constant) -> TensorId {
         let dtype = value.dtype();
         self.push(OpTensor { dims: [1; 4], strides: [1; 4], dtype, kind: TensorKind::Constant(value), offsets: None })
+    }
+
+    /// A number that each launch computes: `start` plus `sign` times the queries' origin less the keys'.
+    pub(super) fn origins_apart(&mut self, dtype: DType, start: i64, sign: i8, least: Option<i64>) -> TensorId {
+        self.of_origins(OfOrigins {
+            dtype,
+            start: start as i32,
+            query: sign,
+            key: -sign,
+            least: least.map(|n| n as i32),
+        })
+    }
+
+    /// A number that each launch computes from its origins. Each use gets a new tensor, as for constants.
+    pub(super) fn of_origins(&mut self, number: OfOrigins) -> TensorId {
+        self.constant(Constant::OfOrigins(number))
     }
 
     /// A row-major result that is never in memory.

@@ -5,7 +5,7 @@
 
 use super::builder::Builder;
 use super::mask::Masks;
-use super::score::Context;
+use super::score::{Context, Positions};
 use super::variants::{Variant, VariantSet};
 use super::{Form, Lens, fp8, limits, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
@@ -30,7 +30,8 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let scale = g.scalar(Role::Scale, DType::F32);
     let scaled = g.binary(Pointwise::Mul, scores, scale);
     let mut score = fp8::real_scores(&mut g, a, scaled);
-    let context = Context { whole_lengths: true, ..Context::new(score, lengths, [s_q, s_kv]) };
+    let positions = Positions::of(a);
+    let context = Context { whole_lengths: true, positions, ..Context::new(score, lengths, [s_q, s_kv]) };
     let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     if let Some(expression) = &a.score_mod {

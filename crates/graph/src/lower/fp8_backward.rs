@@ -11,7 +11,7 @@
 use super::backward::{self, Drop};
 use super::builder::Builder;
 use super::mask::{self, Masks};
-use super::score::{self, Context};
+use super::score::{self, Context, Positions};
 use super::step::Memo;
 use super::tails::Tails;
 use super::variants::{Variant, VariantSet};
@@ -48,7 +48,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
     let scaled = fp8::real_scores(&mut g, a, scaled);
-    let context = Context::new(scaled, lengths, [s_q, s_kv]);
+    let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
     let masks = Masks::new(&mut g, a, form, context.after(a.score_mod.as_ref()));
     let mut memo = Memo::differentiated();
     let mut score = scaled;

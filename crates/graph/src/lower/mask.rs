@@ -6,7 +6,7 @@ use super::variants::Variant;
 use super::{Form, Lens};
 use crate::expr::ScoreExpr;
 use crate::op::{Constant, Op, Pointwise, TensorId};
-use crate::{Attention, Band, Corner, DType, Lengths, OpGraph};
+use crate::{Attention, Band, Corner, DType, Lengths, OpGraph, Origins};
 
 /// The value of a masked score. Libraries before 9.10 used the lowest finite float instead.
 fn hidden(g: &mut Builder) -> TensorId {
@@ -65,8 +65,8 @@ impl<'a> Masks<'a> {
     fn masks(&self) -> impl Iterator<Item = Mask<'a>> + use<'a> {
         let Masks { attention: a, form, context, early: _ } = self;
         let band = a.mask.band;
-        let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, right)));
-        let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, left)));
+        let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, Bound::right(a, right))));
+        let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, Bound::left(a, left))));
         let keep = a.mask.mask_mod.as_ref().map(Mask::Keep);
         // The unified operation hides the padding itself.
         let padding = context.lengths.filter(|_| *form != Form::Unified).map(Mask::Padding);
@@ -90,17 +90,63 @@ impl<'a> Masks<'a> {
 enum Mask<'a> {
     Keep(&'a ScoreExpr),
     Padding(Lens),
-    Right(Corner, i64),
-    Left(Corner, i64),
+    Right(Corner, Bound),
+    Left(Corner, Bound),
 }
 
-/// Whether every row certainly sees a key: with only a band, its first and its last row decide.
+/// A bound of a band: a number of the graph, or with origins one of each launch.
+#[derive(Clone, Copy)]
+struct Bound {
+    value: i64,
+    /// The sign with which the distance from the keys' origin to the queries' is added; 0 without origins.
+    sign: i8,
+    /// The least value with which every query sees a key, if the attention promises that.
+    least: Option<i64>,
+}
+
+impl Bound {
+    /// The first query sees a key if the bound is not negative; the later ones do then.
+    fn right(a: &Attention, value: i64) -> Bound {
+        Bound { value, sign: i8::from(a.origins.is_some()), least: Bound::promised(a, 0) }
+    }
+
+    /// The last query sees a key if the window reaches back to the last one.
+    fn left(a: &Attention, value: i64) -> Bound {
+        let (s_q, s_kv) = a.seq();
+        Bound { value, sign: -i8::from(a.origins.is_some()), least: Bound::promised(a, s_q - s_kv + 1) }
+    }
+
+    fn promised(a: &Attention, least: i64) -> Option<i64> {
+        (a.origins == Some(Origins::EveryQuerySeesAKey)).then_some(least)
+    }
+
+    /// The bound as a number, after something was added to it.
+    fn number(self, g: &mut Builder, dtype: DType, plus: i64) -> TensorId {
+        let Bound { value, sign, least } = self;
+        match (sign, value + plus) {
+            (0, value) if dtype == DType::F32 => g.constant(Constant::f32(value as f32)),
+            (0, value) => g.constant(Constant::I32(value as i32)),
+            (sign, value) => g.origins_apart(dtype, value, sign, least),
+        }
+    }
+
+    /// The same, unless it is zero in every launch.
+    fn unless_zero(self, g: &mut Builder, dtype: DType) -> Option<TensorId> {
+        (self.sign != 0 || self.value != 0).then(|| self.number(g, dtype, 0))
+    }
+}
+
+/// Whether every row certainly sees a key: with only a band, its first and its last row decide. With origins the
+/// description says so.
 pub(super) fn every_row_sees_a_key(a: &Attention) -> bool {
     let crate::Mask { band, lengths, mask_mod } = &a.mask;
     if *lengths != Lengths::Full || mask_mod.is_some() {
         return false;
     }
     let Some(Band { corner, left, right }) = *band else { return true };
+    if let Some(origins) = a.origins {
+        return origins == Origins::EveryQuerySeesAKey;
+    }
     let (s_q, s_kv) = a.seq();
     let shift = if corner == Corner::BottomRight { s_kv - s_q } else { 0 };
     [0, s_q - 1].into_iter().all(|row| {
@@ -116,7 +162,8 @@ pub(super) fn every_row_within_lengths_sees_a_key(a: &Attention) -> bool {
     match lengths {
         Lengths::Full => every_row_sees_a_key(a),
         Lengths::PerSequence => {
-            mask_mod.is_none() && band.is_none_or(|band| band.corner == Corner::TopLeft && band.left.is_none())
+            let falls = |band: &Band| a.origins.is_none() && band.corner == Corner::TopLeft && band.left.is_none();
+            mask_mod.is_none() && band.as_ref().is_none_or(falls)
         }
     }
 }
@@ -154,7 +201,7 @@ fn fused_right(
     g: &mut Builder,
     x: TensorId,
     corner: Corner,
-    right: i64,
+    right: Bound,
     seq: [i64; 2],
     lengths: Option<Lens>,
 ) -> TensorId {
@@ -166,7 +213,7 @@ fn fused_right(
             (Some(q), Some(kv))
         }
     };
-    let shift_right = (right != 0).then(|| g.constant(Constant::I32(right as i32)));
+    let shift_right = right.unless_zero(g, DType::I32);
     let y = g.virtual_(g.dims(x), DType::F32);
     let compare = Pointwise::CmpGe;
     g.push_op(Op::BandMask { x, fill, seq_q, seq_kv, left: None, shift_right, y, compare });
@@ -178,17 +225,17 @@ fn fused_left(
     g: &mut Builder,
     x: TensorId,
     corner: Corner,
-    left: i64,
+    left: Bound,
     [s_q, s_kv]: [i64; 2],
     lengths: Option<Lens>,
 ) -> TensorId {
     let fill = hidden(g);
-    let (bound, seq_q, seq_kv) = match (corner, lengths) {
-        (Corner::TopLeft, _) => (Constant::f32(left as f32), None, None),
-        (Corner::BottomRight, None) => (Constant::f32((left - s_kv + s_q) as f32), None, None),
-        (Corner::BottomRight, Some((q, kv))) => (Constant::I32(left as i32), Some(q), Some(kv)),
+    let (dtype, plus, seq_q, seq_kv) = match (corner, lengths) {
+        (Corner::TopLeft, _) => (DType::F32, 0, None, None),
+        (Corner::BottomRight, None) => (DType::F32, s_q - s_kv, None, None),
+        (Corner::BottomRight, Some((q, kv))) => (DType::I32, 0, Some(q), Some(kv)),
     };
-    let left = Some(g.constant(bound));
+    let left = Some(left.number(g, dtype, plus));
     let y = g.virtual_(g.dims(x), DType::F32);
     let compare = Pointwise::CmpGt;
     g.push_op(Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right: None, y, compare });
@@ -200,7 +247,7 @@ fn right_bound(
     g: &mut Builder,
     score: TensorId,
     corner: Corner,
-    right: i64,
+    right: Bound,
     seq: [i64; 2],
     lengths: Option<Lens>,
 ) -> TensorId {
@@ -211,8 +258,7 @@ fn right_bound(
         row = g.binary_as(Pointwise::Add, row, len_kv, DType::I32, DType::I32);
         row = g.binary_as(Pointwise::Sub, row, len_q, DType::I32, DType::I32);
     }
-    if right != 0 {
-        let shift = g.constant(Constant::I32(right as i32));
+    if let Some(shift) = right.unless_zero(g, DType::I32) {
         row = g.binary_as(Pointwise::Add, row, shift, DType::I32, DType::I32);
     }
     g.binary_as(Pointwise::CmpGe, row, col, DType::Bool, DType::Bool)
@@ -223,7 +269,7 @@ fn left_bound(
     g: &mut Builder,
     score: TensorId,
     corner: Corner,
-    left: i64,
+    left: Bound,
     [s_q, s_kv]: [i64; 2],
     lengths: Option<Lens>,
 ) -> TensorId {
@@ -231,14 +277,14 @@ fn left_bound(
     let mut col = g.index(score, 3, DType::F32);
     match (corner, lengths) {
         (Corner::BottomRight, Some((len_q, len_kv))) => {
-            let shift = g.constant(Constant::I32(left as i32));
+            let shift = left.number(g, DType::I32, 0);
             col = g.binary_as(Pointwise::Add, col, shift, DType::I32, DType::I32);
             col = g.binary_as(Pointwise::Sub, col, len_kv, DType::I32, DType::I32);
             col = g.binary_as(Pointwise::Add, col, len_q, DType::I32, DType::I32);
         }
         (Corner::TopLeft, _) | (Corner::BottomRight, None) => {
             let delta = if corner == Corner::TopLeft { 0 } else { s_kv - s_q };
-            let shift = g.constant(Constant::f32((left - delta) as f32));
+            let shift = left.number(g, DType::F32, -delta);
             col = g.binary_as(Pointwise::Add, col, shift, DType::F32, DType::F32);
         }
     }

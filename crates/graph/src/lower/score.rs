@@ -6,9 +6,9 @@
 use super::builder::Builder;
 use super::step::{Memo, Step};
 use super::variants::Variant;
-use crate::expr::{Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary};
-use crate::op::{Pointwise, TensorId};
-use crate::{DType, Order, Role, Tensor};
+use crate::expr::{Axis, Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary};
+use crate::op::{OfOrigins, Pointwise, TensorId};
+use crate::{Attention, DType, Order, Role, Tensor};
 
 /// The inputs of an expression besides its scalars and tensors.
 #[derive(Clone, Copy)]
@@ -23,6 +23,8 @@ pub(super) struct Context {
     pub(super) whole_lengths: bool,
     /// Lengths of queries and keys, if they are fixed.
     pub(super) seq: [i64; 2],
+    /// How indices become positions.
+    pub(super) positions: Positions,
     /// Number of the expression's first scalar: those of the predicate come after those of the score expression.
     pub(super) first_scalar: u16,
     /// Number of its first tensor.
@@ -32,7 +34,17 @@ pub(super) struct Context {
 impl Context {
     /// The context of a score expression, which reads the same lengths as masks.
     pub(super) const fn new(score: TensorId, lengths: Option<(TensorId, TensorId)>, seq: [i64; 2]) -> Context {
-        Context { score, upstream: None, lengths, whole_lengths: false, seq, first_scalar: 0, first_tensor: 0 }
+        let positions = Positions::Indices;
+        Context {
+            score,
+            upstream: None,
+            lengths,
+            whole_lengths: false,
+            seq,
+            positions,
+            first_scalar: 0,
+            first_tensor: 0,
+        }
     }
 
     /// The context of the predicate: its scalars and tensors come after those of the score expression.
@@ -44,6 +56,45 @@ impl Context {
             ..self
         }
     }
+}
+
+/// What expressions count as positions of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Positions {
+    /// Rows and columns of the scores.
+    Indices,
+    /// Rows and columns, each plus its origin.
+    Absolute,
+    /// Rows, and columns plus the distance of the origins: enough for expressions of distances, and one addition less.
+    Distances,
+}
+
+impl Positions {
+    /// What the expressions of an attention count: the modification and its derivative share operations.
+    pub(super) fn of(a: &Attention) -> Positions {
+        let expressions =
+            [a.score_mod.as_ref(), a.score_mod_bprop.as_ref().map(|own| &own.derivative), a.mask.mask_mod.as_ref()];
+        match a.origins {
+            None => Positions::Indices,
+            Some(_) if expressions.into_iter().flatten().all(|e| e.counts_distances()) => Positions::Distances,
+            Some(_) => Positions::Absolute,
+        }
+    }
+}
+
+/// An index along an axis, or the position there.
+fn position(scope: &mut Scope<'_>, axis: Axis) -> TensorId {
+    let origin = |query, key| OfOrigins { dtype: DType::I32, start: 0, query, key, least: None };
+    let number = match (scope.context.positions, axis) {
+        (Positions::Indices, _) | (_, Axis::Batch | Axis::Head) | (Positions::Distances, Axis::Query) => None,
+        (Positions::Absolute, Axis::Query) => Some(origin(1, 0)),
+        (Positions::Absolute, Axis::Key) => Some(origin(0, 1)),
+        (Positions::Distances, Axis::Key) => Some(origin(-1, 1)),
+    };
+    let index = scope.step(Step::Index(axis.dim() as u8));
+    let Some(number) = number else { return index };
+    let origin = scope.step(Step::OfOrigins(number));
+    scope.step(Step::Binary(Pointwise::Add, index, origin, DType::I32, DType::I32))
 }
 
 /// Writes a program and returns its result.
@@ -118,7 +169,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
     match node {
         Node::Score => context.score,
         Node::Upstream => context.upstream.expect("only derivatives that are multiplied by a gradient read it"),
-        Node::Index(axis) => scope.step(Step::Index(axis.dim() as u8)),
+        Node::Index(axis) => position(scope, axis),
         Node::Length(side) => length(scope, side),
         Node::Float(x) => scope.step(Step::Float(x.bits())),
         Node::Int(x) => scope.int(x),

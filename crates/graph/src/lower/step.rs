@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::builder::Builder;
 use super::variants::Variant;
-use crate::op::{Constant, Pointwise, TensorId};
+use crate::op::{Constant, OfOrigins, Pointwise, TensorId};
 use crate::{CudnnVersion, DType};
 
 /// The first version that treats an addition as a bias, whose keys must be contiguous (9.25.0 accepts any, 9.26.0 does
@@ -31,6 +31,8 @@ pub(super) enum Step {
     Int(i32),
     /// The index along an axis.
     Index(u8),
+    /// A number that each launch computes from its origins.
+    OfOrigins(OfOrigins),
     /// A mode of one operand, and the type of its result.
     Unary(Pointwise, TensorId, DType),
     /// A mode of two operands, the type of the computation, and the type of its result.
@@ -58,6 +60,7 @@ impl Memo {
             Step::Float(bits) => g.constant(Constant::F32(bits)),
             Step::Int(value) => g.constant(Constant::I32(value)),
             Step::Index(axis) => g.index(score, axis, DType::I32),
+            Step::OfOrigins(number) => g.of_origins(number),
             Step::Unary(mode, x, out) => g.unary_as(mode, x, out, out),
             Step::Binary(mode, x, b, compute, out) => g.binary_as(mode, x, b, compute, out),
             Step::Select(keep, yes, no, out) => g.select_as(keep, yes, no, out),

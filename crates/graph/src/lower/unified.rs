@@ -7,7 +7,7 @@
 
 use super::builder::Builder;
 use super::mask::Masks;
-use super::score::{self, Context};
+use super::score::{self, Context, Positions};
 use super::variants::{Variant, VariantSet};
 use super::{Form, forward, limits, paged, softmax};
 use crate::op::Op;
@@ -35,7 +35,7 @@ pub(super) fn lower(attention: &Valid, target: &Target, without: VariantSet) -> 
     let mut score = g.virtual_([a.batch(), a.q.heads(), s_q, s_kv], DType::F32);
     let table = paged::table(&mut g, Role::PageTableK, &a.k);
     g.push_op(Op::SdpaScores { q, k, table, seq_kv: table.and(seq_kv), scale, scores: score });
-    let context = Context::new(score, lengths, [s_q, s_kv]);
+    let context = Context { positions: Positions::of(a), ..Context::new(score, lengths, [s_q, s_kv]) };
     let masks = Masks::new(&mut g, a, Form::Unified, context.after(a.score_mod.as_ref()));
     if let Some(expression) = &a.score_mod {
         score = score::expression(&mut g, expression, &context);

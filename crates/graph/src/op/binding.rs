@@ -26,7 +26,15 @@ pub struct Binding {
     pub alignment: u32,
 }
 
-/// A number fixed by the graph.
+impl Binding {
+    /// One number on the host.
+    const fn number(role: Role, dtype: DType) -> Binding {
+        let size = dtype.size();
+        Binding { role, dtype, scalar: true, output: false, bytes: size as u64, alignment: size as u32 }
+    }
+}
+
+/// A number fixed by the graph, or by the origins of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fixed {
     /// Unique id of its tensor.
@@ -82,6 +90,12 @@ impl OpGraph {
                 Some((role.uid(), Binding { role, dtype: t.dtype, scalar, output, bytes, alignment }))
             })
             .collect();
+        // Numbers that follow from origins are in the graph, and a launch gets the origins.
+        if self.tensors.iter().any(|t| matches!(t.kind, TensorKind::Constant(Constant::OfOrigins(_)))) {
+            list.extend(
+                [Role::QueryOrigin, Role::KeyOrigin].map(|role| (role.uid(), Binding::number(role, DType::I32))),
+            );
+        }
         list.sort_unstable_by_key(|(uid, _)| *uid);
         list.into_iter().map(|(_, binding)| binding).collect()
     }
@@ -92,7 +106,7 @@ impl OpGraph {
         self.roles().into_iter().filter(|role| role.memory() != *role).collect()
     }
 
-    /// The numbers that the graph fixes.
+    /// The numbers that the graph fixes, and those that follow from the origins of a launch.
     #[must_use]
     pub fn fixed_numbers(&self) -> Vec<Fixed> {
         let numbers = self.tensors.iter().enumerate().filter_map(|(i, t)| match t.kind {

@@ -18,7 +18,7 @@ pub use check::{GraphFault, check};
 pub use engine::{Knob, NamedEngine};
 pub use mode::{Pointwise, Reduce};
 pub use scratch::{SCRATCH_ALIGNMENT, Scratch, keeps_scores};
-pub use tensor::{Constant, OpTensor, TensorKind};
+pub use tensor::{Constant, OfOrigins, OpTensor, TensorKind};
 
 /// Index of a tensor in [`OpGraph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -2,14 +2,24 @@
 
 use std::fmt;
 
-use super::{Constant, Op, OpGraph, OpTensor, TensorId, TensorKind};
-use crate::Order;
+use super::{Constant, OfOrigins, Op, OpGraph, OpTensor, TensorId, TensorKind};
+use crate::{DType, Order};
 
 impl fmt::Display for Constant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Constant::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
             Constant::I32(value) => write!(f, "{value}i"),
+            Constant::OfOrigins(OfOrigins { dtype, start, query, key, least: _ }) => {
+                let sign = |by: i8| if by < 0 { "-" } else { "+" };
+                write!(f, "({start}")?;
+                for (by, name) in [(*query, "query_origin"), (*key, "key_origin")] {
+                    if by != 0 {
+                        write!(f, " {} {name}", sign(by))?;
+                    }
+                }
+                f.write_str(if *dtype == DType::F32 { ")" } else { ")i" })
+            }
         }
     }
 }
@@ -115,7 +125,7 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             if let Some(axis) = axis {
                 write!(f, " axis={axis}")?;
             }
-            if compute == crate::DType::F32 { Ok(()) } else { write!(f, " in {compute}") }
+            if compute == DType::F32 { Ok(()) } else { write!(f, " in {compute}") }
         }
         Op::Reduction { op, x, y: _ } => write!(f, "reduce-{} {}", kebab(op), n(x)),
         Op::Rng { keep, seed, offset, y: _ } => {

@@ -44,6 +44,42 @@ pub enum Constant {
     F32(u32),
     /// An i32.
     I32(i32),
+    /// A number that each launch computes from its origins.
+    OfOrigins(OfOrigins),
+}
+
+/// The number `start + query · query_origin + key · key_origin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfOrigins {
+    /// Its element type, i32 or f32.
+    pub dtype: DType,
+    /// The number if both origins are zero.
+    pub start: i32,
+    /// Factor of the queries' origin: -1, 0 or 1.
+    pub query: i8,
+    /// Factor of the keys' origin: -1, 0 or 1.
+    pub key: i8,
+    /// The least number with which every query sees a key, if the attention promises that.
+    pub least: Option<i32>,
+}
+
+impl OfOrigins {
+    /// The number in a launch with these origins of queries and keys.
+    #[must_use]
+    pub const fn value(self, [query, key]: [i32; 2]) -> i32 {
+        let OfOrigins { dtype: _, start, query: by_query, key: by_key, least: _ } = self;
+        start.wrapping_add(query.wrapping_mul(by_query as i32)).wrapping_add(key.wrapping_mul(by_key as i32))
+    }
+
+    /// Whether a launch may have these origins.
+    #[must_use]
+    pub const fn accepts(self, origins: [i32; 2]) -> bool {
+        match self.least {
+            Some(least) => self.value(origins) >= least,
+            None => true,
+        }
+    }
 }
 
 impl Constant {
@@ -59,15 +95,20 @@ impl Constant {
         match self {
             Constant::F32(_) => DType::F32,
             Constant::I32(_) => DType::I32,
+            Constant::OfOrigins(OfOrigins { dtype, .. }) => dtype,
         }
     }
 
-    /// The value as bytes in host order, as cuDNN reads it.
+    /// The value as bytes in host order, as cuDNN reads it, in a launch with these origins of queries and keys.
     #[must_use]
-    pub const fn bytes(self) -> [u8; 4] {
+    pub const fn bytes(self, origins: [i32; 2]) -> [u8; 4] {
         match self {
             Constant::F32(bits) => bits.to_ne_bytes(),
             Constant::I32(value) => value.to_ne_bytes(),
+            Constant::OfOrigins(number) => match number.dtype {
+                DType::F32 => (number.value(origins) as f32).to_ne_bytes(),
+                _ => number.value(origins).to_ne_bytes(),
+            },
         }
     }
 }

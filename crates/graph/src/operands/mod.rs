@@ -71,6 +71,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
         mask,
         score_mod: _,
         score_mod_bprop: _,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -92,6 +93,9 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     list.when(outputs.sum_exp && !backward, Role::SumExp, rows, true);
     list.input(Role::Scale, number(DType::F32));
     expressions(&mut list, attention);
+    for role in [Role::QueryOrigin, Role::KeyOrigin] {
+        list.when(origins.is_some(), role, number(DType::I32), false);
+    }
     if mask.lengths == Lengths::PerSequence {
         list.input(Role::SeqLenQ, dense([b, 1, 1, 1], DType::I32));
         list.input(Role::SeqLenKv, dense([b, 1, 1, 1], DType::I32));

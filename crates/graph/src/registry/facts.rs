@@ -87,7 +87,7 @@ impl<'a> Facts<'a> {
     /// and the divisor.
     pub(super) fn far_dividend(&self) -> Option<(i64, i64, i32)> {
         let scores = [self.a.batch(), self.a.q.heads(), self.s_q, self.s_kv];
-        let extents = Extents { scores, lengths: self.lengths() };
+        let extents = Extents { scores, lengths: self.lengths(), origins: self.a.origins.is_some() };
         self.expressions().find_map(|e| e.far_dividend(&extents))
     }
 

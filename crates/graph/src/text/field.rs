@@ -5,10 +5,10 @@ use super::cursor::{Cursor, one_of};
 use super::layout;
 use super::value::{self, TensorText};
 use crate::expr::ScoreExpr;
-use crate::{Band, Dropout, Fp8, Lengths, Outputs, PaddedRows, Tensor};
+use crate::{Band, Dropout, Fp8, Lengths, Origins, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "pass",
     "q",
     "k",
@@ -20,6 +20,7 @@ const NAMES: [&str; 24] = [
     "score_mod",
     "score_mod_bprop",
     "trust_score_mod_bprop",
+    "origins",
     "sink",
     "dropout",
     "block_mask",
@@ -51,6 +52,7 @@ pub(super) struct Fields {
     pub(super) score_mod: Option<Option<ScoreExpr>>,
     pub(super) score_mod_bprop: Option<Option<ScoreExpr>>,
     pub(super) trusted: Option<bool>,
+    pub(super) origins: Option<Option<Origins>>,
     pub(super) sink: Option<bool>,
     pub(super) dropout: Option<Option<Dropout>>,
     pub(super) block_mask: Option<bool>,
@@ -91,6 +93,14 @@ impl Fields {
             "score_mod" => self.score_mod = Some(value::expression(c)?),
             "score_mod_bprop" => self.score_mod_bprop = Some(value::expression(c)?),
             "trust_score_mod_bprop" => self.trusted = Some(value::flag(c)?),
+            "origins" => {
+                let choices = [
+                    ("none", None),
+                    ("any", Some(Origins::Any)),
+                    ("every-query-sees-a-key", Some(Origins::EveryQuerySeesAKey)),
+                ];
+                self.origins = Some(c.choice(&choices)?);
+            }
             "sink" => self.sink = Some(value::flag(c)?),
             "dropout" => self.dropout = Some(value::dropout(c)?),
             "block_mask" => self.block_mask = Some(value::flag(c)?),
@@ -128,7 +138,7 @@ impl Fields {
 
     /// The first field that only a backward has.
     pub(super) fn gradient_field(&self) -> Option<(&'static str, usize)> {
-        let gradients = &NAMES[17..];
+        let gradients = &NAMES[18..];
         self.places.iter().find(|(name, _)| gradients.contains(name)).copied()
     }
 }

@@ -15,6 +15,7 @@
 //! | `mask_mod`, `score_mod` | `none`, or an expression in its text form ([`crate::expr::parse_expr`]); in braces, over several lines |
 //! | `score_mod_bprop` | the author's derivative of `score_mod` with respect to the score, written like `score_mod` |
 //! | `trust_score_mod_bprop` | `yes` or `no`: whether it is used without a check |
+//! | `origins` | `none`, `any` or `every-query-sees-a-key`: whether a launch says where positions begin ([`crate::Origins`]) |
 //! | `sink`, `block_mask`, `d_sink`, `deterministic` | `yes` or `no` |
 //! | `dropout` | `none`, `philox 0.1` or `mask 0.1` |
 //! | `outputs` | `none`, or some of `stats max sum_exp no_amax` |

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::layout;
 use crate::expr::ScoreExpr;
 use crate::{
-    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass,
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Origins, Outputs, PaddedRows, Pass,
     ScoreModBprop, Storage, Tensor,
 };
 
@@ -29,6 +29,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         mask,
         score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -57,6 +58,13 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
     if let Some(ScoreModBprop { derivative, trusted }) = score_mod_bprop {
         expression(f, "score_mod_bprop", Some(derivative))?;
         writeln!(f, "trust_score_mod_bprop: {}", yes(*trusted))?;
+    }
+    if let Some(origins) = origins {
+        let origins = match origins {
+            Origins::Any => "any",
+            Origins::EveryQuerySeesAKey => "every-query-sees-a-key",
+        };
+        writeln!(f, "origins: {origins}")?;
     }
     writeln!(f, "sink: {}", yes(*sink))?;
     match dropout {

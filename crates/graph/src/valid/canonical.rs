@@ -6,6 +6,8 @@
 //!   corners become one if every sequence is square.
 //! * The difference between the numbers of keys and queries in an expression becomes a number if every sequence has the
 //!   length in the dims.
+//! * Origins are removed where nothing counts positions; with fixed lengths, a band of positions is top-left, and only
+//!   bounds that hide nothing at any distance are dropped.
 //! * A score expression that does not change the score is removed, and so is Philox dropout with probability 0.
 //! * An author's backward of the score modification is removed in a forward, and if it equals the derived one. With
 //!   another one, a score modification that does not change the score stays.
@@ -14,10 +16,10 @@
 //! The corners of a band stay distinct for sequences of fixed, unequal lengths, although each could be written as the
 //! other: cuDNN has different rules for them, so the corner is part of the description.
 
-use crate::expr::{Node, ScoreExpr, over_operands_of, vjp};
+use crate::expr::{Axis, Node, ScoreExpr, over_operands_of, vjp};
 use crate::{
-    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Outputs, PaddedRows, Pass, ScoreModBprop,
-    Tensor, valid::strides,
+    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Origins, Outputs, PaddedRows, Pass,
+    ScoreModBprop, Tensor, valid::strides,
 };
 
 pub(super) fn form(attention: Attention) -> Attention {
@@ -29,6 +31,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         mask,
         score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -38,7 +41,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         pass,
     } = attention;
     let seq = (q.dims[2], k.dims[2]);
-    let mask = masks(mask, seq);
+    let mask = masks(mask, seq, origins.is_some());
     let lengths = mask.lengths;
     let outputs = {
         let Outputs { stats, max, sum_exp, amax } = outputs;
@@ -53,14 +56,19 @@ pub(super) fn form(attention: Attention) -> Attention {
         let derived = vjp(of).ok().map(|vjp| vjp.d_score);
         (over_operands_of(of, &derivative).ok() != derived).then_some(ScoreModBprop { derivative, trusted })
     });
+    let score_mod = score_mod.filter(|e| score_mod_bprop.is_some() || !is_identity(e));
+    let expressions = [score_mod.as_ref(), score_mod_bprop.as_ref().map(|own| &own.derivative), mask.mask_mod.as_ref()];
+    let origins =
+        origins.and_then(|given| self::origins(given, &mask, &expressions, seq, matches!(pass, Pass::Forward)));
     Attention {
         q: tensor(q),
         k: tensor(k),
         v: tensor(v),
         o: tensor(o),
         mask,
-        score_mod: score_mod.filter(|e| score_mod_bprop.is_some() || !is_identity(e)),
+        score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout: dropout.filter(drops),
         block_mask,
@@ -80,9 +88,12 @@ pub(super) fn form(attention: Attention) -> Attention {
 /// Sequence lengths up to which predicates are recognised: [`ScoreExpr::as_band`] guarantees nothing beyond.
 pub(super) const RECOGNISED: i64 = 1 << 28;
 
-fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
+fn masks(mask: Mask, (s_q, s_kv): (i64, i64), origins: bool) -> Mask {
     let Mask { band, lengths, mask_mod } = mask;
-    let canonical = |band: Band| band.canonical(s_q, s_kv, lengths);
+    let canonical = |band: Band| match origins {
+        true => band.canonical_with_origins((s_q, s_kv), lengths),
+        false => band.canonical(s_q, s_kv, lengths),
+    };
     let band = band.and_then(canonical);
     let Some(mask_mod) = mask_mod.filter(|e| !matches!(e.nodes(), [Node::Bool(true)])) else {
         return Mask { band, lengths, mask_mod: None };
@@ -101,6 +112,26 @@ fn masks(mask: Mask, (s_q, s_kv): (i64, i64)) -> Mask {
         Some(Some(band)) => Mask { band: band.and_then(canonical), lengths, mask_mod: None },
         Some(None) | None => Mask { band, lengths, mask_mod: Some(mask_mod) },
     }
+}
+
+/// The origins, if anything counts positions. The promise matters to a backward whose rows only a band can empty, and
+/// none is made that no launch can keep.
+fn origins(
+    given: Origins,
+    mask: &Mask,
+    expressions: &[Option<&ScoreExpr>],
+    (s_q, s_kv): (i64, i64),
+    forward: bool,
+) -> Option<Origins> {
+    let Mask { band, lengths, mask_mod } = mask;
+    let counts = |e: &&ScoreExpr| [Axis::Query, Axis::Key].into_iter().any(|axis| e.contains(Node::Index(axis)));
+    if band.is_none() && !expressions.iter().flatten().any(counts) {
+        return None;
+    }
+    let wide =
+        |Band { corner: _, left, right }: &Band| left.zip(*right).is_none_or(|(l, r)| l + r > (s_q - s_kv).max(0));
+    let kept = !forward && band.as_ref().is_some_and(wide) && *lengths == Lengths::Full && mask_mod.is_none();
+    Some(if kept { given } else { Origins::Any })
 }
 
 /// The intersection of two bands, if one band can express it: both count from the same corner, or one hides nothing.

@@ -7,11 +7,16 @@ use crate::expr::{
     Axis, DeriveError, Grad, Node, OverrideError, ScoreExpr, TensorId, Tolerance, Ty, check_override, over_operands_of,
 };
 use crate::registry::codes;
-use crate::{Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, Pass, ScoreModBprop, Storage};
+use crate::{
+    Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, MAX_ORIGIN, Pass, ScoreModBprop, Storage,
+};
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
     if let Some(band) = a.mask.band {
-        check_band(band, problems);
+        check_band(a, band, problems);
+    }
+    if a.origins.is_some() {
+        origins(a, problems);
     }
     if let Some(mask_mod) = &a.mask.mask_mod {
         expression(a, "mask.mask_mod", mask_mod, Ty::Bool, problems);
@@ -39,16 +44,29 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     }
 }
 
-fn check_band(band: Band, problems: &mut Problems) {
+fn check_band(a: &Attention, band: Band, problems: &mut Problems) {
     let Band { corner: _, left, right } = band;
-    if let Some(left) = left.filter(|&l| l < 1) {
+    // Bounds of positions may be negative.
+    let whole = a.origins.is_none();
+    if let Some(left) = left.filter(|&l| whole && l < 1) {
         problems.add(codes::BAND_LEFT.reason(left.to_string()));
     }
-    if let Some(right) = right.filter(|&r| r < 0) {
+    if let Some(right) = right.filter(|&r| whole && r < 0) {
         problems.add(codes::BAND_RIGHT.reason(right.to_string()));
     }
     if band.left.is_none() && band.right.is_none() {
         problems.add(codes::BAND_EMPTY.reason("neither a left nor a right bound"));
+    }
+}
+
+/// Checks an attention with origins.
+fn origins(a: &Attention, problems: &mut Problems) {
+    let (s_q, s_kv) = a.seq();
+    if s_q.max(s_kv) > i64::from(MAX_ORIGIN) {
+        return problems.add(codes::ORIGINS_EXTENT.reason(format!("{s_q} queries and {s_kv} keys")));
+    }
+    if let Some(band) = a.mask.band.filter(|band| band.is_empty_with_origins(a.seq(), a.mask.lengths)) {
+        problems.add(codes::MASK_CONTRADICTION.reason(format!("the band {band:?}, whatever the origins are")));
     }
 }
 
@@ -152,6 +170,7 @@ fn contradiction(a: &Attention, mask_mod: &ScoreExpr, problems: &mut Problems) {
     let Some((corner, left, right)) = mask_mod.diagonal_bounds().filter(|_| recognised) else { return };
     // The smallest and the largest distance of query and key from the diagonal of a corner.
     let (mut low, mut high) = match corner {
+        _ if a.origins.is_some() => (i64::MIN, i64::MAX),
         Corner::TopLeft => (1 - s_kv, s_q - 1),
         Corner::BottomRight => (1 - s_q, s_kv - 1),
     };
@@ -160,7 +179,7 @@ fn contradiction(a: &Attention, mask_mod: &ScoreExpr, problems: &mut Problems) {
         high = left.map_or(high, |l| high.min(shift.saturating_add(l - 1)));
     };
     bound(left, right, 0);
-    if let Some(band) = a.mask.band.filter(|b| b.left.is_none_or(|l| l >= 1)) {
+    if let Some(band) = a.mask.band.filter(|b| a.origins.is_some() || b.left.is_none_or(|l| l >= 1)) {
         let shift = match (band.corner, corner) {
             (x, y) if x == y => Some(0),
             _ if a.mask.lengths == Lengths::PerSequence => None,

@@ -32,6 +32,7 @@ impl Fingerprint {
             mask,
             score_mod,
             score_mod_bprop,
+            origins: _,
             sink: _,
             dropout,
             block_mask: _,

@@ -10,6 +10,7 @@ mod lowering;
 mod mutation;
 mod named;
 mod offsets;
+mod origins;
 mod process;
 mod quirks;
 mod reading;

@@ -1,6 +1,7 @@
 //! The values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
 use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
+use qkvault_graph::{DType, Role};
 use rayon::prelude::*;
 
 use super::{InterpretError, Machine};
@@ -134,7 +135,7 @@ impl Machine<'_> {
         let mut dims = Grid::dims_of(id, tensor)?;
         match tensor.kind {
             TensorKind::Constant(constant) => {
-                let value = Buffer::new(constant.dtype(), constant.bytes().to_vec())?.get(0);
+                let value = Buffer::new(constant.dtype(), constant.bytes(self.origins()?).to_vec())?.get(0);
                 Ok(Grid::new(dims, value))
             }
             TensorKind::Scalar(role) => {
@@ -176,6 +177,15 @@ impl Machine<'_> {
                 Ok(grid)
             }
         }
+    }
+
+    /// The origins of the launch; zero if they are not bound, as for graphs that read none.
+    fn origins(&self) -> Result<[i32; 2], InterpretError> {
+        let side = |role| match self.inputs.get(role) {
+            None => Ok(0),
+            Some(_) => self.inputs.typed(role, DType::I32).map(|buffer| buffer.get(0) as i32),
+        };
+        Ok([side(Role::QueryOrigin)?, side(Role::KeyOrigin)?])
     }
 
     /// The first element of each sequence of a varlen operand.

@@ -4,7 +4,9 @@ mod lengths;
 mod microscale;
 
 use qkvault_base::random::Rng;
-use qkvault_graph::{Attention, DType, DropoutSource, Operand, Pass, Role, Scaled, Storage, Valid, operands, validate};
+use qkvault_graph::{
+    Attention, Band, DType, DropoutSource, Operand, Origins, Pass, Role, Scaled, Storage, Valid, operands, validate,
+};
 
 use self::lengths::Drawn;
 use crate::view::SeqLens;
@@ -179,6 +181,7 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
         Role::Scale => one(f64::from(a.default_scale())),
         Role::Scalar(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
         Role::Scalar(_) => one(rng.within(1, (a.k.dims[2] as usize / 2).max(1)) as f64),
+        Role::QueryOrigin | Role::KeyOrigin => one(origin(a, operand.role, rng)),
         Role::SeqLenQ => lens(&drawn.q),
         Role::SeqLenKv => lens(&drawn.kv),
         Role::PageTableK => return Ok(lengths::page_table(&a.k, drawn, rng)),
@@ -198,6 +201,22 @@ fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Resul
         Role::ScaleOf(which) => one(scale_of(which)),
         _ => return Ok(None),
     }))
+}
+
+/// An origin: of the queries up to twice as many as there are keys, of the keys up to half of them. With the promise
+/// that every query sees a key, the one with which the diagonal ends where the keys do, and with which a window does
+/// not begin behind them.
+fn origin(a: &Attention, role: Role, rng: &mut Rng) -> f64 {
+    let (s_q, s_kv) = a.seq();
+    if a.origins != Some(Origins::EveryQuerySeesAKey) {
+        return rng.within(0, if role == Role::QueryOrigin { 2 * s_kv as usize } else { s_kv as usize / 2 }) as f64;
+    }
+    // The distance `query_origin - key_origin` is within what the two bounds allow.
+    let Some(Band { corner: _, left, right }) = a.mask.band else { return 0.0 };
+    let least = right.map_or(i64::MIN, |right| -right).max(-16);
+    let most = left.map_or(i64::MAX, |left| left - (s_q - s_kv + 1)).min(least.max(0) + 2 * s_kv);
+    let distance = if least > most { least } else { (least + most) / 2 };
+    (if role == Role::QueryOrigin { distance.max(0) } else { (-distance).max(0) }) as f64
 }
 
 /// Scales with which normal numbers and the results of their attention use the range of e4m3 without leaving it.

@@ -34,6 +34,8 @@ pub(crate) struct RowAt {
     pub(crate) query: usize,
     /// Lengths of the queries and keys of this sequence.
     pub(crate) lens: [usize; 2],
+    /// Positions of the first query and the first key.
+    pub(crate) origins: [usize; 2],
 }
 
 /// The values (or gradients) of every node over one run of keys.
@@ -119,8 +121,10 @@ impl<'a> Bound<'a> {
             Node::Upstream => unreachable!("a score expression has no upstream"),
             Node::Index(Axis::Batch) => out.fill(at.batch as f64),
             Node::Index(Axis::Head) => out.fill(at.head as f64),
-            Node::Index(Axis::Query) => out.fill(at.query as f64),
-            Node::Index(Axis::Key) => out.iter_mut().zip(first..).for_each(|(y, key)| *y = key as f64),
+            Node::Index(Axis::Query) => out.fill((at.query + at.origins[0]) as f64),
+            Node::Index(Axis::Key) => {
+                out.iter_mut().zip(first + at.origins[1]..).for_each(|(y, key)| *y = key as f64);
+            }
             Node::Length(Side::Query) => out.fill(at.lens[0] as f64),
             Node::Length(Side::Key) => out.fill(at.lens[1] as f64),
             Node::Float(value) => out.fill(f64::from(value.value())),

@@ -66,7 +66,7 @@ fn near(x: f64, y: f64, tolerance: f64) -> bool {
     x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= tolerance * x.abs().max(1.0)
 }
 
-const AT: RowAt = RowAt { batch: 1, head: 2, query: 3, lens: [4, 7] };
+const AT: RowAt = RowAt { batch: 1, head: 2, query: 3, lens: [4, 7], origins: [0, 0] };
 
 fn scores() -> Vec<f64> {
     (0..7).map(|key| f64::from(key) * 0.37 - 1.25).collect()

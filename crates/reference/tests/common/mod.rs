@@ -33,6 +33,11 @@ pub(crate) fn lens(a: &Attention, inputs: &Inputs, b: usize) -> [usize; 2] {
     [of(Role::SeqLenQ, a.q.dims[2]), of(Role::SeqLenKv, a.k.dims[2])]
 }
 
+/// Positions of the first query and the first key.
+fn origins(inputs: &Inputs) -> [i64; 2] {
+    [Role::QueryOrigin, Role::KeyOrigin].map(|role| inputs.get(role).map_or(0, |buffer| buffer.int(0)))
+}
+
 /// The value of an expression at one place; its scalars and tensors are numbered from (`scalar`, `tensor`).
 fn point(
     e: &ScoreExpr,
@@ -60,9 +65,10 @@ fn point(
             if spec.dtype.is_float() { Value::Float(x) } else { Value::Int(x as i32) }
         })
         .collect();
+    let [query, key] = origins(inputs);
     let context = PointContext {
         score,
-        at: at.map(|i| i as i32),
+        at: [at[0] as i32, at[1] as i32, at[2] as i32 + query as i32, at[3] as i32 + key as i32],
         lengths: lens.map(|n| n as i32),
         scalars: &scalars,
         tensors: &tensors,
@@ -86,7 +92,8 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
     for (j, score) in scores.iter_mut().enumerate() {
         if let Some(band) = a.mask.band {
             let delta = if band.corner == Corner::BottomRight { kv_len as i64 - q_len as i64 } else { 0 };
-            let (row, col) = (i as i64 + delta, j as i64);
+            let [query, key] = origins(inputs);
+            let (row, col) = (i as i64 + query + delta, j as i64 + key);
             if band.right.is_some_and(|r| col > row + r) || band.left.is_some_and(|l| col <= row - l) {
                 continue;
             }

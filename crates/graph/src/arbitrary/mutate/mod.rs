@@ -5,7 +5,7 @@ mod operands;
 
 use crate::expr::{ScoreExpr, key, query, score};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Outputs,
+    Attention, BackwardOptions, Band, Corner, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Origins, Outputs,
     PaddedRows, Pass, Tensor,
 };
 
@@ -43,6 +43,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
         mask,
         score_mod,
         score_mod_bprop,
+        origins,
         sink,
         dropout,
         block_mask,
@@ -65,6 +66,11 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
         list.change("score_mod_bprop", Effect::Changes, |a| {
             a.score_mod_bprop = Some(crate::ScoreModBprop::trusted(other))
         });
+    }
+    for other in [None, Some(Origins::Any), Some(Origins::EveryQuerySeesAKey)] {
+        if other != *origins {
+            list.change("origins", Effect::Depends, |a| a.origins = other);
+        }
     }
     list.change("sink", Effect::Changes, |a| a.sink = !sink);
     list.dropout(*dropout);

@@ -57,6 +57,14 @@ entries![
         fix: "use only `query - key`, or keep the document mask",
         ..Entry::description()
     },
+    DOCUMENTS_ORIGINS = Entry {
+        code: "documents.origins",
+        cause: "Positions begin at numbers of the launch, and a varlen document counts positions from its own beginning.",
+        field: "origins",
+        needed: "an attention without origins",
+        fix: "keep the document mask, or describe the documents of the chunk as varlen sequences",
+        ..Entry::description()
+    },
     DOCUMENTS_BATCH = Entry {
         code: "documents.batch",
         cause: "An expression reads the index of the row, which varlen documents do not have.",

@@ -20,6 +20,14 @@ entries![
         fix: "use None for no bound",
         ..Entry::description()
     },
+    ORIGINS_EXTENT = Entry {
+        code: "origins.extent",
+        cause: "Positions would not be exact as f32, in which masks compare them.",
+        field: "origins",
+        needed: "at most 8388608 queries and as many keys in one attention with origins",
+        fix: "describe a shorter chunk: its origins say where it begins",
+        ..Entry::description()
+    },
     BAND_EMPTY = Entry {
         code: "band.empty",
         cause: "The band has no bound.",

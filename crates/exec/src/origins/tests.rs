@@ -1,0 +1,93 @@
+//! Origins of a plan as the planner would write its facts: what is refused, and the numbers that follow.
+
+use qkvault_graph::op::Fixed;
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, CompileOptions, Corner, CudnnVersion, DType, Origins, Valid, lower,
+};
+
+use super::*;
+use crate::bindings::RawBindings;
+use crate::check::check_bindings;
+use crate::common::{forward, h200};
+use crate::driver::MemoryKind;
+
+/// A backward of 256 queries over 1024 keys, with a window of 300.
+fn attention(origins: Origins) -> Valid {
+    let band = Band { corner: Corner::TopLeft, left: Some(300), right: Some(0) };
+    let a = Attention::bshd(1, (2, 2), (256, 1024), 64, DType::BF16).with_stats().with_band(band).with_origins(origins);
+    a.backward(BackwardOptions::default()).validate().expect("valid")
+}
+
+fn facts(origins: Origins) -> PlanFacts {
+    let target = h200(CudnnVersion::v9(27, 0));
+    let attention = attention(origins);
+    let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
+    PlanFacts { bindings: graph.bindings(None), fixed: graph.fixed_numbers(), ..forward(&target) }
+}
+
+fn table(facts: &PlanFacts) -> OriginTable {
+    let scalars: Vec<Binding> = facts.bindings.iter().copied().filter(|b| b.scalar).collect();
+    OriginTable::new(facts, &scalars).expect("it has origins")
+}
+
+fn told(facts: &PlanFacts, origins: [i32; 2]) -> Vec<BindError> {
+    let mut found = Vec::new();
+    errors(facts, &[(Role::QueryOrigin, origins[0].into()), (Role::KeyOrigin, origins[1].into())], &mut found);
+    found
+}
+
+#[test]
+fn the_quick_check_of_origins_accepts_exactly_what_the_other_has_no_errors_for() {
+    for kind in [Origins::Any, Origins::EveryQuerySeesAKey] {
+        let (facts, mut right) = (facts(kind), 0);
+        let table = table(&facts);
+        let some = [0, 1, 299, 300, 1067, 1068, MAX_ORIGIN, MAX_ORIGIN + 1, -1, i32::MIN, i32::MAX];
+        for (query, key) in some.iter().flat_map(|q| some.iter().map(|k| (*q, *k))) {
+            let told = told(&facts, [query, key]);
+            assert_eq!(table.accepts([query, key]), told.is_empty(), "{query} {key}: {told:?}");
+            right += usize::from(told.is_empty());
+        }
+        assert!((10..60).contains(&right), "{right}");
+    }
+}
+
+#[test]
+fn a_promise_that_a_launch_breaks_is_told_with_the_origins() {
+    let (any, promised) = (facts(Origins::Any), facts(Origins::EveryQuerySeesAKey));
+    for (origins, kept) in [([0, 0], true), ([4, 5], false), ([1067, 0], true), ([1068, 0], false)] {
+        assert_eq!(told(&any, origins), []);
+        let expected = if kept { vec![] } else { vec![BindError::NoKey { query: origins[0], key: origins[1] }] };
+        assert_eq!(told(&promised, origins), expected);
+    }
+    let text = BindError::NoKey { query: 4, key: 5 }.to_string();
+    assert!(text.contains("query_origin 4") && text.contains("Origins::Any"), "{text}");
+}
+
+#[test]
+fn bounds_move_by_the_distance_of_the_origins() {
+    let facts = facts(Origins::Any);
+    let table = table(&facts);
+    let at = |origins| {
+        let of = |at: usize| facts.fixed[at].value.dtype();
+        let number = |(at, bytes): (usize, [u8; 4])| match of(at) {
+            DType::F32 => f64::from(f32::from_ne_bytes(bytes)),
+            _ => f64::from(i32::from_ne_bytes(bytes)),
+        };
+        table.numbers(origins).map(number).collect::<Vec<_>>()
+    };
+    // The right bound, and the left one, which falls.
+    assert_eq!(at([0, 0]), [0.0, 300.0]);
+    assert_eq!(at([4096, 0]), [4096.0, 300.0 - 4096.0]);
+    assert_eq!(at([4096, 5000]), [-904.0, 1204.0]);
+    let fixed = |at: &usize| matches!(facts.fixed[*at], Fixed { value: Constant::OfOrigins(_), .. });
+    assert!(table.numbers([0, 0]).all(|(at, _)| fixed(&at)));
+}
+
+#[test]
+fn a_missing_origin_is_a_missing_operand() {
+    let facts = facts(Origins::Any);
+    let bindings = RawBindings::new().scalar(Role::QueryOrigin, 5).scalar(Role::Scale, 1.0_f32);
+    let errors = check_bindings(&facts, &bindings, 0, &|_| MemoryKind::Unknown).expect_err("much is missing");
+    let missing = |role: Role| errors.iter().any(|e| matches!(e, BindError::Missing { role: of, .. } if *of == role));
+    assert!(missing(Role::KeyOrigin) && !missing(Role::QueryOrigin));
+}
