@@ -27,6 +27,7 @@ impl Writer<'_> {
             ("QUERIES", queries),
             ("KEYS", keys),
             ("LENGTHS", lengths),
+            ("ORIGINS", flag(a.origins.is_some())),
             ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
             ("PAGED", flag(a.k.is_paged())),
             ("PAGE", self.page()),
@@ -74,6 +75,7 @@ impl Writer<'_> {
     /// key is seen.
     pub(crate) fn functions(&self) -> String {
         let a = self.attention;
+        let origins = a.origins.is_some();
         let mut text = String::from(
             "\n// A score's place: the sequence, the query head, the query, the key, and the lengths of the sequence.\n\
              struct Point { int batch, head, query, key, queries, keys; };\n\n",
@@ -85,7 +87,7 @@ impl Writer<'_> {
         match &a.score_mod {
             None => text.push_str("  return product * (p.scale * LOG2E);\n"),
             Some(e) => {
-                let (body, root) = statements(e.program(), 0, 0, "s");
+                let (body, root) = statements(e.program(), 0, 0, "s", origins);
                 let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root} * LOG2E;\n");
             }
         }
@@ -93,7 +95,7 @@ impl Writer<'_> {
         match &a.mask.mask_mod {
             None => text.push_str("  return true;\n"),
             Some(e) => {
-                let (body, root) = statements(e.program(), scalars, tensors, "m");
+                let (body, root) = statements(e.program(), scalars, tensors, "m", origins);
                 let _ = writeln!(text, "{body}  return {root};");
             }
         }
@@ -101,3 +103,6 @@ impl Writer<'_> {
         text
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,14 @@ pub(crate) const FUNCTIONS: &str = include_str!("cuda/functions.cu");
 
 /// Statements that compute an expression at a point, and the name of its value. `scalar` and `tensor` are the numbers
 /// of the program's first scalar and tensor among those of the attention, and `prefix` begins every name.
-pub(crate) fn statements(program: &Program, scalar: usize, tensor: usize, prefix: &str) -> (String, String) {
+/// With `origins`, queries and keys count from those of the launch; tensors do not.
+pub(crate) fn statements(
+    program: &Program,
+    scalar: usize,
+    tensor: usize,
+    prefix: &str,
+    origins: bool,
+) -> (String, String) {
     let mut text = String::new();
     let name = |id: NodeId| format!("{prefix}{}", id.0);
     for (at, &node) in program.nodes().iter().enumerate() {
@@ -24,6 +31,9 @@ pub(crate) fn statements(program: &Program, scalar: usize, tensor: usize, prefix
         let value = match node {
             Node::Scalar(id) => format!("p.scalar{}", scalar + id.at()),
             Node::Tensor(id) => element(&program.tensors()[id.at()], tensor + id.at()),
+            Node::Index(axis @ (Axis::Query | Axis::Key)) if origins => {
+                format!("point.{0} + p.{0}_origin", axis.name())
+            }
             node => value(program, node, &name),
         };
         let _ = writeln!(text, "  const {ty} {} = {value};", name(id));

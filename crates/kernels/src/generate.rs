@@ -185,6 +185,10 @@ impl Writer<'_> {
         p.pointer("float", "sums", Value::Scratch(0));
         p.pointer("float", "ends", Value::Scratch(sums));
         p.number("float", "scale", Value::Number(Role::Scale));
+        if a.origins.is_some() {
+            p.number("int", "query_origin", Value::Number(Role::QueryOrigin));
+            p.number("int", "key_origin", Value::Number(Role::KeyOrigin));
+        }
         for (n, scalar) in a.scalars().enumerate() {
             let ty = if scalar.dtype == DType::I32 { "int" } else { "float" };
             p.number(ty, &format!("scalar{n}"), Value::Number(scalar.role));
@@ -208,6 +212,14 @@ impl Writer<'_> {
             swizzle: 128,
         }
     }
+}
+
+/// The numbers and the parameters of an attention's source, and the keys of a tile.
+#[cfg(test)]
+pub(crate) fn written_for(attention: &Valid) -> (String, i64) {
+    let shape = Shape::of(attention);
+    let writer = Writer { attention, shape, tiling: Tiling::of(shape.sizes) };
+    (writer.defines() + &writer.params(0).text(), writer.tiling.tile.into())
 }
 
 /// The greatest common divisor.

@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         const int row = item.rows_from + warp_row * 16 + half * 8 + (lane >> 2), query = row / GROUP;
         Point point{item.batch, item.head * GROUP + row % GROUP, query, 0, item.queries, item.keys};
         int from, to;
-        seen(query, item.queries, item.keys, from, to);
+        seen(p, query, item.queries, item.keys, from, to);
         const bool edge = key_from + WARP_KEYS > to || key_from < from;
         float most = top[half];
 #pragma unroll

@@ -21,9 +21,14 @@ __device__ __forceinline__ int keys_of(const Params&, int) { return KEYS; }
 // Rows of a sequence that are written: padding too, if it becomes zeros.
 __device__ __forceinline__ int rows_of(int queries) { return (ZERO_PADDING ? QUERIES : queries) * GROUP; }
 
-// The keys that a query sees, by its band: from `from` to before `to`.
-__device__ __forceinline__ void seen(int query, int queries, int keys, int& from, int& to) {
-  const int diagonal = query + (BOTTOM_RIGHT ? keys - queries : 0);
+// The keys that a query sees, by its band: from `from` to before `to`. Both may lie outside the sequence.
+__device__ __forceinline__ void seen(const Params& p, int query, int queries, int keys, int& from, int& to) {
+#if ORIGINS
+  const int ahead = p.query_origin - p.key_origin;
+#else
+  const int ahead = 0;
+#endif
+  const int diagonal = query + ahead + (BOTTOM_RIGHT ? keys - queries : 0);
   from = 0;
   to = keys;
   (void)diagonal;
@@ -36,11 +41,11 @@ __device__ __forceinline__ void seen(int query, int queries, int keys, int& from
   if (ZERO_PADDING && query >= queries) to = 0;
 }
 
-__device__ __forceinline__ void set_tiles(Item& item) {
+__device__ __forceinline__ void set_tiles(const Params& p, Item& item) {
   const int last = min(rows_of(item.queries), item.rows_from + ROWS) - 1;
   int from, to, unused;
-  seen(item.rows_from / GROUP, item.queries, item.keys, from, unused);
-  seen(min(last / GROUP, max(item.queries - 1, 0)), item.queries, item.keys, unused, to);
+  seen(p, item.rows_from / GROUP, item.queries, item.keys, from, unused);
+  seen(p, min(last / GROUP, max(item.queries - 1, 0)), item.queries, item.keys, unused, to);
   item.first = from / TILE;
   item.end = to;
   item.tiles = max(1, (to + TILE - 1) / TILE - item.first);
@@ -53,7 +58,7 @@ __device__ __forceinline__ Item item_at(const Params& p, int batch, int head, in
   item.rows_from = rows_from;
   item.queries = queries_of(p, batch);
   item.keys = keys_of(p, batch);
-  set_tiles(item);
+  set_tiles(p, item);
   return item;
 }
 
@@ -63,7 +68,7 @@ __device__ __forceinline__ int tiles_of(const Params& p, int batch) {
   const int rows = rows_of(item.queries);
   int tiles = 0;
   for (; item.rows_from < rows; item.rows_from += ROWS) {
-    set_tiles(item);
+    set_tiles(p, item);
     tiles += item.tiles;
   }
   return tiles * KEY_HEADS;
@@ -115,7 +120,7 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
     while (at >= item.tiles) {
       at -= item.tiles;
       item.rows_from += ROWS;
-      set_tiles(item);
+      set_tiles(p, item);
     }
     memory[0] = batch;
     memory[1] = head;

@@ -25,7 +25,7 @@ fn whole(seed: usize) -> i32 {
 }
 
 /// A program in a namespace of its own, with its tensors and a function that prints its value at a point.
-fn namespace(at: usize, program: &Program) -> String {
+fn namespace(at: usize, program: &Program, [query, key]: [i32; 2]) -> String {
     let (mut fields, mut arrays, mut set) = (String::new(), String::new(), String::new());
     for (n, spec) in program.tensors().iter().enumerate() {
         let elements = spec.dims.iter().product::<i64>() as usize;
@@ -50,7 +50,12 @@ fn namespace(at: usize, program: &Program) -> String {
         let _ = writeln!(fields, "  {ty} scalar{n};");
         let _ = write!(set, "p.scalar{n} = {value}; ");
     }
-    let (body, root) = statements(program, 0, 0, "n");
+    let origins = [query, key] != [0, 0];
+    if origins {
+        fields.push_str("  int query_origin, key_origin;\n");
+        let _ = write!(set, "p.query_origin = {query}; p.key_origin = {key}; ");
+    }
+    let (body, root) = statements(program, 0, 0, "n", origins);
     format!(
         "namespace program{at} {{\nstruct Params {{\n{fields}  int unused;\n}};\n{arrays}\
          static double value(const Point& point, float score) {{\n  Params p; p.unused = 0; {set}\n{body}  return (double){root};\n}}\n}}\n"
@@ -58,7 +63,7 @@ fn namespace(at: usize, program: &Program) -> String {
 }
 
 /// The value in float64.
-fn expected(program: &Program, at: [i32; 4], lengths: [i32; 2], score: f64) -> f64 {
+fn expected(program: &Program, mut at: [i32; 4], [query, key]: [i32; 2], lengths: [i32; 2], score: f64) -> f64 {
     let tensors: Vec<Value> = (program.tensors().iter().enumerate())
         .map(|(n, spec)| {
             let i = spec.dims.iter().zip(at).fold(0, |i, (&dim, at)| i * dim + if dim > 1 { i64::from(at) } else { 0 });
@@ -74,12 +79,18 @@ fn expected(program: &Program, at: [i32; 4], lengths: [i32; 2], score: f64) -> f
             ScalarTy::Int => Value::Int(whole(n + 5)),
         })
         .collect();
+    (at[2], at[3]) = (at[2] + query, at[3] + key);
     let context = PointContext { score, upstream: 0.0, at, lengths, scalars: &scalars, tensors: &tensors };
     match program.eval(&context).expect("everything is given") {
         Value::Float(x) => x,
         Value::Int(n) => n.into(),
         Value::Bool(truth) => f64::from(u8::from(truth)),
     }
+}
+
+/// The origins of a program: every other one has some.
+fn origins(program: usize) -> [i32; 2] {
+    if program % 2 == 1 { [37, 5] } else { [0, 0] }
 }
 
 /// Runs all programs at the same points: for each program, the values found and expected.
@@ -91,7 +102,7 @@ fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
         })
         .collect();
     let mut text = format!("{}{FUNCTIONS}", include_str!("host.cc"));
-    programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program)));
+    programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program, origins(at))));
     text.push_str("int main() {\n");
     for at in 0..programs.len() {
         for ([b, h, q, k], [queries, keys], score) in &places {
@@ -111,9 +122,10 @@ fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
     let mut found = printed.lines().map(|line| line.parse::<f64>().expect("a number"));
     programs
         .iter()
-        .map(|program| {
+        .enumerate()
+        .map(|(n, program)| {
             let one = |(at, lengths, score): &([i32; 4], [i32; 2], f32)| {
-                (found.next().expect("a line each"), expected(program, *at, *lengths, (*score).into()))
+                (found.next().expect("a line each"), expected(program, *at, origins(n), *lengths, (*score).into()))
             };
             places.iter().map(one).collect()
         })
