@@ -38,6 +38,7 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
                 let (role, size) = match &patch.value {
                     Value::Address(role) => (Some(*role), 8),
                     Value::Number(role) => (Some(*role), bound.iter().find(|b| b.role == *role)?.dtype.size()),
+                    Value::Product(role, _) => (Some(*role), 4),
                     Value::Map(map) => (Some(map.role), TENSOR_MAP_BYTES),
                     Value::Scratch(_) => (None, 8),
                 };

@@ -62,6 +62,9 @@ fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
             Value::Address(role) => tensor(role).map(|_| 8),
             Value::Scratch(at) => (*at <= recipe.scratch).then_some(8),
             Value::Number(role) => operands.iter().find(|b| b.role == *role && b.scalar).map(|b| b.dtype.size()),
+            Value::Product(role, _) => {
+                operands.iter().any(|b| b.role == *role && b.scalar && b.dtype == DType::F32).then_some(4)
+            }
             Value::Map(map) => tensor(&map.role).and_then(|operand| {
                 let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
                 let last: u128 = map.dims.iter().zip(steps).map(|(n, step)| (u128::from(*n) - 1) * step).sum();

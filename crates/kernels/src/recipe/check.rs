@@ -162,6 +162,15 @@ impl Recipe {
                 Value::Number(role) => {
                     find(*role, true).map(|b| b.dtype.size()).ok_or_else(|| missing(*role, "number"))?
                 }
+                Value::Product(role, by) => {
+                    let number = find(*role, true).ok_or_else(|| missing(*role, "number"))?;
+                    let by = f32::from_bits(*by);
+                    if number.dtype != DType::F32 || !by.is_finite() {
+                        let given = format!("{} in {} times {by}", role.name(), number.dtype);
+                        return Err(wrong(of("the product"), given, "it is a number in f32 times a finite one"));
+                    }
+                    number.dtype.size()
+                }
                 Value::Scratch(at) => {
                     within(&of("the offset in the scratch memory"), *at, self.scratch)?;
                     8

@@ -120,6 +120,16 @@ pub enum Value {
     Number(Role),
     /// A tensor map over an operand: [`TENSOR_MAP_BYTES`] bytes, at a multiple of 64.
     Map(TensorMap),
+    /// A number on the host in f32 times a constant, whose bits these are: 4 bytes.
+    Product(Role, u32),
+}
+
+impl Value {
+    /// A number on the host times a constant.
+    #[must_use]
+    pub fn product(number: Role, by: f32) -> Value {
+        Value::Product(number, by.to_bits())
+    }
 }
 
 /// A tensor map over an operand, as `cuTensorMapEncodeTiled` takes it: the fastest dim first.

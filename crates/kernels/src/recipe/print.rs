@@ -48,6 +48,7 @@ impl fmt::Display for Value {
             Value::Address(role) => write!(f, "address of {role}"),
             Value::Scratch(at) => write!(f, "address of scratch + {at}"),
             Value::Number(role) => write!(f, "number {role}"),
+            Value::Product(role, by) => write!(f, "number {role} times {}", f32::from_bits(*by)),
             Value::Map(map) => write!(f, "tensor map {map}"),
         }
     }

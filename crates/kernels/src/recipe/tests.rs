@@ -188,6 +188,22 @@ fn a_tensor_map_needs_an_operand_at_multiples_of_16() {
     assert!(error.contains("multiples of 8 bytes, and it needs an operand at multiples of 16"), "{error}");
 }
 
+#[test]
+fn a_product_is_of_a_number_in_f32_and_a_finite_one() {
+    let product = |role, by| refused(|r| patch(r, 3).value = Value::product(role, by));
+    assert_eq!(product(Role::Scale, 1.5), "accepted");
+    assert!(product(Role::Q, 1.5).contains("is q, and the plan binds no such number"));
+    assert!(product(Role::Scale, f32::NAN).contains("is scale in f32 times NaN, and it is a number in f32"));
+    let mut operands = operands();
+    operands[3].dtype = DType::I32;
+    let mut recipe = sample();
+    patch(&mut recipe, 3).value = Value::product(Role::Scale, 2.0);
+    let error = recipe.clone().check(&operands, 1000).expect_err("an integer").to_string();
+    assert!(error.contains("is scale in i32 times 2"), "{error}");
+    assert!(recipe.to_string().contains("144: number Scale times 2"), "{recipe}");
+    assert_eq!(codec::decode::<Recipe>(&codec::encode(&recipe)).expect("reads"), recipe);
+}
+
 /// Plans on disks have these bytes. Other bytes need another [`RECIPE_FORMAT`].
 #[test]
 fn the_bytes_of_a_recipe_do_not_change() {

@@ -44,6 +44,8 @@ enum Written {
     Scratch(u64),
     /// A scalar, of so many bytes.
     Number(usize, usize),
+    /// A scalar in f32 times a constant.
+    Product(usize, f32),
     /// The tensor map of a tensor.
     Map(Box<Map>),
 }
@@ -105,6 +107,11 @@ impl Filled {
                 Written::Address(tensor) => (tensors[*tensor].address, 8),
                 Written::Scratch(offset) => (scratch + offset, 8),
                 Written::Number(scalar, size) => (number(*scalar), *size),
+                Written::Product(scalar, by) => {
+                    // The four bytes of the scalar, which a check found to be f32.
+                    let number = f32::from_bits(number(*scalar) as u32);
+                    (u64::from((number * by).to_bits()), 4)
+                }
                 Written::Map(map) => {
                     encode(map, tensors[map.tensor].address, place)?;
                     continue;
@@ -129,6 +136,10 @@ impl Written {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
                 let size = table.scalars()[at].dtype.size();
                 (Written::Number(at, size), size)
+            }
+            Value::Product(role, by) => {
+                let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
+                (Written::Product(at, f32::from_bits(*by)), 4)
             }
             Value::Map(map) => (Written::Map(Box::new(Map::of(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES),
         })

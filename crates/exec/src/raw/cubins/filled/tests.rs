@@ -46,6 +46,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
                 (128, Value::Address(Role::O)),
                 (136, Value::Scratch(512)),
                 (144, Value::Number(Role::Scale)),
+                (148, Value::product(Role::Scale, 3.0)),
                 (152, Value::Number(Role::DropoutSeed)),
             ],
         ),
@@ -72,7 +73,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let eight = |at: usize| u64::from_ne_bytes(second[at..at + 8].try_into().expect("eight"));
     assert_eq!(second[..128], [0x22; 128]);
     assert_eq!((eight(128), eight(136), eight(152).cast_signed()), (0x3000, 0x10_0200, -9));
-    assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &[0xaa; 4][..]));
+    assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &0.375_f32.to_ne_bytes()[..]));
 }
 
 #[test]
