@@ -1,8 +1,40 @@
-//! FlashAttention-4 as an engine: its kernels for dense attention, forward and backward, on Hopper.
+//! FlashAttention-4 as an engine: its kernels for dense attention on Hopper, forward and backward.
+//!
+//! * [`takes`] says which attentions the kernels take, and why not.
+//! * [`Program::of`] says which kernels a launch runs, with which arguments, without compiling anything.
+//! * [`Installed`] is the fetched toolchain: it compiles kernels in a child process of Python, on any machine.
+//! * [`Program::plan`] makes a launch [`Recipe`](qkvault_kernels::recipe::Recipe) of both.
+//!
+//! The host's side of a launch is written here, for each kernel. What the toolchain has for it, a program and a library
+//! of its own, is not used: what a launch needs of the compiler is what it prints, the types of parameters and the
+//! boxes of tensor maps, and every parameter is compared with what the machine code tells.
 #![forbid(unsafe_code)]
 
+mod args;
+mod backward;
+mod compiler;
+mod cubin;
+mod divisor;
+mod forward;
+mod plan;
+mod program;
 mod python;
+mod request;
+mod schedule;
+mod takes;
+mod tiles;
 mod toolchain;
+mod types;
 
+pub use args::{Boxes, Mismatch};
+pub use compiler::{CompileError, Compiled};
+pub use cubin::{BadCubin, Kernel as Cubin};
+pub use plan::{Plan, PlanError};
+pub use program::Program;
 pub use python::{NoPython, PYTHON_VARIABLE, Python};
-pub use toolchain::{PYTHONS, TOOLCHAIN, Toolchain, folder};
+pub use request::{Kernel, Request};
+pub use takes::{HEAD_DIM, SM, takes};
+pub use toolchain::{DRIVER, Installed, NotInstalled, PYTHONS, TOOLCHAIN, Toolchain, folder};
+pub use types::{Leaf, LeafKind, Type, UnknownType};
+
+pub use qkvault_graph as graph;

@@ -1,5 +1,12 @@
 //! The pinned packages that compile the kernels, and where a fetch puts them.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use qkvault_base::{CacheDir, MANIFEST};
+
+use crate::python::{NoPython, PYTHON_VARIABLE, Python};
+
 /// Versions of the packages that decide what is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Toolchain {
@@ -14,6 +21,10 @@ pub struct Toolchain {
 /// The one toolchain whose kernels are launched: the host's side of a launch is written for it.
 pub const TOOLCHAIN: Toolchain = Toolchain { flash_attn: "4.0.0b36", cutlass_dsl: "4.8.1", quack: "0.6.5" };
 
+/// The oldest CUDA version of a driver that loads what the toolchain compiles, as major * 1000 + minor * 10: its cubins
+/// have the ABI of CUDA 13.
+pub const DRIVER: u32 = 13_000;
+
 /// Versions of Python that the packages are for.
 pub const PYTHONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
 
@@ -21,4 +32,108 @@ pub const PYTHONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
 #[must_use]
 pub fn folder(name: &str, version: &str, python: &str) -> String {
     format!("{name}-{version}-cp{}", python.replace('.', ""))
+}
+
+/// The fetched toolchain and the Python that runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The Python.
+    pub python: Python,
+    /// The folder of the packages.
+    pub site: PathBuf,
+}
+
+/// The toolchain cannot be used here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotInstalled {
+    /// There is no Python that it is for.
+    #[error(transparent)]
+    Python(#[from] NoPython),
+    /// It is not fetched.
+    #[error(
+        "FlashAttention-4 {} is not fetched for Python {python} ({} is not complete); run `cargo xtask fetch --engine fa4 \
+         --accept-nvidia-license`{}",
+        TOOLCHAIN.flash_attn,
+        site.display(),
+        others(found)
+    )]
+    Fetch {
+        /// The version of the first Python that it could run on.
+        python: String,
+        /// The folder where it would be.
+        site: PathBuf,
+        /// Other versions that are fetched.
+        found: Vec<String>,
+    },
+}
+
+fn others(found: &[String]) -> String {
+    if found.is_empty() { String::new() } else { format!("; fetched are: {}", found.join(", ")) }
+}
+
+impl Installed {
+    /// The fetched toolchain, for the first Python that it is fetched for.
+    ///
+    /// # Errors
+    ///
+    /// [`NotInstalled`] with the command that fetches it.
+    pub fn find() -> Result<Installed, NotInstalled> {
+        Installed::of(&|name| std::env::var_os(name))
+    }
+
+    fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Installed, NotInstalled> {
+        let engines = CacheDir::find(variable).path.join("libraries").join("engines");
+        let site = |python: &str| engines.join(folder("fa4", TOOLCHAIN.flash_attn, python));
+        let wanted = PYTHONS.map(str::to_owned);
+        let exact = variable(PYTHON_VARIABLE);
+        let mut first = None;
+        let whole = |python: &Python| {
+            let site = site(&python.version());
+            first.get_or_insert_with(|| python.version());
+            site.join(MANIFEST).exists().then(|| Installed { python: python.clone(), site })
+        };
+        Python::all(exact, &wanted, whole).map_err(|none| match first {
+            None => none.into(),
+            Some(python) => {
+                let names = std::fs::read_dir(&engines).into_iter().flatten().flatten();
+                let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+                let mut found: Vec<String> = names.filter(|name| name.starts_with("fa4-")).collect();
+                found.sort_unstable();
+                NotInstalled::Fetch { site: site(&python), python, found }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_toolchain_that_is_not_fetched_is_named_with_the_command_and_what_is_fetched() {
+        let root = tempfile::tempdir().expect("is made");
+        let python = root.path().join("python");
+        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        let set = [("QKVAULT_CACHE_DIR", root.path().to_owned()), (PYTHON_VARIABLE, python)];
+        let variable =
+            |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone().into_os_string());
+        let text = Installed::of(&variable).expect_err("nothing is fetched").to_string();
+        for words in
+            ["4.0.0b36 is not fetched for Python 3.12", "cargo xtask fetch --engine fa4 --accept-nvidia-license"]
+        {
+            assert!(text.contains(words), "'{words}' is not in: {text}");
+        }
+        let engines = root.path().join("libraries/engines");
+        for name in ["fa4-4.0.0b35-cp312", "fa4-4.0.0b36-cp312"] {
+            std::fs::create_dir_all(engines.join(name)).expect("is made");
+        }
+        let text = Installed::of(&variable).expect_err("another version, and one that is not complete").to_string();
+        assert!(text.contains("fetched are: fa4-4.0.0b35-cp312, fa4-4.0.0b36-cp312"), "{text}");
+        let site = engines.join("fa4-4.0.0b36-cp312");
+        std::fs::write(site.join(MANIFEST), "").expect("is written");
+        assert_eq!(Installed::of(&variable).expect("complete").site, site);
+    }
 }

@@ -1029,7 +1029,7 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 28] = [
+const ELSEWHERE: [&str; 41] = [
     "fp8.unified",
     "conversion.gpu",
     "kernels.gpu",
@@ -1042,6 +1042,19 @@ const ELSEWHERE: [&str; 28] = [
     "kernels.outputs",
     "kernels.storage",
     "kernels.strides",
+    "fa4.gpu",
+    "fa4.type",
+    "fa4.head-dim",
+    "fa4.heads",
+    "fa4.dropout",
+    "fa4.block-mask",
+    "fa4.expression",
+    "fa4.sink",
+    "fa4.outputs",
+    "fa4.storage",
+    "fa4.band",
+    "fa4.sequence",
+    "fa4.strides",
     "form.fused",
     "form.unified",
     "form.unified-lengths",

@@ -41,6 +41,8 @@ pub enum Need {
     Cxx,
     /// A pkg-config that starts, and a C compiler.
     PkgConfig,
+    /// The fetched toolchain of FlashAttention-4.
+    Fa4,
     /// Idle cores.
     Cores,
     /// Variables that ask for it: it is a chore rather than a test.
@@ -49,7 +51,7 @@ pub enum Need {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 13] = [
+    pub const ALL: [Need; 14] = [
         Need::Gpu,
         Need::TwoGpus,
         Need::Cudnn,
@@ -61,6 +63,7 @@ impl Need {
         Need::Pip,
         Need::Cxx,
         Need::PkgConfig,
+        Need::Fa4,
         Need::Cores,
         Need::Asked,
     ];
@@ -80,6 +83,7 @@ impl Need {
             Need::Pip => "pip",
             Need::Cxx => "cxx",
             Need::PkgConfig => "pkg-config",
+            Need::Fa4 => "fa4",
             Need::Cores => "cores",
             Need::Asked => "asked",
         }
@@ -100,6 +104,7 @@ impl Need {
             Need::Pip => "no pip",
             Need::Cxx => "no C++ compiler",
             Need::PkgConfig => "no pkg-config",
+            Need::Fa4 => "no fetched toolchain of FlashAttention-4",
             Need::Cores => "no idle core",
             Need::Asked => "nobody who asked for them",
         }
@@ -115,6 +120,7 @@ impl Need {
             Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
             Need::S3 => Some("QKVAULT_REQUIRE_S3"),
             Need::Chromium => Some("QKVAULT_REQUIRE_CHROMIUM"),
+            Need::Fa4 => Some("QKVAULT_REQUIRE_FA4"),
             Need::Pip | Need::Cxx | Need::PkgConfig | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
         }
     }

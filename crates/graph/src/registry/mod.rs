@@ -31,10 +31,11 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 22] = [
+const THEMES: [&[&Entry]; 23] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::kernels::ENTRIES,
+    codes::fa4::ENTRIES,
     codes::not_built::ENTRIES,
     codes::scores::ENTRIES,
     codes::paged::ENTRIES,

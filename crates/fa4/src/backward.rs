@@ -1,0 +1,138 @@
+//! The backward's launches: sums over rows, the products, and gradients from their sums in f32.
+
+use qkvault_graph::{Gradients, Pass, Role, Tensor};
+use qkvault_kernels::recipe::Value;
+
+use crate::args::{Arg, Float, LOG2_E};
+use crate::program::{Writer, dtype, row_numbers, tensor, tiles, view};
+use crate::request::{Backward, BackwardTiling, Kernel, Postprocess, Preprocess};
+use crate::schedule::Tiles;
+use crate::tiles::{BACKWARD_GROUPS, GROUP_THREADS};
+
+/// Threads of a block of the kernel before the backward.
+const PREPROCESS_THREADS: i64 = 256;
+
+/// Tiles of queries in a block of a mask's lists, where there are none.
+const Q_SUBTILES: i64 = 2;
+
+impl Writer<'_> {
+    /// Three kernels, and two more if key heads have several query heads.
+    pub(crate) fn backward(&mut self) {
+        let (a, common) = (self.attention, self.common());
+        let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, deterministic, .. }) = a.pass else { return };
+        let (head_dim, head_dim_v) = a.head_dims();
+        let ((s_q, s_kv), (heads, key_heads, _), batch) = (a.seq(), a.heads(), a.batch());
+        let local = self.window.local();
+        let tiling = BackwardTiling::of(head_dim, head_dim_v, common.causal, local, common.lists);
+        let BackwardTiling { tile_m, tile_n, .. } = tiling;
+        let (round, grouped) = (tiling.round(), common.group > 1);
+        let (columns, columns_v) = (up(head_dim, round), up(head_dim_v, round));
+        let (rows_q, rows_k) = (up(s_q, tile_m), up(s_kv, tile_n));
+
+        let gradients = if grouped {
+            let sums = [columns, columns_v].map(|columns| self.zeros(batch, key_heads, rows_k * columns));
+            Some(sums)
+        } else {
+            None
+        };
+        let mut counters = Vec::new();
+        if deterministic {
+            counters.push(self.counters(batch, heads, rows_q / tile_m, 1));
+        }
+        if deterministic && grouped {
+            counters.extend((0..2).map(|_| self.counters(batch, key_heads, rows_k / tile_n, 2)));
+        }
+        let d_q_sums = self.rows(batch, heads, rows_q * columns);
+        let row_sums = self.rows(batch, heads, rows_q);
+        let lse = self.rows(batch, heads, rows_q);
+
+        let blocks = Tiles { blocks: tiles(s_q, tile_m), heads, batch }.single();
+        let mut args = vec![tensor(Role::O, &a.o), tensor(Role::DO, &d_o), row_sums.clone()];
+        args.extend([row_numbers(Role::Stats, &a.row_tensor()), lse.clone(), d_q_sums.clone()]);
+        args.push(Arg::Float(Float::Constant(LOG2_E)));
+        args.extend(blocks.args);
+        let preprocess = Preprocess { common: common.clone(), tile_m, round };
+        self.launch(Kernel::Preprocess(preprocess), args, blocks.grid, PREPROCESS_THREADS);
+
+        let mut views = vec![view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::DO, &d_o)];
+        if !grouped {
+            views.extend([view(Role::DK, &d_k), view(Role::DV, &d_v)]);
+        }
+        let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
+        args.extend(gradients.iter().flatten().cloned());
+        args.extend(views.into_iter().map(Arg::Map));
+        args.extend([lse, row_sums, d_q_sums.clone()]);
+        args.extend([Arg::Off, Arg::Off, Arg::Off, Arg::Off]);
+        args.extend([Arg::Float(Float::Scale(LOG2_E)), Arg::Float(Float::Scale(1.0))]);
+        let blocks = Tiles { blocks: tiles(s_kv, tile_n), heads, batch };
+        let scheduled = if deterministic {
+            let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64 + head_dim * 4;
+            blocks.ordered(s_q.saturating_mul(row))
+        } else {
+            blocks.single()
+        };
+        args.extend(scheduled.args);
+        if grouped {
+            args.push(Arg::Divisor(common.group));
+        }
+        args.extend(counters);
+        args.extend(self.bounds());
+        let threads = tiling.threads();
+        let backward = Backward { common, deterministic, tiling, threads, q_subtiles: Q_SUBTILES };
+        self.launch(Kernel::Backward(backward), args, scheduled.grid, threads);
+
+        let groups = if tiling.dq_one_group { 1 } else { BACKWARD_GROUPS };
+        let of_queries =
+            Sums { tile: tile_m, threads: groups * GROUP_THREADS, atoms: tiling.atoms_dq, swap: tiling.swap_dq, round };
+        self.postprocess(Role::DQ, &d_q, d_q_sums, of_queries, Float::Scale(1.0));
+        if let Some([d_k_sums, d_v_sums]) = gradients {
+            let threads = BACKWARD_GROUPS * GROUP_THREADS;
+            let of_keys = Sums { tile: tile_n, threads, atoms: tiling.atoms_dkv, swap: tiling.swap_dkv, round };
+            self.postprocess(Role::DK, &d_k, d_k_sums, of_keys, Float::Scale(1.0));
+            self.postprocess(Role::DV, &d_v, d_v_sums, of_keys, Float::Constant(1.0));
+        }
+    }
+
+    /// A gradient from its sums, times a number.
+    fn postprocess(&mut self, role: Role, gradient: &Tensor, sums: Arg, of: Sums, by: Float) {
+        let Sums { tile, threads, atoms, swap, round } = of;
+        let [batch, heads, rows, head_dim] = gradient.dims;
+        let blocks = Tiles { blocks: tiles(rows, tile), heads, batch }.single();
+        // This kernel takes its tensors as the front end has them: batch, heads, sequence, head dim.
+        let ([b, h, s, _], at) = (gradient.strides, Value::Address(role));
+        let whole = Arg::Tensor { at, extents: vec![batch, rows, heads, head_dim], strides: vec![b, s, h] };
+        let mut args = vec![outermost_first(sums), whole, Arg::Float(by), Arg::Off];
+        args.extend(blocks.args);
+        let dtype = dtype(gradient.dtype);
+        let kernel =
+            Postprocess { dtype, head_dim, tile_m: tile, threads, atoms, swap, round, packed: false, used: false };
+        self.launch(Kernel::Postprocess(kernel), args, blocks.grid, threads);
+    }
+}
+
+/// How sums of a gradient lie in the scratch memory.
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    tile: i64,
+    threads: i64,
+    atoms: i64,
+    swap: bool,
+    round: i64,
+}
+
+/// The same tensor with its axes from the outermost to the fastest.
+fn outermost_first(arg: Arg) -> Arg {
+    match arg {
+        Arg::Tensor { at, mut extents, mut strides } => {
+            extents.reverse();
+            strides.reverse();
+            Arg::Tensor { at, extents, strides }
+        }
+        other => other,
+    }
+}
+
+/// The next multiple.
+fn up(n: i64, of: i64) -> i64 {
+    tiles(n, of) * of
+}

@@ -1,0 +1,374 @@
+"""Compiles kernels of FlashAttention-4 on a machine with no GPU, no driver and no PyTorch.
+
+Usage: python -I -S compiler.py SITE REQUEST ANSWER
+SITE is the folder of the fetched packages. REQUEST is a file of JSON: a list of kernels, each with its kind and what
+decides its code (`fa4::request` in Rust). ANSWER is written: for each kernel its machine code, and what the compiler
+prints about its launch.
+"""
+
+import base64
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+import types
+import warnings
+
+
+class Name:
+    """Stands for anything that a module without PyTorch has a name for."""
+
+
+class Names(types.ModuleType):
+    """A module with names only. FlashAttention-4 imports PyTorch for its front end, which is not used here."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = type(name, (Name,), {})
+        setattr(self, name, value)
+        return value
+
+
+def without_torch():
+    for name in ("torch", "torch.cuda", "torch.version", "torch._subclasses", "torch._subclasses.fake_tensor"):
+        module = Names(name)
+        module.__path__ = []
+        sys.modules[name] = module
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
+    sys.modules["torch.cuda"].is_available = lambda: False
+    sys.modules["torch.version"].cuda = None
+
+
+def without_front_end(name):
+    """Makes a package importable without running its `__init__`, which imports what needs PyTorch."""
+    spec = importlib.util.find_spec(name.partition(".")[0])
+    base = list(spec.submodule_search_locations)[0]
+    module = types.ModuleType(name)
+    module.__path__ = [os.path.join(base, *name.split(".")[1:])]
+    sys.modules[name] = module
+
+
+class Tensors:
+    """Tensors of unknown extents, as the kernels of one request share them."""
+
+    def __init__(self, kernel):
+        self.dtype = number(kernel["dtype"])
+
+    def of(self, dtype, rank, align=16):
+        width = dtype.width // 8
+        step = max(align // width, 1)
+        shape = tuple(cute.sym_int() for _ in range(rank))
+        stride = tuple(1 if i == rank - 1 else cute.sym_int64(divisibility=step) for i in range(rank))
+        return cute.runtime.make_fake_tensor(dtype, shape, stride=stride, assumed_align=align)
+
+    def half(self, there=True, rank=4):
+        return self.of(self.dtype, rank) if there else None
+
+    def floats(self, rank, there=True, align=4):
+        return self.of(cutlass.Float32, rank, align) if there else None
+
+    def ints(self, rank, there=True):
+        return self.of(cutlass.Int32, rank, 4) if there else None
+
+
+def number(name):
+    return {"f16": cutlass.Float16, "bf16": cutlass.BFloat16, "f32": cutlass.Float32, "i32": cutlass.Int32}[name]
+
+
+def function(source, name):
+    """A function of a request, from source that this project wrote."""
+    if source is None:
+        return None
+    # The DSL reads the source of a function from its file.
+    path = os.path.join(SCRATCH, f"{name}_{len(os.listdir(SCRATCH))}.py")
+    with open(path, "w") as file:
+        file.write(source)
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def aux(kernel, tensors):
+    from flash_attn.cute.utils import AuxData
+
+    buffers = [tensors.of(number(t["dtype"]), t["rank"], 4) for t in kernel["tensors"]]
+    scalars = [number(dtype)(0) for dtype in kernel["scalars"]]
+    return AuxData(buffers or None, tuple(scalars) or None)
+
+
+def lists(kernel, tensors, backward):
+    """Block lists: counts and indices of the blocks that a mask cuts, and of those that it leaves whole."""
+    from flash_attn.cute.block_sparsity import BlockSparseTensors
+
+    if not kernel["lists"]:
+        return None
+    return BlockSparseTensors(tensors.ints(3), tensors.ints(4), tensors.ints(3), tensors.ints(4))
+
+
+def window(kernel, side):
+    return cutlass.Int32(0) if kernel[side] else None
+
+
+def forward(kernel):
+    from flash_attn.cute.flash_fwd_sm90 import FlashAttentionForwardSm90
+
+    t = Tensors(kernel)
+    packed, paged = kernel["packed"], kernel["page"]
+    program = FlashAttentionForwardSm90(
+        t.dtype,
+        kernel["head_dim"],
+        kernel["head_dim_v"],
+        kernel["group"],
+        is_causal=kernel["causal"],
+        is_local=kernel["local"],
+        pack_gqa=kernel["pack_gqa"],
+        tile_m=kernel["tile_m"],
+        tile_n=kernel["tile_n"],
+        num_stages=2,
+        num_threads=384,
+        Q_in_regs=False,
+        intra_wg_overlap=True,
+        mma_pv_is_rs=kernel["p_in_registers"],
+        mask_mod=function(kernel["mask_mod"], "mask_mod"),
+        score_mod=function(kernel["score_mod"], "score_mod"),
+        has_aux_tensors=bool(kernel["tensors"]),
+        q_subtile_factor=1,
+        paged_kv_non_tma=paged is not None and paged != kernel["tile_n"],
+    )
+    rank_q, rank_k = (3 if packed else 4), (3 if packed and paged is None else 4)
+    q, k, v, o = t.half(rank=rank_q), t.half(rank=rank_k), t.half(rank=rank_k), t.half(rank=rank_q)
+    return [
+        program,
+        q,
+        k,
+        v,
+        o,
+        t.floats(rank_q - 1, kernel["stats"]),
+        cutlass.Float32(1.0),
+        t.ints(1, packed),
+        t.ints(1, packed and paged is None),
+        t.ints(1, kernel["used_q"]),
+        t.ints(1, kernel["used_k"]),
+        t.ints(2, paged is not None),
+        window(kernel, "left"),
+        window(kernel, "right"),
+        t.of(cutlass.Float32, 1, 4) if kernel["sink"] else None,
+        lists(kernel, t, False),
+        aux(kernel, t),
+        None,
+        None,
+    ]
+
+
+def preprocess(kernel):
+    from flash_attn.cute.flash_bwd_preprocess import FlashAttentionBackwardPreprocess
+
+    t = Tensors(kernel)
+    packed = kernel["packed"]
+    program = FlashAttentionBackwardPreprocess(
+        t.dtype,
+        kernel["head_dim"],
+        kernel["head_dim_v"],
+        kernel["tile_m"],
+        hdim_multiple_of=kernel["round"],
+    )
+    half, rank = (3 if packed else 4), (2 if packed else 3)
+    return [
+        program,
+        t.half(rank=half),
+        t.half(rank=half),
+        t.floats(rank, align=16),
+        t.floats(rank),
+        t.floats(rank, align=16),
+        t.floats(rank, align=16),
+        t.ints(1, packed),
+        t.ints(1, kernel["used_q"]),
+        None,
+        None,
+        None,
+        cutlass.Float32(1.0),
+        None,
+        None,
+    ]
+
+
+def backward(kernel):
+    from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90
+
+    t = Tensors(kernel)
+    packed, deterministic, grouped = kernel["packed"], kernel["deterministic"], kernel["group"] > 1
+    program = FlashAttentionBackwardSm90(
+        t.dtype,
+        kernel["head_dim"],
+        kernel["head_dim_v"],
+        kernel["group"],
+        kernel["causal"],
+        is_local=kernel["local"],
+        deterministic=deterministic,
+        tile_m=kernel["tile_m"],
+        tile_n=kernel["tile_n"],
+        Q_stage=kernel["stages_q"],
+        dO_stage=kernel["stages_do"],
+        PdS_stage=kernel["stages_pds"],
+        SdP_swapAB=kernel["swap_sdp"],
+        dKV_swapAB=kernel["swap_dkv"],
+        dQ_swapAB=kernel["swap_dq"],
+        AtomLayoutMSdP=kernel["atoms_sdp"],
+        AtomLayoutNdKV=kernel["atoms_dkv"],
+        AtomLayoutMdQ=kernel["atoms_dq"],
+        num_threads=kernel["threads"],
+        V_in_regs=False,
+        score_mod=function(kernel["score_mod"], "score_mod"),
+        score_mod_bwd=function(kernel["score_mod_bwd"], "score_mod_bwd"),
+        mask_mod=function(kernel["mask_mod"], "mask_mod"),
+        has_aux_tensors=bool(kernel["tensors"]),
+        q_subtile_factor=kernel["q_subtiles"],
+        dQ_single_wg=kernel["dq_one_group"],
+    )
+    half, rank = (3 if packed else 4), (2 if packed else 3)
+    gradient = (lambda: t.floats(rank, align=16)) if grouped else (lambda: t.half(rank=half))
+    return [
+        program,
+        t.half(rank=half),
+        t.half(rank=half),
+        t.half(rank=half),
+        t.half(rank=half),
+        t.floats(rank, align=16),
+        t.floats(rank, align=16),
+        t.floats(rank, align=16),
+        gradient(),
+        gradient(),
+        cutlass.Float32(1.0),
+        t.ints(1, packed),
+        t.ints(1, packed),
+        t.ints(1, kernel["used_q"]),
+        t.ints(1, kernel["used_k"]),
+        window(kernel, "left"),
+        window(kernel, "right"),
+        t.ints(4, deterministic),
+        t.ints(4, deterministic and grouped),
+        t.ints(4, deterministic and grouped),
+        aux(kernel, t),
+        lists(kernel, t, True),
+        None,
+    ]
+
+
+def postprocess(kernel):
+    from flash_attn.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess
+
+    t = Tensors(kernel)
+    packed = kernel["packed"]
+    program = FlashAttentionBackwardPostprocess(
+        t.dtype,
+        kernel["head_dim"],
+        90,
+        kernel["tile_m"],
+        kernel["threads"],
+        kernel["atoms"],
+        kernel["swap"],
+        use_2cta_instrs=False,
+        cluster_size=1,
+        hdim_multiple_of=kernel["round"],
+        accum_order=None,
+    )
+    half, rank = (3 if packed else 4), (2 if packed else 3)
+    return [
+        program,
+        t.floats(rank, align=16),
+        t.half(rank=half),
+        cutlass.Float32(0.0),
+        t.ints(1, packed),
+        t.ints(1, kernel["used"]),
+        None,
+        None,
+    ]
+
+
+KINDS = {"forward": forward, "preprocess": preprocess, "backward": backward, "postprocess": postprocess}
+
+
+def launch(lowered, clean):
+    """What the compiler prints about a launch: the types of the kernel's parameters, the block, the shared memory, the
+    attributes, and how each tensor map is cut into boxes."""
+    host = re.search(r"(?ms)^  llvm\.func @cutlass_.*?^  }$", lowered).group(0)
+    constants = dict(re.findall(r"(%\w+) = llvm\.mlir\.constant\((-?\w+) : i\d+\)", host))
+    config = "struct<(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32)>"
+    places = re.findall(
+        r"(%\w+) = llvm\.getelementptr %\w+\[0, ([\d, ]+)\] [^\n]*" + re.escape(config) + r"\n    llvm\.store (%\w+), \1 ",
+        host,
+    )
+    stored = {place: constants.get(value) for _, place, value in places}
+    call = host.rfind("llvm.call @_cudaLaunchKernelEx")
+    begin = host.rfind("llvm.alloca %", 0, host.rfind("x !llvm.ptr : (i32)", 0, call))
+    params = re.findall(r"llvm\.alloca %\w+ x (.+?)(?: \{alignment = \d+ : i64\})? : \(i32\) -> !llvm\.ptr", host[begin:call])
+    made = re.findall(
+        r"(%\w+), %\w+ = cute_nvgpu\.atom\.make_non_exec_tiled_tma_(\w+)\(.*?\)(?: <\{.*?\}>)? : \((.*)\) -> \((.*)\)", clean
+    )
+    maps = []
+    order = re.search(r"cuda\.launch_ex [^\n]*?<%\w+> \(([^\n]*?)\) \{", clean).group(1).split(", ")
+    for name, kind, given, result in made:
+        basis = re.search(r'tma_gbasis = <"(.*?)">', result).group(1)
+        swizzle = re.search(r"S<(\d+),(\d+),(\d+)>", given)
+        maps.append(
+            {
+                "at": order.index(name),
+                "kind": kind,
+                "basis": basis,
+                "swizzle": [int(n) for n in swizzle.groups()] if swizzle else [0, 4, 3],
+            }
+        )
+    maps.sort(key=lambda one: one.pop("at"))
+    attributes = re.findall(r"cuda\.launch_cfg\.(\w+)\[%\w+\] (\S+) :", clean)
+    flag = lambda value: int(re.search(r"%c(-?\d+)_i32", value).group(1))
+    return {
+        "block": [int(stored[f"1, {i}"]) for i in range(3)],
+        "shared": int(stored["2"]),
+        "attributes": {name: flag(value) for name, value in attributes},
+        "params": params[1:],
+        "maps": maps,
+        "host": host,
+    }
+
+
+def compiled(kernel):
+    stream = cute.runtime.make_fake_stream()
+    made = cute.compile(*KINDS[kernel["kind"]](kernel), stream, options=f"--keep-cubin --dump-dir={SCRATCH}")
+    lowered = re.sub(r'(@kernels_binary\()"(?:[^"\\]|\\.)*"', r"\1", str(made.ir_module))
+    printed = launch(lowered, made.artifacts.MLIR)
+    return {"cubin": base64.b64encode(made.artifacts.CUBIN).decode(), **printed}
+
+
+def versions():
+    from importlib.metadata import version
+
+    names = {"flash_attn": "flash-attn-4", "cutlass_dsl": "nvidia-cutlass-dsl", "quack": "quack-kernels"}
+    return {key: version(name) for key, name in names.items()}
+
+
+if __name__ == "__main__":
+    site, request, answer = sys.argv[1:4]
+    SCRATCH = tempfile.mkdtemp(dir=os.path.dirname(answer))
+    sys.path[:0] = [site, os.path.join(site, "nvidia_cutlass_dsl", "dsl_packages")]
+    os.environ.update(CUTE_DSL_ARCH="sm_90a", CUTE_DSL_KEEP="ir-debug", CUTE_DSL_DUMP_DIR=SCRATCH)
+    os.environ.update(FLASH_ATTENTION_ARCH="sm_90", CUTE_DSL_DISABLE_FILE_CACHING="1")
+    warnings.simplefilter("ignore")
+    without_torch()
+    import cutlass
+    import cutlass.cute as cute
+
+    without_front_end("flash_attn.cute")
+    without_front_end("quack")
+    import quack.dsl  # noqa: F401  It gives tensors the indexing that the kernels use.
+
+    with open(request) as file:
+        kernels = json.load(file)
+    result = {"versions": versions(), "kernels": [compiled(kernel) for kernel in kernels]}
+    with open(answer, "w") as file:
+        json.dump(result, file)

@@ -1,0 +1,240 @@
+//! Runs the compiler: a child process of Python that is given kernels and gives back machine code.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::args::Boxes;
+use crate::cubin::{BadCubin, Kernel as Read};
+use crate::request::{Kernel, Request};
+use crate::toolchain::{Installed, NotInstalled, TOOLCHAIN};
+use crate::types::{Type, UnknownType};
+
+/// The program that the child runs.
+pub(crate) const PROGRAM: &str = include_str!("compiler.py");
+
+/// Variables of the caller that the child gets: those by which programs find files, and nothing that changes code.
+const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"];
+
+/// Characters of a child's last words that an error repeats.
+const WORDS: usize = 600;
+
+/// Why kernels are not compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// The toolchain cannot be used here.
+    #[error(transparent)]
+    NotInstalled(#[from] NotInstalled),
+    /// Another version of it is in the folder.
+    #[error(
+        "{} has {package} {found}, and plans are compiled by {needed}; remove that folder and run `cargo xtask fetch \
+         --engine fa4`",
+        site.display()
+    )]
+    Version {
+        /// The folder.
+        site: std::path::PathBuf,
+        /// The package.
+        package: &'static str,
+        /// Its version.
+        found: String,
+        /// The version of plans.
+        needed: &'static str,
+    },
+    /// The child failed.
+    #[error("FlashAttention-4's compiler failed ({status}): {words}")]
+    Failed {
+        /// How it ended.
+        status: String,
+        /// Its last words.
+        words: String,
+    },
+    /// It gave an answer that is not as expected.
+    #[error("FlashAttention-4's compiler gave an answer that cannot be read: {why}; report this with the description")]
+    Answer {
+        /// What is wrong.
+        why: String,
+    },
+    /// A file could not be written or read.
+    #[error("cannot {what} a file for FlashAttention-4's compiler: {why}")]
+    File {
+        /// The operation.
+        what: &'static str,
+        /// The system's error.
+        why: String,
+    },
+}
+
+/// A compiled kernel, with what the compiler tells about its launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// The machine code.
+    pub cubin: Vec<u8>,
+    /// What the code itself tells.
+    pub kernel: Read,
+    /// Types of the parameters.
+    pub params: Vec<Type>,
+    /// How tensors are cut into boxes, for each tensor map in order.
+    pub boxes: Vec<Boxes>,
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// Whether it may begin before the kernel before it has ended.
+    pub overlap: bool,
+    /// The host function in LLVM's dialect of MLIR. Nothing of a launch is taken from it: tests compare launches with
+    /// what it computes.
+    pub host: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    versions: Versions,
+    kernels: Vec<Printed>,
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    flash_attn: String,
+    cutlass_dsl: String,
+    quack: String,
+}
+
+#[derive(Deserialize)]
+struct Printed {
+    cubin: String,
+    params: Vec<String>,
+    maps: Vec<Map>,
+    block: [u32; 3],
+    shared: u32,
+    attributes: Attributes,
+    host: String,
+}
+
+#[derive(Deserialize)]
+struct Attributes {
+    #[serde(rename = "programmatic_stream_serialization_allowed")]
+    overlap: i64,
+    cooperative: i64,
+}
+
+#[derive(Deserialize)]
+struct Map {
+    basis: String,
+    swizzle: [u32; 3],
+}
+
+impl Installed {
+    /// Compiles kernels, in one process: 3 to 5 s to start it, then 1 to 4 s for each.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`] with the child's last words, or what is not as expected in its answer.
+    pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
+        let request = Request::of(kernels).map_err(unreadable)?;
+        let compiled = self.compile_request(&request)?;
+        if compiled.len() == kernels.len() {
+            return Ok(compiled);
+        }
+        Err(CompileError::Answer { why: format!("{} kernels for {}", compiled.len(), kernels.len()) })
+    }
+
+    /// Compiles the kernels of a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Installed::compile`].
+    pub fn compile_request(&self, request: &Request) -> Result<Vec<Compiled>, CompileError> {
+        let text = request.text();
+        let folder = tempfile::Builder::new().prefix("qkvault-fa4-").tempdir().map_err(file("make"))?;
+        let [program, request, answer] =
+            ["compiler.py", "request.json", "answer.json"].map(|name| folder.path().join(name));
+        std::fs::write(&program, PROGRAM).map_err(file("write"))?;
+        std::fs::write(&request, text).map_err(file("write"))?;
+        self.run(&[&program, &self.site, &request, &answer])?;
+        let text = std::fs::read_to_string(&answer).map_err(file("read"))?;
+        let Answer { versions, kernels: printed } = serde_json::from_str(&text).map_err(unreadable)?;
+        self.check(versions)?;
+        printed.into_iter().map(|printed| Compiled::of(printed).map_err(|why| CompileError::Answer { why })).collect()
+    }
+
+    fn run(&self, arguments: &[&Path]) -> Result<(), CompileError> {
+        let mut command = Command::new(&self.python.program);
+        // Isolated and without site-packages: nothing that is installed beside the fetched packages is imported.
+        command.args(["-I", "-S", "-B"]).args(arguments).stdin(Stdio::null()).env_clear();
+        command.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let _span = tracing::info_span!("fa4.compile").entered();
+        let failed = |status: String, words: &str| {
+            let words = words.trim();
+            let from = words.char_indices().rev().nth(WORDS).map_or(0, |(at, _)| at);
+            CompileError::Failed { status, words: words[from..].replace('\n', " | ") }
+        };
+        let done = command.output().map_err(|error| failed("it does not start".to_owned(), &error.to_string()))?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(failed(done.status.to_string(), &String::from_utf8_lossy(&done.stderr)))
+    }
+
+    fn check(&self, Versions { flash_attn, cutlass_dsl, quack }: Versions) -> Result<(), CompileError> {
+        for (package, found, needed) in [
+            ("flash-attn-4", flash_attn, TOOLCHAIN.flash_attn),
+            ("nvidia-cutlass-dsl", cutlass_dsl, TOOLCHAIN.cutlass_dsl),
+            ("quack-kernels", quack, TOOLCHAIN.quack),
+        ] {
+            if found != needed {
+                return Err(CompileError::Version { site: self.site.clone(), package, found, needed });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Compiled {
+    fn of(printed: Printed) -> Result<Compiled, String> {
+        let Printed { cubin, params, maps, block, shared, attributes, host } = printed;
+        let Attributes { overlap, cooperative } = attributes;
+        if cooperative != 0 {
+            return Err("a kernel is launched cooperatively".to_owned());
+        }
+        let cubin = decoded(&cubin).ok_or("a cubin is no base64")?;
+        let kernel = Read::read(&cubin).map_err(|error: BadCubin| error.to_string())?;
+        let params: Vec<Type> = params
+            .iter()
+            .map(|text| Type::read(text))
+            .collect::<Result<_, UnknownType>>()
+            .map_err(|e| e.to_string())?;
+        let boxes = maps.iter().map(|map| Boxes::read(map).ok_or_else(|| format!("a tensor map of '{}'", map.basis)));
+        let boxes = boxes.collect::<Result<_, String>>()?;
+        Ok(Compiled { cubin, kernel, params, boxes, block, shared, overlap: overlap != 0, host })
+    }
+}
+
+impl Boxes {
+    /// Reads extents and axes as `(64,128,1,1):(1@1,1@0,1@2,1@3)`, and a swizzle of 16-byte parts within 8 rows.
+    fn read(map: &Map) -> Option<Boxes> {
+        let Map { basis, swizzle } = map;
+        let (extents, axes) = basis.strip_prefix('(')?.strip_suffix(')')?.split_once("):(")?;
+        let extents: Vec<u32> = extents.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+        let axes: Vec<usize> =
+            axes.split(',').map(|axis| axis.strip_prefix("1@")?.parse().ok()).collect::<Option<_>>()?;
+        let [bits, 4, 3] = *swizzle else { return None };
+        let swizzle = if bits == 0 { 0 } else { 16_u32.checked_shl(bits)? };
+        (extents.len() == axes.len()).then(|| Boxes { dims: extents.into_iter().zip(axes).collect(), swizzle })
+    }
+}
+
+/// Base64 with padding.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).ok()
+}
+
+fn unreadable(error: serde_json::Error) -> CompileError {
+    CompileError::Answer { why: error.to_string() }
+}
+
+fn file(what: &'static str) -> impl Fn(std::io::Error) -> CompileError {
+    move |error| CompileError::File { what, why: error.to_string() }
+}

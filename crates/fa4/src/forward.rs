@@ -1,0 +1,45 @@
+//! The forward's launch.
+
+use qkvault_graph::Role;
+use qkvault_kernels::recipe::Value;
+
+use crate::args::{Arg, Float, LOG2_E};
+use crate::program::{Writer, row_numbers, tiles, view};
+use crate::request::{Forward, Kernel};
+use crate::schedule::Tiles;
+use crate::tiles::ForwardTiling;
+
+impl Writer<'_> {
+    /// One kernel.
+    pub(crate) fn forward(&mut self) {
+        let (a, common) = (self.attention, self.common());
+        let (head_dim, head_dim_v) = a.head_dims();
+        let (s_q, s_kv) = a.seq();
+        let local = self.window.local();
+        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.lists);
+        let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
+        let views = [view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::O, &a.o)];
+        let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
+        if a.outputs.stats {
+            args.push(row_numbers(Role::Stats, &a.row_tensor()));
+        }
+        args.extend(views.map(Arg::Map));
+        args.push(Arg::Float(Float::Scale(LOG2_E)));
+        args.extend(self.bounds());
+        if a.sink {
+            args.push(Arg::Tensor { at: Value::Address(Role::Sink), extents: vec![a.q.heads()], strides: Vec::new() });
+        }
+        args.extend([Arg::Off, Arg::Off]);
+        let blocks = Tiles { blocks: tiles(s_q, tile_m), heads: a.q.heads(), batch: a.batch() };
+        let scheduled = if common.causal {
+            let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64;
+            blocks.longest_first(s_kv.saturating_mul(row))
+        } else {
+            blocks.single()
+        };
+        args.extend(scheduled.args);
+        let (stats, sink, page) = (a.outputs.stats, a.sink, None);
+        let forward = Forward { common, pack_gqa: false, page, tile_m, tile_n, p_in_registers, stats, sink };
+        self.launch(Kernel::Forward(forward), args, scheduled.grid, tiling.threads());
+    }
+}

@@ -1,0 +1,194 @@
+//! What a launch of an attention does: kernels with their arguments, in order, before any of them is compiled.
+
+use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Role, Tensor, Valid};
+use qkvault_kernels::recipe::Value;
+
+use crate::args::{Arg, View};
+use crate::compiler::PROGRAM;
+use crate::request::{Common, Kernel};
+use crate::takes::{Window, takes, window};
+use crate::toolchain::{DRIVER, TOOLCHAIN};
+
+/// The tag that separates these keys from those of other plans.
+const TAG: &str = "qkvault plan of FlashAttention-4's kernels, key format 2";
+
+/// The kernels of an attention and their launches.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// What is compiled; a kernel that is launched twice is in it once.
+    pub kernels: Vec<Kernel>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) scratch: u64,
+}
+
+/// One thing that a launch does.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Zeros in the scratch memory.
+    Clear { at: u64, bytes: u64 },
+    /// A kernel, by its place in the program.
+    Launch { kernel: usize, args: Vec<Arg>, grid: [i64; 3], threads: i64 },
+}
+
+impl Program {
+    /// The program of an attention for GPUs of a compute capability.
+    ///
+    /// # Errors
+    ///
+    /// The reasons why the kernels do not take it ([`takes`]).
+    pub fn of(attention: &Valid, sm: u32) -> Result<Program, Refusal> {
+        takes(attention, sm)?;
+        let mut writer = Writer::new(attention);
+        if attention.is_backward() {
+            writer.backward()
+        } else {
+            writer.forward()
+        }
+        Ok(writer.program)
+    }
+}
+
+impl Program {
+    /// The key of a plan: everything that decides the code and what a launch does, which are the attention, kernels,
+    /// arguments, the toolchain, and the program that asks it. It is the same on every GPU of the architecture.
+    #[must_use]
+    pub fn key(&self, attention: GraphKey) -> PlanKey {
+        let Program { kernels, steps, scratch } = self;
+        let mut hasher = blake3::Hasher::new_derive_key(TAG);
+        hasher.update(&KEY_FORMAT.to_le_bytes());
+        hasher.update(attention.bytes());
+        // Lengths separate the parts.
+        for part in [format!("{kernels:?}"), format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}"), PROGRAM.to_owned()]
+        {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        PlanKey::from_bytes(*hasher.finalize().as_bytes())
+    }
+}
+
+/// Writes the program of one attention.
+pub(crate) struct Writer<'a> {
+    pub(crate) attention: &'a Valid,
+    pub(crate) window: Window,
+    program: Program,
+}
+
+impl Writer<'_> {
+    fn new(attention: &Valid) -> Writer<'_> {
+        let (s_q, s_kv) = attention.seq();
+        let window = attention.mask.band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
+        Writer { attention, window, program: Program { kernels: Vec::new(), steps: Vec::new(), scratch: 0 } }
+    }
+
+    /// What all kernels of the attention have in common.
+    pub(crate) fn common(&self) -> Common {
+        let (a, Window { causal, left, right }) = (self.attention, self.window);
+        let (head_dim, head_dim_v) = a.head_dims();
+        Common {
+            dtype: dtype(a.q.dtype),
+            head_dim,
+            head_dim_v,
+            group: a.q.heads() / a.k.heads(),
+            causal,
+            local: self.window.local(),
+            left: left.is_some(),
+            right: right.is_some(),
+            packed: false,
+            used_q: false,
+            used_k: false,
+            tensors: Vec::new(),
+            scalars: Vec::new(),
+            score_mod: None,
+            score_mod_bwd: None,
+            mask_mod: None,
+            lists: false,
+        }
+    }
+
+    /// The bounds of a window, as arguments.
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = Arg> + use<> {
+        [self.window.left, self.window.right].into_iter().flatten().map(Arg::Int)
+    }
+
+    /// Room in the scratch memory; the offset.
+    pub(crate) fn room(&mut self, bytes: u64) -> u64 {
+        let at = self.program.scratch.next_multiple_of(SCRATCH_ALIGNMENT);
+        self.program.scratch = at + bytes;
+        at
+    }
+
+    /// Room for numbers of four bytes over rows of heads of sequences, as a tensor of kernels; the fastest axis first.
+    pub(crate) fn rows(&mut self, batch: i64, heads: i64, row: i64) -> Arg {
+        let count = batch.saturating_mul(heads).saturating_mul(row);
+        let at = Value::Scratch(self.room(count.unsigned_abs().saturating_mul(4)));
+        Arg::Tensor { at, extents: vec![row, heads, batch], strides: vec![row, heads * row] }
+    }
+
+    /// The same, and zeros are written before the first kernel.
+    pub(crate) fn zeros(&mut self, batch: i64, heads: i64, row: i64) -> Arg {
+        let arg = self.rows(batch, heads, row);
+        self.clear(&arg);
+        arg
+    }
+
+    /// Counters for tiles of heads of sequences, which begin at zero; `per` of them for a tile.
+    pub(crate) fn counters(&mut self, batch: i64, heads: i64, tiles: i64, per: i64) -> Arg {
+        let row = tiles * per;
+        let Arg::Tensor { at, extents: _, strides } = self.zeros(batch, heads, row) else {
+            unreachable!("rows are a tensor");
+        };
+        let extents = vec![tiles, per, heads, batch];
+        Arg::Tensor { at, extents, strides: std::iter::once(per).chain(strides).collect() }
+    }
+
+    fn clear(&mut self, arg: &Arg) {
+        let Arg::Tensor { at: Value::Scratch(at), .. } = arg else { return };
+        let bytes = self.program.scratch - at;
+        self.program.steps.push(Step::Clear { at: *at, bytes });
+    }
+
+    /// Adds a launch.
+    pub(crate) fn launch(&mut self, kernel: Kernel, args: Vec<Arg>, grid: [i64; 3], threads: i64) {
+        let kernels = &mut self.program.kernels;
+        let at = kernels.iter().position(|known| *known == kernel).unwrap_or_else(|| {
+            kernels.push(kernel);
+            kernels.len() - 1
+        });
+        self.program.steps.push(Step::Launch { kernel: at, args, grid, threads });
+    }
+}
+
+/// An operand as kernels see it: sequence, head dim, heads, batch.
+pub(crate) fn view(role: Role, tensor: &Tensor) -> View {
+    let order = [2, 3, 1, 0];
+    View {
+        role,
+        dtype: tensor.dtype,
+        extents: order.map(|axis| tensor.dims[axis]).to_vec(),
+        strides: order.map(|axis| tensor.strides[axis]).to_vec(),
+    }
+}
+
+/// An operand whose rows kernels read by their address.
+pub(crate) fn tensor(role: Role, tensor: &Tensor) -> Arg {
+    let View { extents, strides, .. } = view(role, tensor);
+    Arg::Tensor { at: Value::Address(role), extents, strides: vec![strides[0], strides[2], strides[3]] }
+}
+
+/// A number for each row: sequence, heads, batch.
+pub(crate) fn row_numbers(role: Role, tensor: &Tensor) -> Arg {
+    let ([batch, heads, rows, _], [b, h, ..]) = (tensor.dims, tensor.strides);
+    Arg::Tensor { at: Value::Address(role), extents: vec![rows, heads, batch], strides: vec![h, b] }
+}
+
+/// Tiles of so many rows.
+pub(crate) fn tiles(rows: i64, tile: i64) -> i64 {
+    (rows + tile - 1) / tile
+}
+
+/// The name of an element type.
+pub(crate) fn dtype(of: DType) -> &'static str {
+    if of == DType::F16 { "f16" } else { "bf16" }
+}

@@ -1,0 +1,192 @@
+//! What the compiler is asked for: the kernels of FlashAttention-4, each with everything that decides its code. The
+//! names are those of `compiler.py`.
+
+use serde::Serialize;
+
+/// A kernel to compile, as a plan keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request(String);
+
+impl Request {
+    /// The kernels of a program, as text.
+    ///
+    /// # Errors
+    ///
+    /// None happens: the kernels are numbers and text.
+    pub fn of(kernels: &[Kernel]) -> Result<Request, serde_json::Error> {
+        serde_json::to_string(kernels).map(Request)
+    }
+
+    /// The request of a stored plan.
+    #[must_use]
+    pub const fn stored(text: String) -> Request {
+        Request(text)
+    }
+
+    /// The text, which is JSON.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A kernel to compile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Kernel {
+    /// O and LSE.
+    Forward(Forward),
+    /// Row sums of dO · O, LSE in base 2, and zeros where dQ is summed.
+    Preprocess(Preprocess),
+    /// dK, dV, and dQ in f32.
+    Backward(Backward),
+    /// A gradient from its sums in f32.
+    Postprocess(Postprocess),
+}
+
+/// What every kernel of an attention has in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Common {
+    /// Element type: `f16` or `bf16`.
+    pub dtype: &'static str,
+    /// Head dim of queries and keys.
+    pub head_dim: i64,
+    /// Head dim of values.
+    pub head_dim_v: i64,
+    /// Query heads for a key head.
+    pub group: i64,
+    /// Whether the mask is bottom-right causal and nothing else.
+    pub causal: bool,
+    /// Whether the mask is a window.
+    pub local: bool,
+    /// Whether a launch gets the left bound of a window.
+    pub left: bool,
+    /// Whether a launch gets the right bound of a window.
+    pub right: bool,
+    /// Whether sequences lie one after another.
+    pub packed: bool,
+    /// Whether a launch gets lengths of queries.
+    pub used_q: bool,
+    /// Whether a launch gets lengths of keys.
+    pub used_k: bool,
+    /// Tensors that expressions read.
+    pub tensors: Vec<Extra>,
+    /// Types of numbers that expressions read.
+    pub scalars: Vec<&'static str>,
+    /// The score modification, as Python source of a function `score_mod`.
+    pub score_mod: Option<String>,
+    /// Its backward, as source of a function `score_mod_bwd`.
+    pub score_mod_bwd: Option<String>,
+    /// The mask's predicate, as source of a function `mask_mod`.
+    pub mask_mod: Option<String>,
+    /// Whether a launch gets lists of the blocks that a mask leaves.
+    pub lists: bool,
+}
+
+/// A tensor that an expression reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Extra {
+    /// Element type.
+    pub dtype: &'static str,
+    /// Number of dims.
+    pub rank: usize,
+}
+
+/// A forward kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Forward {
+    #[serde(flatten)]
+    pub common: Common,
+    /// Whether query heads of a key head share a tile.
+    pub pack_gqa: bool,
+    /// Rows of a page of keys and values, if they are in pages.
+    pub page: Option<i64>,
+    /// Rows of a tile of queries.
+    pub tile_m: i64,
+    /// Rows of a tile of keys.
+    pub tile_n: i64,
+    /// Whether probabilities stay in registers for the second product.
+    pub p_in_registers: bool,
+    /// Whether LSE is written.
+    pub stats: bool,
+    /// Whether a logit of each head joins the sum.
+    pub sink: bool,
+}
+
+/// The kernel before the backward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Preprocess {
+    #[serde(flatten)]
+    pub common: Common,
+    /// Rows of a tile.
+    pub tile_m: i64,
+    /// Head dims are rounded up to multiples of this.
+    pub round: i64,
+}
+
+/// The backward kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Backward {
+    #[serde(flatten)]
+    pub common: Common,
+    /// Whether two runs agree bit for bit.
+    pub deterministic: bool,
+    #[serde(flatten)]
+    pub tiling: BackwardTiling,
+    /// Threads of a block.
+    pub threads: i64,
+    /// Tiles of queries in a block of the mask's lists.
+    pub q_subtiles: i64,
+}
+
+/// How the backward kernel divides its work, in FlashAttention-4's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BackwardTiling {
+    /// Rows of a tile of queries.
+    pub tile_m: i64,
+    /// Rows of a tile of keys.
+    pub tile_n: i64,
+    /// Tiles of queries that are on their way at a time.
+    pub stages_q: i64,
+    /// Tiles of dO that are on their way at a time.
+    pub stages_do: i64,
+    /// Tiles of P and dS.
+    pub stages_pds: i64,
+    /// Whether the products for P and dP are computed transposed.
+    pub swap_sdp: bool,
+    /// Whether those for dK and dV are.
+    pub swap_dkv: bool,
+    /// Whether that for dQ is.
+    pub swap_dq: bool,
+    /// Warp groups along the queries of P and dP.
+    pub atoms_sdp: i64,
+    /// Warp groups along the keys of dK and dV.
+    pub atoms_dkv: i64,
+    /// Warp groups along the queries of dQ.
+    pub atoms_dq: i64,
+    /// Whether one warp group alone computes dQ.
+    pub dq_one_group: bool,
+}
+
+/// The kernel after the backward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Postprocess {
+    /// Element type of the gradient.
+    pub dtype: &'static str,
+    /// Its head dim.
+    pub head_dim: i64,
+    /// Rows of a tile.
+    pub tile_m: i64,
+    /// Threads of a block.
+    pub threads: i64,
+    /// Warp groups along the rows.
+    pub atoms: i64,
+    /// Whether the sums are transposed.
+    pub swap: bool,
+    /// The head dim is rounded up to a multiple of this.
+    pub round: i64,
+    /// Whether sequences lie one after another.
+    pub packed: bool,
+    /// Whether a launch gets lengths.
+    pub used: bool,
+}

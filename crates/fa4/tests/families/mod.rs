@@ -1,0 +1,266 @@
+//! Families of attentions, random shapes of them, and the arguments with which FlashAttention-4's own front end would
+//! call its host functions: tensors as (batch, sequence, head, head dim), buffers as its interface makes them.
+
+use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Gradients, Pass, Role, Tensor, Valid};
+
+use crate::SCALE;
+use crate::printed::memory::Value;
+
+/// Sizes of an attention that a family leaves open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) batch: i64,
+    /// Key heads.
+    pub(crate) heads: i64,
+    pub(crate) queries: i64,
+    pub(crate) keys: i64,
+    /// Which order of axes tensors have in memory.
+    pub(crate) order: u64,
+}
+
+/// A small generator: the numbers of a run are always the same.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// Shapes, the first as small as can be and the second very large.
+pub(crate) fn shapes(random: &mut Random, count: usize) -> Vec<Shape> {
+    let mut list = vec![
+        Shape { batch: 1, heads: 1, queries: 2, keys: 2, order: 0 },
+        Shape { batch: 3, heads: 8, queries: 131_072, keys: 131_072, order: 1 },
+    ];
+    while list.len() < count {
+        let size = |random: &mut Random| (2 + random.below(9000)) as i64;
+        let (queries, keys) = (size(random), size(random));
+        let keys = if random.below(2) == 0 { queries } else { keys };
+        let (batch, heads) = ((1 + random.below(9)) as i64, (1 + random.below(24)) as i64);
+        list.push(Shape { batch, heads, queries, keys, order: random.below(3) });
+    }
+    list
+}
+
+pub(crate) type Write = Box<dyn Fn(Shape) -> Attention>;
+
+/// The families by name.
+pub(crate) fn families() -> Vec<(String, Write)> {
+    let mut list: Vec<(String, Write)> = Vec::new();
+    for (head_dim, head_dim_v, dtype) in [
+        (128, 128, DType::BF16),
+        (64, 64, DType::F16),
+        (96, 96, DType::BF16),
+        (192, 128, DType::BF16),
+        (256, 256, DType::BF16),
+        (72, 72, DType::F16),
+    ] {
+        for mask in ["full", "causal", "window"] {
+            for group in [1, 4] {
+                let forward = move |shape: Shape| forward(shape, (head_dim, head_dim_v), dtype, group, mask);
+                list.push((format!("forward d{head_dim} {mask} group {group}"), Box::new(forward)));
+                if group > 1 && head_dim != head_dim_v {
+                    // Its kernels do not take it.
+                    continue;
+                }
+                for deterministic in [false, true] {
+                    let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
+                    let backward = move |shape| forward(shape).with_stats().backward(options);
+                    let kind = if deterministic { " deterministic" } else { "" };
+                    list.push((format!("backward{kind} d{head_dim} {mask} group {group}"), Box::new(backward)));
+                }
+            }
+        }
+    }
+    list.push((
+        "forward with stats and a sink".to_owned(),
+        Box::new(|shape| forward(shape, (128, 128), DType::BF16, 2, "causal").with_stats().with_sink()),
+    ));
+    list
+}
+
+fn forward(shape: Shape, (d, d_v): (i64, i64), dtype: DType, group: i64, mask: &str) -> Attention {
+    let Shape { batch, heads, queries, keys, order } = shape;
+    let tensor = |heads, rows, columns| match order {
+        0 => Tensor::bshd(batch, heads, rows, columns, dtype),
+        1 => Tensor::bhsd(batch, heads, rows, columns, dtype),
+        // Rows of a wider matrix.
+        _ => {
+            let [b, h, s, one] = Tensor::bshd(batch, heads, rows, columns, dtype).strides;
+            Tensor { strides: [b * 3, h, s * 3, one], ..Tensor::bshd(batch, heads, rows, columns, dtype) }
+        }
+    };
+    let (q, o) = (tensor(heads * group, queries, d), tensor(heads * group, queries, d_v));
+    let (k, v) = (tensor(heads, keys, d), tensor(heads, keys, d_v));
+    let attention = Attention::forward(q, k, v, o);
+    let corner = Corner::BottomRight;
+    match mask {
+        "causal" => attention.with_band(Band { corner, left: None, right: Some(0) }),
+        // A window that hides something however short sequences are.
+        "window" => attention.with_band(Band { corner, left: Some(1), right: Some(0) }),
+        _ => attention,
+    }
+}
+
+/// The address of an operand.
+pub(crate) fn address(role: Role) -> u64 {
+    0x7000_0000_0000 + (u64::from(role.uid().unsigned_abs() as u32) << 24)
+}
+
+/// A buffer that the front end allocates: its address says how large it is.
+pub(crate) struct Buffer {
+    address: u64,
+    extents: Vec<i64>,
+}
+
+const BUFFERS: u64 = 1 << 60;
+
+/// Bytes of a buffer, from its address: numbers of four bytes in the upper part, which buffer in the lowest.
+pub(crate) fn buffer_bytes(address: u64) -> u64 {
+    (address - BUFFERS) >> 8 << 2
+}
+
+impl Buffer {
+    fn new(number: u64, extents: &[i64]) -> Buffer {
+        let count: i64 = extents.iter().product();
+        Buffer { address: BUFFERS + (count.unsigned_abs() << 8) + number * 16, extents: extents.to_vec() }
+    }
+
+    fn value(&self) -> Value {
+        let mut strides = vec![1];
+        for n in self.extents[1..].iter().rev() {
+            strides.insert(0, strides[0] * n);
+        }
+        tensor(self.address, &self.extents, &strides)
+    }
+}
+
+/// A tensor as host functions take it: the address, extents, and all strides but the last, which is 1.
+fn tensor(address: u64, extents: &[i64], strides: &[i64]) -> Value {
+    let ints = |list: &[i64], bits: u32| {
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        Value::Struct(list.iter().map(|n| Value::Int(*n as u64 & mask, bits)).collect())
+    };
+    assert_eq!(strides.last(), Some(&1));
+    let layout = if strides.len() == 1 {
+        Value::Struct(vec![ints(extents, 32), Value::Struct(Vec::new())])
+    } else {
+        Value::Struct(vec![ints(extents, 32), ints(&strides[..strides.len() - 1], 64)])
+    };
+    Value::Struct(vec![Value::Int(address, 64), layout])
+}
+
+/// An operand as (batch, sequence, head, head dim).
+fn operand(role: Role, of: &Tensor) -> Value {
+    let order = [0, 2, 1, 3];
+    tensor(address(role), &order.map(|axis| of.dims[axis]), &order.map(|axis| of.strides[axis]))
+}
+
+/// A number for each row, as (batch, head, sequence).
+fn rows(role: Role, of: &Tensor) -> Value {
+    tensor(address(role), &of.dims[..3], &of.strides[..3])
+}
+
+/// What the front end gives to a host function.
+pub(crate) struct Given {
+    pub(crate) kernel: &'static str,
+    pub(crate) arguments: Vec<Value>,
+}
+
+/// The calls of an attention in order, and buffers that begin with zeros.
+pub(crate) struct Launches {
+    pub(crate) given: Vec<Given>,
+    pub(crate) zeros: Vec<u64>,
+}
+
+fn window(a: &Valid) -> Vec<Value> {
+    let Some(Band { left, right, .. }) = a.mask.band else { return Vec::new() };
+    match (left, right) {
+        (None, Some(0)) => Vec::new(),
+        (left, right) => {
+            let bounds = [left.map(|keys| keys - 1), right];
+            bounds.into_iter().flatten().map(|n| Value::Int(n as u64 & 0xffff_ffff, 32)).collect()
+        }
+    }
+}
+
+/// The calls of an attention.
+pub(crate) fn launches(a: &Valid) -> Launches {
+    let scale = Value::Float(SCALE);
+    let Pass::Backward(gradients) = a.pass else {
+        let mut arguments = vec![operand(Role::Q, &a.q), operand(Role::K, &a.k), operand(Role::V, &a.v)];
+        arguments.push(operand(Role::O, &a.o));
+        if a.outputs.stats {
+            arguments.push(rows(Role::Stats, &a.row_tensor()));
+        }
+        arguments.push(scale);
+        arguments.extend(window(a));
+        if a.sink {
+            arguments.push(tensor(address(Role::Sink), &[a.q.heads()], &[1]));
+        }
+        return Launches { given: vec![Given { kernel: "forward", arguments }], zeros: Vec::new() };
+    };
+    backward(a, gradients)
+}
+
+fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, deterministic, .. }: Gradients) -> Launches {
+    let (d, d_v_dim) = a.head_dims();
+    let ((s_q, s_k), (heads, key_heads, _), b) = (a.seq(), a.heads(), a.batch());
+    let causal = a.mask.band.is_some();
+    // Rows of tiles and the rounding of head dims, from FlashAttention-4's table for Hopper.
+    let (m, n, round) = match d {
+        ..=64 => (128, 128, 32),
+        65..=96 => (64, 128, 32),
+        97..=128 => (if causal { 64 } else { 80 }, 128, 32),
+        129..=192 => (64, 96, 64),
+        _ => (64, 48, 64),
+    };
+    let up = |size: i64, of: i64| (size + of - 1) / of * of;
+    let (q_rows, k_rows, wide, wide_v) = (up(s_q, m), up(s_k, n), up(d, round), up(d_v_dim, round));
+    let d_q_sums = Buffer::new(1, &[b, heads, q_rows * wide]);
+    let (sums, lse) = (Buffer::new(2, &[b, heads, q_rows]), Buffer::new(3, &[b, heads, q_rows]));
+    let d_k_sums = Buffer::new(4, &[b, key_heads, k_rows * wide]);
+    let d_v_sums = Buffer::new(5, &[b, key_heads, k_rows * wide_v]);
+    let counters = [
+        Buffer::new(6, &[b, heads, q_rows / m, 1]),
+        Buffer::new(7, &[b, key_heads, k_rows / n, 2]),
+        Buffer::new(8, &[b, key_heads, k_rows / n, 2]),
+    ];
+    let grouped = heads > key_heads;
+    let used = if !deterministic { 0 } else { if grouped { 3 } else { 1 } };
+    let mut zeros: Vec<u64> = counters[..used].iter().map(|buffer| buffer.address).collect();
+
+    let mut arguments = vec![operand(Role::O, &a.o), operand(Role::DO, &d_o), sums.value()];
+    arguments.extend([rows(Role::Stats, &a.row_tensor()), lse.value(), d_q_sums.value(), Value::Float(1.0)]);
+    let mut given = vec![Given { kernel: "preprocess", arguments }];
+
+    let mut arguments = vec![operand(Role::Q, &a.q), operand(Role::K, &a.k), operand(Role::V, &a.v)];
+    arguments.extend([operand(Role::DO, &d_o), lse.value(), sums.value(), d_q_sums.value()]);
+    if grouped {
+        arguments.extend([d_k_sums.value(), d_v_sums.value()]);
+        zeros.extend([d_k_sums.address, d_v_sums.address]);
+    } else {
+        arguments.extend([operand(Role::DK, &d_k), operand(Role::DV, &d_v)]);
+    }
+    arguments.push(Value::Float(SCALE));
+    arguments.extend(window(a));
+    arguments.extend(counters[..used].iter().map(Buffer::value));
+    given.push(Given { kernel: "backward", arguments });
+
+    let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by| {
+        let arguments = vec![sums.value(), operand(role, of), Value::Float(by)];
+        given.push(Given { kernel, arguments });
+    };
+    post("postprocess of dQ", &d_q_sums, Role::DQ, &d_q, SCALE);
+    if grouped {
+        post("postprocess of dK", &d_k_sums, Role::DK, &d_k, SCALE);
+        post("postprocess of dV", &d_v_sums, Role::DV, &d_v, 1.0);
+    }
+    Launches { given, zeros }
+}

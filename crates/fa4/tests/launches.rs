@@ -1,0 +1,204 @@
+//! Launches written in Rust are those of the compiler's own host functions: for attentions of every family, the printed
+//! function is evaluated for the tensors of random shapes, and every byte of every parameter is compared, the grid, the
+//! block, the shared memory and the attributes.
+//!
+//! This needs the fetched toolchain (`cargo xtask fetch --engine fa4`) and no GPU.
+
+mod families;
+mod printed;
+
+use std::collections::BTreeMap;
+
+use families::{Launches, families, shapes};
+use qkvault_fa4::graph::{Attention, DType, Role, Valid, validate};
+use qkvault_fa4::{Compiled, Installed, Kernel, Program, SM};
+use qkvault_kernels::recipe::{self, Param, Recipe, Step, TensorMap, Value};
+use qkvault_skip::{Need, skip};
+
+/// Attentions of a family that are compared.
+const SHAPES: usize = 12;
+
+/// The softmax scale of all launches.
+pub(crate) const SCALE: f32 = 0.089_353_21;
+
+fn installed() -> Option<Installed> {
+    Installed::find().map_err(|error| skip(Need::Fa4, &error.to_string())).ok()
+}
+
+/// Families by name: one of every run, or with `QKVAULT_FA4_ALL=1` all. `QKVAULT_FA4_FAMILY` names some: parts of
+/// names, separated by commas.
+fn chosen() -> Vec<(String, families::Write)> {
+    let all = std::env::var_os("QKVAULT_FA4_ALL").is_some();
+    let only = std::env::var("QKVAULT_FA4_FAMILY").ok();
+    let wanted = |name: &str| match &only {
+        Some(parts) => parts.split(',').any(|part| name.contains(part)),
+        None => all || (name.contains("d128 causal group 4") && !name.contains("deterministic")),
+    };
+    families().into_iter().filter(|(name, _)| wanted(name)).collect()
+}
+
+#[test]
+fn launches_are_those_of_the_printed_host_functions() {
+    let Some(toolchain) = installed() else { return };
+    let families = chosen();
+    assert!(!families.is_empty(), "QKVAULT_FA4_FAMILY names no family");
+    let mut random = families::Random::new(7);
+    let mut cases = Vec::new();
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for (name, write) in &families {
+        let list = shapes(&mut random, SHAPES).into_iter().map(|shape| valid(write(shape)));
+        for attention in list {
+            let program = Program::of(&attention, SM).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+            for kernel in &program.kernels {
+                if !kernels.contains(kernel) {
+                    kernels.push(kernel.clone());
+                }
+            }
+            cases.push((name, attention, program));
+        }
+    }
+    // All shapes of a family run the same kernels, so a family has a forward, or at most five kernels.
+    assert!(kernels.len() <= 5 * families.len(), "{} kernels of {} families", kernels.len(), families.len());
+    // A process for some kernels each, so that an error names them.
+    let compile =
+        |kernels: &[Kernel]| toolchain.compile(kernels).unwrap_or_else(|error| panic!("{kernels:?}: {error}"));
+    let code: Vec<Compiled> = kernels.chunks(12).flat_map(compile).collect();
+    let (mut launches, mut bytes) = (0, 0);
+    for (name, attention, program) in &cases {
+        let of = |kernel| code[kernels.iter().position(|known| known == kernel).expect("is compiled")].clone();
+        let code: Vec<Compiled> = program.kernels.iter().map(of).collect();
+        let what = format!("{name}, {}", **attention);
+        let plan = program.plan(&code, &recipe::bindings(attention));
+        let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (n, b) = compared(&what, attention, &plan.recipe, &code);
+        (launches, bytes) = (launches + n, bytes + b);
+    }
+    println!("{} families, {} kernels, {launches} launches, {bytes} bytes", families.len(), kernels.len());
+}
+
+pub(crate) fn valid(attention: Attention) -> Valid {
+    validate(attention).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+/// Compares all launches of a recipe, and returns how many, with how many bytes.
+fn compared(what: &str, attention: &Valid, recipe: &Recipe, code: &[Compiled]) -> (usize, usize) {
+    let mut addresses = Addresses::default();
+    let Launches { given, zeros } = families::launches(attention);
+    let launches = recipe.steps.iter().filter_map(|step| match step {
+        Step::Launch(launch) => Some(launch),
+        Step::Clear { .. } => None,
+    });
+    let launches: Vec<_> = launches.collect();
+    assert_eq!(launches.len(), given.len(), "{what}: launches");
+    let mut bytes = 0;
+    for (launch, given) in launches.into_iter().zip(given) {
+        let what = format!("{what}, {}", given.kernel);
+        let compiled = &code[launch.module as usize];
+        let sizes: Vec<usize> = launch.params.iter().map(|param| param.bytes.len()).collect();
+        let ran = printed::run(&compiled.host, given.arguments, &sizes);
+        assert_eq!(launch.grid.map(u64::from), ran.grid, "{what}: grid");
+        assert_eq!(launch.block.map(u64::from), ran.block, "{what}: block");
+        assert_eq!(u64::from(launch.shared), ran.shared, "{what}: shared memory");
+        const OVERLAP: u64 = 6;
+        let overlap = ran.attributes.iter().any(|&(id, value)| id == OVERLAP && value != 0);
+        assert!(ran.attributes.iter().all(|&(id, value)| id == OVERLAP || value == 0), "{what}: {:?}", ran.attributes);
+        assert_eq!(launch.overlap, overlap, "{what}: may begin early");
+        for (at, (param, printed)) in launch.params.iter().zip(&ran.params).enumerate() {
+            addresses.same(&format!("{what}, parameter {at}"), param, printed);
+            bytes += printed.len();
+        }
+        assert_eq!(launch.cluster, None, "{what}: clusters");
+    }
+    addresses.scratch(what, recipe, &zeros);
+    (recipe.steps.len(), bytes)
+}
+
+/// Which buffer of the scratch memory is at which offset, as found in parameters.
+#[derive(Default)]
+struct Addresses(BTreeMap<u64, u64>);
+
+impl Addresses {
+    /// Compares a parameter with what the printed function stores.
+    fn same(&mut self, what: &str, param: &Param, printed: &[Option<u8>]) {
+        let mut explained: Vec<Option<u8>> = param.bytes.iter().map(|byte| Some(*byte)).collect();
+        let mut place = |at: usize, bytes: &[u8]| {
+            for (n, byte) in bytes.iter().enumerate() {
+                explained[at + n] = Some(*byte);
+            }
+        };
+        for recipe::Patch { at, value } in &param.patches {
+            let at = *at as usize;
+            let stored = |from: usize| {
+                let bytes: Option<Vec<u8>> = printed[from..from + 8].iter().copied().collect();
+                u64::from_le_bytes(bytes.expect("eight bytes are stored").try_into().expect("eight"))
+            };
+            match value {
+                Value::Address(role) => place(at, &families::address(*role).to_le_bytes()),
+                Value::Number(Role::Scale) => place(at, &SCALE.to_le_bytes()),
+                Value::Product(Role::Scale, by) => place(at, &(SCALE * f32::from_bits(*by)).to_le_bytes()),
+                Value::Number(_) | Value::Product(..) => panic!("{what}: a number of a launch without expressions"),
+                Value::Scratch(offset) => {
+                    let buffer = stored(at);
+                    let known = *self.0.entry(buffer).or_insert(*offset);
+                    assert_eq!(known, *offset, "{what}: the same buffer at two offsets");
+                    place(at, &buffer.to_le_bytes());
+                }
+                Value::Map(map) => {
+                    let words: Vec<u64> = (0..16).map(|n| if n < 8 { stored(at + n * 8) } else { 0 }).collect();
+                    same_map(what, map, &words);
+                    place(at, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
+                }
+            }
+        }
+        for (n, (ours, theirs)) in explained.iter().zip(printed).enumerate() {
+            // What the function does not store is padding, which is zero.
+            let theirs = theirs.or(Some(0));
+            assert_eq!(*ours, theirs, "{what}, byte {n}: {explained:?} and {printed:?}");
+        }
+    }
+
+    /// Every buffer has room, and those that must begin at zero are cleared.
+    fn scratch(&self, what: &str, recipe: &Recipe, zeros: &[u64]) {
+        let mut end = 0;
+        let mut ordered: Vec<(u64, u64)> = self.0.iter().map(|(buffer, at)| (*at, *buffer)).collect();
+        ordered.sort_unstable();
+        for (at, buffer) in ordered {
+            assert!(at >= end && at % 256 == 0, "{what}: a buffer begins at {at} within another");
+            end = at + families::buffer_bytes(buffer);
+            assert!(end <= recipe.scratch, "{what}: a buffer ends at {end}, behind the scratch memory");
+            let cleared = recipe.steps.iter().any(|step| match step {
+                Step::Clear { at: from, bytes, value } => *from <= at && from + bytes >= end && *value == 0,
+                Step::Launch(_) => false,
+            });
+            assert_eq!(cleared, zeros.contains(&buffer), "{what}: whether a buffer at {at} is cleared");
+        }
+    }
+}
+
+/// Compares a tensor map with the words that the printed function makes of it: address, steps by 16 bytes, last indices
+/// of extents and of the box. The first word after the address also says type, number of dims and swizzle.
+fn same_map(what: &str, map: &TensorMap, words: &[u64]) {
+    let TensorMap { role, dtype, dims, strides, tile, swizzle } = map;
+    let low = |n: usize| words[n] & 0xffff_ffff;
+    let high = |n: usize| words[n] >> 32;
+    assert_eq!(words[0], families::address(*role), "{what}: the address");
+    let last = [low(4), high(4), low(5), high(5)];
+    assert_eq!(dims.iter().map(|n| n - 1).collect::<Vec<_>>(), last[..dims.len()], "{what}: extents");
+    let step = [high(1), low(2), high(2)].into_iter().enumerate().map(|(n, low)| {
+        let upper = words[3] >> (32 + 4 * n) & 0xf;
+        (low | upper << 32) * 16
+    });
+    for ((ours, theirs), n) in strides.iter().zip(step).zip(&dims[1..]) {
+        assert!(*n == 1 || *ours == theirs, "{what}: steps {strides:?}, and {theirs}");
+    }
+    let boxes = [words[6] >> 56, words[7] & 0xff, words[7] >> 8 & 0xff, words[7] >> 16 & 0xff];
+    assert_eq!(tile.iter().map(|n| u64::from(n - 1)).collect::<Vec<_>>(), boxes[..tile.len()], "{what}: the box");
+    assert_eq!((words[6] << 8, words[7] >> 24), (0, 0), "{what}: steps within the box");
+    // The word also has type, number of dims and swizzle. Tensors from 128 KiB on have one more bit, a hint.
+    const LARGE: u64 = 1 << 21;
+    let kinds = [(DType::BF16, 128, 0x4_6532), (DType::F16, 128, 0x4_6332), (DType::BF16, 64, 0x4_4532)];
+    let kinds =
+        kinds.into_iter().chain([(DType::F16, 64, 0x4_4332), (DType::BF16, 32, 0x4_2532), (DType::F16, 32, 0x4_2332)]);
+    let known = kinds.into_iter().find(|(kind, bytes, _)| kind == dtype && bytes == swizzle);
+    assert_eq!(known.map(|(.., word)| word), Some(low(1) & !LARGE), "{what}: type and swizzle {swizzle} of {dtype}");
+}

@@ -1,0 +1,92 @@
+//! What the kernels take, each bound on both sides, and that a plan's key has what decides its code and launch.
+
+use std::collections::BTreeSet;
+
+use qkvault_fa4::graph::expr::{library, scalar, score};
+use qkvault_fa4::graph::registry::codes;
+use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Origins, Refusal, Tensor, Valid, validate};
+use qkvault_fa4::{Program, SM, takes};
+
+fn valid(attention: Attention) -> Valid {
+    validate(attention).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn of(attention: Attention) -> Result<(), Refusal> {
+    takes(&valid(attention), SM)
+}
+
+fn plain(head_dim: i64) -> Attention {
+    Attention::bshd(2, (8, 2), (300, 500), head_dim, DType::BF16)
+}
+
+fn backward(attention: Attention) -> Attention {
+    attention.with_stats().backward(BackwardOptions::default())
+}
+
+/// Head dims of queries and values.
+fn dims(heads: (i64, i64), head_dim: i64, head_dim_v: i64) -> Attention {
+    let tensor = |heads, rows, columns| Tensor::bshd(2, heads, rows, columns, DType::BF16);
+    let (q, o) = (tensor(heads.0, 300, head_dim), tensor(heads.0, 300, head_dim_v));
+    Attention::forward(q, tensor(heads.1, 500, head_dim), tensor(heads.1, 500, head_dim_v), o)
+}
+
+#[test]
+fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
+    for head_dim in [8, 64, 72, 96, 128, 136, 192, 256] {
+        for attention in [plain(head_dim), plain(head_dim).with_sink(), plain(head_dim).with_stats()] {
+            of(attention).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
+        }
+        of(backward(plain(head_dim))).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
+    }
+    of(dims((8, 2), 192, 128)).expect("taken");
+    of(backward(dims((8, 8), 192, 128))).expect("taken");
+    of(plain(128).with_band(Band::CAUSAL_BOTTOM_RIGHT)).expect("taken");
+    of(plain(128).with_band(Band { corner: Corner::BottomRight, left: Some(9), right: Some(3) })).expect("taken");
+    of(Attention::bshd(2, (8, 2), (300, 300), 64, DType::F16).causal()).expect("square corners are one");
+}
+
+#[test]
+fn everything_else_is_refused_with_its_code() {
+    let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
+    let paged = |mut a: Attention| {
+        a.k = Tensor::paged_nhd(2, 2, 500, 128, 250, 64, DType::BF16);
+        a.v = a.k;
+        a.with_lengths()
+    };
+    let cases = [
+        (plain(264), &codes::FA4_HEAD_DIM),
+        (plain(132), &codes::FA4_HEAD_DIM),
+        (dims((8, 2), 128, 64), &codes::FA4_HEAD_DIM),
+        (dims((8, 2), 64, 128), &codes::FA4_HEAD_DIM),
+        (backward(dims((8, 2), 192, 128)), &codes::FA4_HEAD_DIM),
+        (plain(128).with_dropout(0.1), &codes::FA4_DROPOUT),
+        (plain(128).with_score_mod(softcap), &codes::FA4_EXPRESSION),
+        (backward(plain(128).with_sink()), &codes::FA4_SINK),
+        (plain(128).with_lengths(), &codes::FA4_STORAGE),
+        (paged(plain(128)), &codes::FA4_STORAGE),
+        (plain(128).with_band(Band::CAUSAL), &codes::FA4_BAND),
+        (plain(128).with_band(Band::CAUSAL).with_origins(Origins::Any), &codes::FA4_BAND),
+    ];
+    for (attention, code) in cases {
+        let what = attention.to_string();
+        let refusal = of(attention).expect_err(&what);
+        assert!(refusal.has(code), "{what}: {refusal}");
+    }
+    assert!(takes(&valid(plain(128)), 100).expect_err("another GPU").has(&codes::FA4_GPU));
+    let mut odd = plain(128);
+    odd.q.strides[2] += 4;
+    assert!(of(odd).expect_err("rows at multiples of 8 bytes").has(&codes::FA4_STRIDES));
+}
+
+#[test]
+fn a_plans_key_follows_from_everything_that_a_launch_does() {
+    let key = |attention: Attention| {
+        let attention = valid(attention);
+        Program::of(&attention, SM).expect("taken").key(attention.key())
+    };
+    let longer = Attention::bshd(2, (8, 2), (300, 501), 128, DType::BF16);
+    let others = [plain(64), plain(128).with_stats(), backward(plain(128)), longer, plain(128).with_sink()];
+    let keys: BTreeSet<_> = others.into_iter().map(key).chain([key(plain(128))]).collect();
+    assert_eq!(keys.len(), 6);
+    assert_eq!(key(plain(128)), key(plain(128)));
+}

@@ -1,0 +1,99 @@
+//! What FlashAttention-4's kernels do not take. An attention that has such a reason is left to another engine.
+
+use crate::registry::Entry;
+use crate::registry::entry::entries;
+
+const FA4: Entry = Entry {
+    fix: "leave it to cuDNN",
+    source: "FlashAttention-4 4.0.0b36, and what crates/fa4 launches of it",
+    ..Entry::not_built()
+};
+
+entries![
+    FA4_GPU = Entry {
+        code: "fa4.gpu",
+        cause: "FlashAttention-4's kernels are compiled for another GPU.",
+        field: "target",
+        needed: "a GPU of compute capability 9.0",
+        ..FA4
+    },
+    FA4_TYPE = Entry {
+        code: "fa4.type",
+        cause: "FlashAttention-4's kernels for Hopper compute with 16-bit elements only.",
+        field: "q",
+        needed: "f16 or bf16",
+        ..FA4
+    },
+    FA4_HEAD_DIM = Entry {
+        code: "fa4.head-dim",
+        cause: "FlashAttention-4's kernels have tiles for some head dims only.",
+        needed: "multiples of 8, at most 256, the same for keys and values, or 192 and 128",
+        ..FA4
+    },
+    FA4_HEADS = Entry {
+        code: "fa4.heads",
+        cause: "FlashAttention-4's kernels bring keys and values of a head together.",
+        field: "v",
+        needed: "as many heads of values as of keys",
+        ..FA4
+    },
+    FA4_DROPOUT = Entry {
+        code: "fa4.dropout",
+        cause: "FlashAttention-4's kernels have no dropout.",
+        field: "dropout",
+        needed: "none",
+        ..FA4
+    },
+    FA4_BLOCK_MASK = Entry {
+        code: "fa4.block-mask",
+        cause: "FlashAttention-4's kernels read lists of blocks, not a bit for each.",
+        field: "block_mask",
+        needed: "a band",
+        ..FA4
+    },
+    FA4_EXPRESSION = Entry {
+        code: "fa4.expression",
+        cause: "Expressions are not written for FlashAttention-4's kernels.",
+        needed: "no score modification and no predicate",
+        ..FA4
+    },
+    FA4_SINK = Entry {
+        code: "fa4.sink",
+        cause: "A backward of FlashAttention-4's kernels is not launched with a sink.",
+        field: "sink",
+        needed: "a forward, or no sink",
+        ..FA4
+    },
+    FA4_OUTPUTS = Entry {
+        code: "fa4.outputs",
+        cause: "FlashAttention-4's kernels write O and Stats only.",
+        field: "outputs",
+        needed: "O, or O and Stats",
+        ..FA4
+    },
+    FA4_STORAGE = Entry {
+        code: "fa4.storage",
+        cause: "FlashAttention-4's kernels are launched for sequences of one length, without pages.",
+        needed: "dense tensors, without lengths",
+        ..FA4
+    },
+    FA4_BAND = Entry {
+        code: "fa4.band",
+        cause: "FlashAttention-4's diagonals end in the bottom right corner.",
+        needed: "a bottom-right band, or as many queries as keys",
+        ..FA4
+    },
+    FA4_SEQUENCE = Entry {
+        code: "fa4.sequence",
+        cause: "Numbers of FlashAttention-4's kernels have 32 bits.",
+        field: "q",
+        needed: "at most 16777216 queries and keys",
+        ..FA4
+    },
+    FA4_STRIDES = Entry {
+        code: "fa4.strides",
+        cause: "FlashAttention-4's kernels copy by tensor maps.",
+        needed: "rows of neighbouring elements, other strides positive multiples of 8 elements, below 2^38",
+        ..FA4
+    },
+];
