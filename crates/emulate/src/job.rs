@@ -75,6 +75,12 @@ impl Writer<'_> {
                     let number = self.numbers.get(role).ok_or(Error::Missing(*role))?;
                     bytes[patch.at as usize..][..number.len()].copy_from_slice(number);
                 }
+                Value::Product(role, by) => {
+                    let number = self.numbers.get(role).ok_or(Error::Missing(*role))?;
+                    let number: [u8; 4] = number[..].try_into().map_err(|_| Error::Missing(*role))?;
+                    let product = f32::from_ne_bytes(number) * f32::from_bits(*by);
+                    bytes[patch.at as usize..][..4].copy_from_slice(&product.to_ne_bytes());
+                }
                 value => patches.push((u64::from(patch.at), value)),
             }
         }
@@ -92,7 +98,7 @@ impl Writer<'_> {
                     self.numbers([at, 0, scratch, *offset]);
                 }
                 Value::Map(map) => self.map(at, map)?,
-                Value::Number(_) => {}
+                Value::Number(_) | Value::Product(..) => {}
             }
         }
         Ok(())
