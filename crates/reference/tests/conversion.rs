@@ -105,7 +105,7 @@ fn attention_reads_what_a_conversion_writes() {
     let off: f64 = want.iter().zip(&got).map(|(x, y)| (x - y).powi(2)).sum();
     let error = (off / want.iter().map(|x| x * x).sum::<f64>()).sqrt();
     // Most of it is of the probabilities, which the graph rounds to 8 bits without a scale.
-    assert!((1e-3..1e-1).contains(&error), "{error}");
+    assert!((1e-3..1.5e-1).contains(&error), "{error}");
 }
 
 proptest! {
