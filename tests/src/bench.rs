@@ -51,6 +51,6 @@ impl Bench {
     ///
     /// Those of [`Planner::plan`].
     pub fn ask(&self, planner: &Planner, attention: &Valid, on_miss: OnMiss) -> Result<Resolution, PlanError> {
-        planner.plan(attention, &self.target, &CompileOptions::default(), on_miss)
+        planner.plan(attention, &self.target, &CompileOptions::cudnn(), on_miss)
     }
 }

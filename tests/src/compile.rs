@@ -91,8 +91,7 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
     // Also compile the cases that the unified operation computes wrongly: the table shows which cases the library
     // supports.
     let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-    let policy =
-        CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), allowed, ..CompileOptions::default() };
+    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), allowed, ..CompileOptions::cudnn() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),
@@ -111,7 +110,7 @@ fn answer(compiler: &Compiler, row: &Row) -> Answer {
 /// Compares the kernel of a unified plan with the kernel of the form that `Form::Auto` chooses.
 fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
-    let (target, policy) = (target(compiler, row.gpu), CompileOptions::default());
+    let (target, policy) = (target(compiler, row.gpu), CompileOptions::cudnn());
     let usual = lower(&attention, &target, &policy).ok();
     let usual = usual.and_then(|graph| compiler.compile(&graph, &target, &policy).ok());
     match usual.map(|usual| cubins(&usual.blob) == cubins(&plan.blob)) {

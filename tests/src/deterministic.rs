@@ -41,11 +41,11 @@ fn attention(given: &str, deterministic: bool) -> Valid {
 }
 
 fn graph(given: &str, target: &Target) -> OpGraph {
-    lower(&attention(given, true), target, &CompileOptions::default()).unwrap_or_else(|e| panic!("{given}: {e}"))
+    lower(&attention(given, true), target, &CompileOptions::cudnn()).unwrap_or_else(|e| panic!("{given}: {e}"))
 }
 
 fn compile(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Compiled, String> {
-    match compiler.compile(graph, target, &CompileOptions::default()) {
+    match compiler.compile(graph, target, &CompileOptions::cudnn()) {
         Ok(compiled) => Ok(compiled),
         Err(Failure::Refused(refusal)) => Err(refusal.to_string()),
         // The compiler does not report it as a refusal: only rules can tell it from a temporary failure.

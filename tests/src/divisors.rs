@@ -39,7 +39,7 @@ pub fn check(version: &str) {
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|(text, gpu, a)| {
-            let (target, policy) = (target(&compiler, gpu), CompileOptions::default());
+            let (target, policy) = (target(&compiler, gpu), CompileOptions::cudnn());
             let a = validate(a.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
             let graph = lower(&a, &target, &policy).unwrap_or_else(|e| panic!("{text}: {e}"));
             let is_guard = |op: &Op| matches!(op, Op::Pointwise { mode: Pointwise::CmpEq, .. });

@@ -44,7 +44,7 @@ pub fn check(version: &str) {
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|(gpu, (name, a))| {
-            let (target, policy) = (target(&compiler, gpu), CompileOptions::default());
+            let (target, policy) = (target(&compiler, gpu), CompileOptions::cudnn());
             let graph = lower(a, &target, &policy).map_err(|refusal| refusal.to_string());
             let plan = graph.and_then(|graph| compiler.compile(&graph, &target, &policy).map_err(|e| e.to_string()));
             plan.err().map(|why| format!("{name} on {gpu}: {why}"))

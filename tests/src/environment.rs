@@ -29,7 +29,7 @@ type Row = (String, String);
 /// Compiles all attentions for all GPUs, and prints one line for each.
 fn compile_all(compiler: &Compiler) {
     for gpu in GPUS {
-        let (target, policy) = (target(compiler, gpu), CompileOptions::default());
+        let (target, policy) = (target(compiler, gpu), CompileOptions::cudnn());
         for (i, attention) in attentions().iter().enumerate() {
             let graph = lower(attention, &target, &policy).unwrap_or_else(|e| panic!("{e}"));
             let kernels = match compiler.compile(&graph, &target, &policy) {

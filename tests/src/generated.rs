@@ -137,7 +137,7 @@ fn line(compiler: &Compiler, gpus: &[&str], attentions: &[Attention], row: usize
 
 fn answer(compiler: &Compiler, attention: &Attention, gpu: &str) -> String {
     let valid = validate(attention.clone()).unwrap_or_else(|e| panic!("{attention}: {e}"));
-    let (target, policy) = (target(compiler, gpu), CompileOptions::default());
+    let (target, policy) = (target(compiler, gpu), CompileOptions::cudnn());
     let graph = match lower(&valid, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return refused(&refusal),

@@ -78,7 +78,7 @@ pub fn check(version: &str) {
     let faults: Vec<String> = rows
         .par_iter()
         .filter_map(|((shape, a), (name, make))| {
-            let (target, policy) = (target(&compiler, "h200"), CompileOptions::default());
+            let (target, policy) = (target(&compiler, "h200"), CompileOptions::cudnn());
             let a = validate(make(a.clone())).unwrap_or_else(|e| panic!("{shape}, {name}: {e}"));
             let graph = lower(&a, &target, &policy).unwrap_or_else(|e| panic!("{shape}, {name}: {e}"));
             let verdict = compiler.compile(&graph, &target, &policy).map(|plan| plan.engine).map_err(|e| e.to_string());

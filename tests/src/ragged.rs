@@ -33,7 +33,7 @@ const WRONG: [Wrong; 4] = [
 /// Panics if a fault is not refused, or if the refusal lacks cuDNN's message.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
-    let (target, policy) = (target(&compiler, "h200"), CompileOptions::default());
+    let (target, policy) = (target(&compiler, "h200"), CompileOptions::cudnn());
     let rows = Tensor::thd(BATCH, 2, 128, 64, 300, DType::BF16);
     let attention = validate(Attention::forward(rows, rows, rows, rows).with_lengths()).unwrap();
     let valid = lower(&attention, &target, &policy).unwrap();

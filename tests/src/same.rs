@@ -24,7 +24,7 @@ fn attentions() -> [Valid; 2] {
 /// Panics if it does not compile.
 #[must_use]
 pub fn compiled(compiler: &Compiler, attention: &Valid, target: &Target) -> Compiled {
-    compiled_with(compiler, attention, target, &CompileOptions::default())
+    compiled_with(compiler, attention, target, &CompileOptions::cudnn())
 }
 
 fn compiled_with(compiler: &Compiler, attention: &Valid, target: &Target, policy: &CompileOptions) -> Compiled {
@@ -42,7 +42,7 @@ pub fn check_pools(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let exact = CompileOptions {
         lab: qkvault_graph::LabOptions::without(VariantSet::NONE.with(Variant::RoundPool)),
-        ..CompileOptions::default()
+        ..CompileOptions::cudnn()
     };
     for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {
         let target = target(&compiler, gpu);

@@ -25,7 +25,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     fn of(&self, planner: &Planner, limit: Option<u64>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
-        let policy = CompileOptions { workspace_limit: limit, ..CompileOptions::default() };
+        let policy = CompileOptions { workspace_limit: limit, ..CompileOptions::cudnn() };
         planner.plan(self.attention, self.target, &policy, on_miss)
     }
 }

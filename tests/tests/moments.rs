@@ -73,7 +73,7 @@ fn a_child_process_plans_three_attentions() {
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     for (number, attention) in asked().iter().enumerate() {
-        let answer = planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
+        let answer = planner.plan(attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
         let result = match answer {
             Ok(answer) => match answer.outcome {
                 Ok(plan) => format!("plan {}", plan.facts.engine),
@@ -188,7 +188,7 @@ fn a_child_process_builds_a_plan_again_after_a_failure() {
     let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
-    let ask = |attention: &Valid| planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile);
+    let ask = |attention: &Valid| planner.plan(attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
     planner.compiler().unwrap().library().check_engines().unwrap();
     // The need of a build depends on the allocator. Each attempt allows less memory, with another attention, until a
     // build fails.

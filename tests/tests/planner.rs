@@ -92,7 +92,7 @@ fn a_varlen_backward_within_the_workspace_limit_is_accepted() {
     let rows = Tensor::thd(1024, 32, 32_768, 128, 65_536, DType::BF16);
     let forward = Attention::forward(rows, rows, rows, rows).with_lengths().with_stats();
     let attention = validate(forward.backward(BackwardOptions::default())).unwrap();
-    let policy = CompileOptions { workspace_limit: Some(4 << 30), ..CompileOptions::default() };
+    let policy = CompileOptions { workspace_limit: Some(4 << 30), ..CompileOptions::cudnn() };
     let answer = bench.planner().plan(&attention, &bench.target, &policy, OnMiss::Compile).unwrap();
     let facts = plan(answer).facts.clone();
     let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
@@ -131,7 +131,7 @@ fn an_attention_that_never_compiles_is_refused_by_its_rule_and_not_stored() {
     let wide = "pass: backward\nq: bf16 [1,2,128,256]";
     let attention = validate(text::parse(wide).unwrap()).unwrap();
     let planner = bench.planner();
-    let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile).unwrap();
+    let answer = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile).unwrap();
     assert!(refusal(answer).has(&codes::HEAD_DIM_BACKWARD));
     assert_eq!((planner.vault().stats().stores, planner.vault().usage().entries), (0, 0));
 }
@@ -214,7 +214,7 @@ fn a_plan_that_cannot_be_built_here_is_an_error_and_is_not_stored() {
     let planner = bench.planner();
     let other = Target { cudnn: CudnnVersion::v9(19, 0), ..bench.target.clone() };
     for _ in 0..2 {
-        let error = planner.plan(&attention, &other, &CompileOptions::default(), OnMiss::Compile).unwrap_err();
+        let error = planner.plan(&attention, &other, &CompileOptions::cudnn(), OnMiss::Compile).unwrap_err();
         assert!(matches!(&error, PlanError::Failure(f) if matches!(**f, Failure::OtherLibrary { .. })), "{error}");
         let text = error.to_string();
         assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
@@ -269,7 +269,7 @@ fn an_allowed_quirk_compiles_under_its_own_key() {
         let key = built.key;
         assert_eq!(Some(plan(built).facts.key), key);
         // Allowing the quirk in the options finds the same plan.
-        let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::default() };
+        let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::cudnn() };
         let named = strict.plan(&attention, &bench.target, &policy, OnMiss::Load).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
         // Without the option it is still refused, although the plan is stored now.
@@ -291,15 +291,15 @@ fn the_library_confirms_the_nearest_change() {
     let (planner, odd) = (bench.planner(), refused());
     let versions = [CudnnVersion::v9(19, 0)];
     let near = nearest(&Request::new(&odd, &bench.target), &versions);
-    let confirmed = planner.confirm(&near[0], &CompileOptions::default()).unwrap();
+    let confirmed = planner.confirm(&near[0], &CompileOptions::cudnn()).unwrap();
     assert!(matches!(confirmed, Confirmation::Supported(_)), "{}: {confirmed:?}", near[0].change);
     assert_eq!(planner.vault().stats().builds, 1);
     // The library refuses one, and cannot decide about a target of another library.
     let same = |target: Target| Near { change: "nothing".into(), attention: odd.clone(), target };
-    let none = planner.confirm(&same(bench.target.clone()), &CompileOptions::default()).unwrap();
+    let none = planner.confirm(&same(bench.target.clone()), &CompileOptions::cudnn()).unwrap();
     assert!(matches!(none, Confirmation::Refused(_)), "{none:?}");
     let other = Target { cudnn: versions[0], ..bench.target.clone() };
-    let other = planner.confirm(&same(other), &CompileOptions::default()).unwrap();
+    let other = planner.confirm(&same(other), &CompileOptions::cudnn()).unwrap();
     assert!(matches!(other, Confirmation::OtherLibrary), "{other:?}");
 }
 

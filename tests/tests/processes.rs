@@ -52,7 +52,7 @@ fn open(folder: &Path) -> Vault {
 }
 
 fn plan(planner: &Planner, target: &Target, seq: i64) -> Arc<Plan> {
-    let answer = planner.plan(&asked(seq), target, &CompileOptions::default(), OnMiss::Compile).unwrap();
+    let answer = planner.plan(&asked(seq), target, &CompileOptions::cudnn(), OnMiss::Compile).unwrap();
     answer.outcome.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
@@ -91,7 +91,7 @@ fn a_child_process_does_its_job() {
             std::thread::spawn(move || {
                 for seq in (1..).map(|n| n * 64) {
                     compiles.fetch_add(1, Ordering::SeqCst);
-                    let answer = planner.plan(&asked(seq), &target, &CompileOptions::default(), OnMiss::Compile);
+                    let answer = planner.plan(&asked(seq), &target, &CompileOptions::cudnn(), OnMiss::Compile);
                     // Planning fails while the process exits.
                     if answer.is_err() {
                         return;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use qkvault_compile::Compiler;
 use qkvault_graph::{BadVersion, CudnnVersion, LibrarySet, Profile, Target};
+use qkvault_probe::NEWEST;
 use qkvault_sys::Search;
 
 /// Options that select a cuDNN.
@@ -107,11 +108,16 @@ impl TargetArgs {
 }
 
 impl TargetsArgs {
-    /// The targets of these options under the compiler's cuDNN, each once.
-    pub(super) fn targets(&self, compiler: &Compiler) -> anyhow::Result<Vec<Target>> {
+    /// The targets of these options under the compiler's cuDNN, each once. Without a compiler, for plans that need no
+    /// cuDNN, under the newest that the rules know.
+    pub(super) fn targets(&self, compiler: Option<&Compiler>) -> anyhow::Result<Vec<Target>> {
         let mut targets: Vec<Target> = Vec::new();
         for name in &self.target {
-            let target = compiler.target(&profile(name)?);
+            let profile = profile(name)?;
+            let target = match compiler {
+                Some(compiler) => compiler.target(&profile),
+                None => profile.target(NEWEST, LibrarySet::Slim),
+            };
             if !targets.contains(&target) {
                 targets.push(target);
             }

@@ -8,7 +8,7 @@ mod versions;
 
 use std::time::Instant;
 
-use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_compile::{Compiler, EngineChoice, OnMiss, Planner};
 use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
@@ -18,6 +18,7 @@ use crate::target::{LibraryArgs, TargetsArgs, are_versions};
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
 use part::Part;
 use progress::Progress;
+pub(crate) use report::chosen;
 use report::{Report, Row};
 use sharing::Sharing;
 
@@ -47,17 +48,12 @@ pub struct Args {
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, or kernels where cuDNN refuses (auto)
-    #[arg(long, value_name = "ENGINE", value_parser = engine, default_value = "cudnn")]
+    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, or of each where it is faster or alone (auto)
+    #[arg(long, value_name = "ENGINE", value_parser = crate::word::<EnginePolicy>, default_value = "auto")]
     engine: EnginePolicy,
     /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
-}
-
-fn engine(text: &str) -> Result<EnginePolicy, String> {
-    let known = || EnginePolicy::ALL.map(EnginePolicy::name).join(", ");
-    EnginePolicy::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| format!("it is one of {}", known()))
 }
 
 /// One attention for one target.
@@ -90,11 +86,17 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return Err(jobs::nothing().into());
     }
     let vault = open_vault(globals)?;
-    let compiler = Compiler::open_compile_only(&args.library.search()?)?;
-    let targets = args.target.targets(&compiler)?;
-    notes.extend(compiler.toolchain().environment.notes());
+    // Plans of kernels need no cuDNN, and are the same with each.
+    let compiler = match args.engine {
+        EnginePolicy::Kernels => None,
+        EnginePolicy::Auto | EnginePolicy::Cudnn => Some(Compiler::open_compile_only(&args.library.search()?)?),
+    };
+    let targets = args.target.targets(compiler.as_ref())?;
+    if let Some(compiler) = &compiler {
+        notes.extend(compiler.toolchain().environment.notes());
+    }
     notes.extend(older::notes(&vault));
-    let planner = Planner::new(vault, Some(compiler));
+    let planner = Planner::new(vault, compiler);
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let engine = args.engine;
     let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, ..CompileOptions::default() };
@@ -112,7 +114,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                 Ok(attention) => {
                     let target = &targets[work.target];
                     // Only cuDNN's answers are stored, so a dry run asks the rules.
-                    let of_cudnn = policy.engine == EnginePolicy::Cudnn;
+                    let of_cudnn = !EngineChoice::of(attention, target.sm(), policy.engine).may_be_kernels();
                     match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
                         Some(refusal) => Row::refused(work, &refusal),
                         None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),

@@ -8,7 +8,7 @@ use qkvault_kernels::recipe;
 
 /// A description that kernels of qkvault's own compute. Its `Display` names it in messages and lists.
 pub trait Computation: Debug + Display + Sync {
-    /// Its key, which the key of the plan contains.
+    /// Its key.
     fn graph_key(&self) -> GraphKey;
 
     /// The operands that a launch binds, in order of unique id.

@@ -2,8 +2,9 @@
 
 use qkvault_cache::Source;
 use qkvault_graph::ValidConversion;
-use qkvault_kernels::{Generated, generate_conversion};
+use qkvault_kernels::{Engine, Generated, generate_conversion};
 
+use crate::choice::EngineChoice;
 use crate::kernels::KernelPlan;
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 
@@ -26,7 +27,7 @@ impl Planner {
                 graph_key: of.key(),
                 source: Source::Built,
                 unstored: None,
-                instead: None,
+                engine: EngineChoice::named(Engine::Kernels),
                 outcome: Err(refusal),
                 milliseconds: 0.0,
             }),

@@ -28,8 +28,8 @@ pub(crate) struct Job<'a> {
 /// Why a builder gave no entry; a refusal is an entry.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Build {
-    #[error("no compiler")]
-    NoCompiler,
+    #[error("no compiler: {0}")]
+    NoCompiler(String),
     #[error("{0}")]
     Failed(Arc<Failure>),
     /// No kernel was compiled, and rules predict that. It is an answer, but not cuDNN's, so it is not stored.
@@ -48,7 +48,7 @@ impl<'a> Job<'a> {
             return Err(PlanError::Interrupted { key: self.key, why: error.to_string() });
         };
         match &*build {
-            Build::NoCompiler => Err(PlanError::NoCompiler { key: self.key }),
+            Build::NoCompiler(why) => Err(PlanError::NoCompiler { key: self.key, why: why.clone() }),
             Build::Failed(failure) => Err(PlanError::Failure(Arc::clone(failure))),
             Build::Known(refusal) => Ok((Source::Built, None, Err(refusal.clone()))),
         }

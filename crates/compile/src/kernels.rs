@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, Vault};
+use qkvault_graph::op::Binding;
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, codec};
+use qkvault_kernels::Engine;
 use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::choice::EngineChoice;
 use crate::computation::Computation;
 use crate::deep::{Difference, RebuildCheck};
 use crate::look::{stored, vault_key};
@@ -77,8 +80,8 @@ impl KernelPlan<'_> {
     /// The key of the plan.
     #[must_use]
     pub fn key(&self) -> PlanKey {
-        let KernelPlan { of, source, options, recipe } = *self;
-        Origin { graph_key: of.graph_key(), source, options, recipe, nvrtc: NVRTC }.key()
+        let KernelPlan { of: _, source, options, recipe } = *self;
+        Origin { source, options, recipe, nvrtc: NVRTC }.key()
     }
 
     /// The plan, compiled by NVRTC, which is loaded if it is not.
@@ -155,7 +158,8 @@ impl Planner {
             None => self.compiled(kernels, key)?,
         };
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead: None, outcome: Ok(plan), milliseconds })
+        let engine = EngineChoice::named(Engine::Kernels);
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, engine, outcome: Ok(plan), milliseconds })
     }
 
     /// The plan, compiled even if the vault has it, in the place of the stored one.
@@ -163,8 +167,8 @@ impl Planner {
         let (started, key) = (Instant::now(), kernels.key());
         let (source, unstored, plan) = self.replaced(kernels, key)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        let (graph_key, instead) = (kernels.of.graph_key(), None);
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead, outcome: Ok(plan), milliseconds })
+        let (graph_key, engine) = (kernels.of.graph_key(), EngineChoice::named(Engine::Kernels));
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, engine, outcome: Ok(plan), milliseconds })
     }
 
     fn compiled(&self, kernels: &KernelPlan<'_>, key: PlanKey) -> Result<Compiled, PlanError> {
@@ -197,14 +201,22 @@ fn found(vault: &Vault, kernels: &KernelPlan<'_>, key: PlanKey, on_miss: OnMiss)
     Some((source, read(kernels, key, &entry).ok()?))
 }
 
-/// The plan of an entry, if it is that of the computation.
+/// The plan of an entry, if it is that of the computation, with the capacities of this one: those of pools and varlen
+/// buffers are in no key.
 fn read(kernels: &KernelPlan<'_>, key: PlanKey, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
-    let plan = Plan::from_entry(key, entry)?;
-    if plan.facts.kernels.is_some() && plan.facts.bindings == kernels.of.bindings() {
-        Ok(Arc::new(plan))
-    } else {
-        Err(BadPlan::OtherOperands { key })
+    let mut plan = Plan::from_entry(key, entry)?;
+    let Some(facts) = plan.facts.kernels.clone() else { return Err(BadPlan::OtherOperands { key }) };
+    let bindings = kernels.of.bindings();
+    if plan.facts.bindings == bindings {
+        return Ok(Arc::new(plan));
     }
+    let sizeless = |all: &[Binding]| all.iter().map(|b| Binding { bytes: 0, ..*b }).collect::<Vec<_>>();
+    if sizeless(&plan.facts.bindings) != sizeless(&bindings) {
+        return Err(BadPlan::OtherOperands { key });
+    }
+    (plan.facts.bindings, plan.facts.graph_key) = (bindings, kernels.of.graph_key());
+    facts.check(&plan.facts)?;
+    Ok(Arc::new(plan))
 }
 
 /// Whether an entry's metadata are the facts of a plan of kernels.
@@ -229,8 +241,7 @@ impl Nvrtc {
             return Ok(RebuildCheck::Skipped { why: "it is a plan of cuDNN".to_owned() });
         };
         let Inputs { source, options, recipe } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let graph_key = plan.facts.graph_key;
-        let found = Origin { graph_key, source: &source, options: &options, recipe: &recipe, nvrtc: facts.nvrtc }.key();
+        let found = Origin { source: &source, options: &options, recipe: &recipe, nvrtc: facts.nvrtc }.key();
         if found != key {
             return Err(Difference::Key { found });
         }

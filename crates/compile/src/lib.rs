@@ -27,6 +27,7 @@ mod kernels;
 mod limit;
 mod look;
 mod nvrtc;
+mod open;
 mod passed;
 mod plan;
 mod plan_error;
@@ -39,6 +40,7 @@ mod words;
 mod write;
 
 pub use blob::Blob;
+pub use choice::{Answer, EngineChoice, Why, ask_engines};
 pub use compile::{Compiled, Compiler};
 pub use computation::Computation;
 pub use confirm::Confirmation;

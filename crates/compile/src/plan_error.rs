@@ -24,14 +24,19 @@ pub enum PlanError {
         what: String,
         /// Its target.
         target: String,
-        /// Whether the lookup was only in memory ([`OnMiss::Memory`]).
+        /// Whether the lookup was only in memory ([`OnMiss::Memory`](crate::OnMiss::Memory)).
         memory_alone: bool,
     },
     /// The plan must be built, and there is no compiler.
-    #[error("plan {key} is not in the vault, and this planner has no cuDNN to build it with; open it with a compiler")]
+    #[error(
+        "plan {key} is not in the vault, and this planner has no cuDNN to build it with{}",
+        if why.is_empty() { "; open it with a compiler".to_owned() } else { format!(": {why}") }
+    )]
     NoCompiler {
         /// The key.
         key: PlanKey,
+        /// Why no cuDNN was opened; empty for a planner that was given none.
+        why: String,
     },
     /// Compiling does not work here.
     #[error("{0}")]

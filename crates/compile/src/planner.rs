@@ -8,6 +8,7 @@ use qkvault_graph::{
     Choice, CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of,
 };
 
+use crate::choice::EngineChoice;
 use crate::compile::Compiler;
 use crate::deep::Origin;
 use crate::failure::Failure;
@@ -15,10 +16,12 @@ use crate::job::{Build, Found, Job};
 use crate::kernels::KernelPlan;
 use crate::limit;
 use crate::look::{look, outcome, vault_key};
+use crate::open::OpenCompiler;
 use crate::plan::{self, Plan, PlanFacts};
 pub use crate::plan_error::PlanError;
-use qkvault_kernels::takes;
+use qkvault_kernels::{Engine, takes};
 use qkvault_probe::lowered;
+use qkvault_sys::Search;
 
 /// What a planner does for a plan that is not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,7 +61,7 @@ pub enum OnMiss {
 #[derive(Clone, Debug)]
 pub struct Planner {
     pub(crate) vault: Vault,
-    compiler: Option<Compiler>,
+    compiler: Arc<OpenCompiler>,
     pub(crate) allowed: QuirkSet,
 }
 
@@ -74,8 +77,8 @@ pub struct Resolution {
     pub source: Source,
     /// Why a new plan was not stored, if it was not; the plan is still valid.
     pub unstored: Option<Arc<StoreError>>,
-    /// Why cuDNN has no plan, if one of kernels took its place ([`EnginePolicy::Auto`](qkvault_graph::EnginePolicy)).
-    pub instead: Option<Refusal>,
+    /// Whose answer it is, and why.
+    pub engine: EngineChoice,
     /// The plan, or the refusal.
     pub outcome: Result<Arc<Plan>, Refusal>,
     /// Time of the call, in milliseconds.
@@ -86,6 +89,15 @@ impl Planner {
     /// A planner for a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
+        let compiler = Arc::new(OpenCompiler::of(compiler));
+        Planner { vault, compiler, allowed: QuirkSet::NONE }
+    }
+
+    /// A planner that compiles with the cuDNN that a search finds, which is opened for the first plan of cuDNN that
+    /// must be compiled. Plans of kernels need none.
+    #[must_use]
+    pub fn opening(vault: Vault, search: Search) -> Planner {
+        let compiler = Arc::new(OpenCompiler::by(search));
         Planner { vault, compiler, allowed: QuirkSet::NONE }
     }
 
@@ -108,10 +120,19 @@ impl Planner {
         Planner { vault: self.vault.local(), ..self.clone() }
     }
 
-    /// The compiler, if there is one.
+    /// The compiler, if there is one; it is opened if it is not.
     #[must_use]
     pub fn compiler(&self) -> Option<&Compiler> {
-        self.compiler.as_ref()
+        self.compiler.get().ok()
+    }
+
+    /// The compiler, which the first call opens.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none; empty if the planner was given none.
+    pub fn open_compiler(&self) -> Result<&Compiler, String> {
+        self.compiler.get()
     }
 
     /// The plan of an attention for a target: from the vault, or compiled and stored there.
@@ -138,7 +159,7 @@ impl Planner {
     ///
     /// The reasons of lowering and rules, for which there is no op graph and no key.
     pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
-        if options.engine == EnginePolicy::Kernels {
+        if EngineChoice::of(attention, target.sm(), options.engine).engine == Engine::Kernels {
             return crate::choice::kernel_key(attention, target.sm());
         }
         let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
@@ -197,8 +218,8 @@ impl Planner {
                 let milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 let outcome = Err(refusal);
                 let source = Source::Built;
-                let (unstored, instead) = (None, None);
-                return Ok(Resolution { key: None, graph_key, source, unstored, instead, outcome, milliseconds });
+                let (unstored, engine) = (None, EngineChoice::named(Engine::Cudnn));
+                return Ok(Resolution { key: None, graph_key, source, unstored, engine, outcome, milliseconds });
             }
         };
         let unlimited = &unlimited(options);
@@ -208,7 +229,8 @@ impl Planner {
         let vault = self.vault.for_library(&target.cudnn.to_string());
         let (key, (source, unstored, outcome)) = within(options.workspace_limit, &vault, job, find)?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, instead: None, outcome, milliseconds })
+        let engine = EngineChoice::named(Engine::Cudnn);
+        Ok(Resolution { key: Some(key), graph_key, source, unstored, engine, outcome, milliseconds })
     }
 
     /// Finds a plan or a refusal by its key, as far as `on_miss` allows.
@@ -250,7 +272,7 @@ impl Planner {
     }
 
     fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
-        let compiler = self.compiler.as_ref().ok_or(Build::NoCompiler)?;
+        let compiler = self.compiler.get().map_err(Build::NoCompiler)?;
         let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
         match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
             Ok(compiled) => {
@@ -291,9 +313,9 @@ impl Planner {
     }
 }
 
-/// No key contains a limit, so the inputs of a plan do not either.
+/// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
 fn unlimited(options: &CompileOptions) -> CompileOptions {
-    CompileOptions { workspace_limit: None, ..*options }
+    CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
 }
 
 /// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that

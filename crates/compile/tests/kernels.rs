@@ -10,7 +10,7 @@ use qkvault_compile::graph::{
     Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
-    BadPlan, Difference, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck,
+    BadPlan, Difference, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Why,
 };
 use qkvault_graph::Role;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
@@ -119,6 +119,31 @@ fn a_stored_recipe_that_refers_outside_is_no_plan_and_is_compiled_again() {
     }
 }
 
+/// A pool of another size had another plan.
+#[test]
+fn a_plan_serves_pools_of_every_size_with_the_bytes_of_the_one_that_asks() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let plan = |pages, on_miss| {
+        let mut a = Attention::bshd(2, (8, 2), (1, 512), 64, DType::BF16).with_lengths();
+        a.k = Tensor::paged_nhd(2, 2, 512, 64, pages, 64, DType::BF16);
+        a.v = a.k;
+        let a = validate(a).expect("valid");
+        let made = qkvault_kernels::generate(&a, 90).expect("is taken");
+        let of = KernelPlan { of: &a, source: &made.source, options: &made.options, recipe: &made.recipe };
+        let plan = planner.kernels(&of, on_miss).expect("an answer").outcome.expect("a plan");
+        let bytes = plan.facts.bindings.iter().find(|b| b.role == Role::K).expect("keys").bytes;
+        (plan.facts.key, plan.facts.graph_key == a.key(), bytes)
+    };
+    let page = 64 * 2 * 64 * 2;
+    let first = plan(16, OnMiss::Compile);
+    for pages in [1, 16, 4096] {
+        assert_eq!(plan(pages, OnMiss::Load), (first.0, true, page * pages.unsigned_abs()));
+    }
+}
+
 #[test]
 fn a_deep_check_compiles_the_source_again_and_finds_other_code() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -178,7 +203,8 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let of_cudnn = ask(&refused, "h200", EnginePolicy::Cudnn, OnMiss::Compile).expect("an answer");
     let why = of_cudnn.outcome.expect_err("cuDNN refuses it");
     let answer = ask(&refused, "h200", EnginePolicy::Auto, OnMiss::Compile).expect("an answer");
-    assert_eq!(answer.instead, Some(why.clone()));
+    assert_eq!(answer.engine.cudnn_refuses(), Some(&why));
+    assert!(answer.engine.to_string().starts_with("cuDNN refuses, kernels take it: "), "{}", answer.engine);
     let plan = answer.outcome.expect("kernels take it");
     assert!(plan.facts.kernels.is_some());
     // The same plan on every GPU of the architecture, with any cuDNN, by both policies.
@@ -191,15 +217,20 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     // Neither takes it on another GPU.
     let neither = ask(&refused, "b200", EnginePolicy::Auto, OnMiss::Load).expect("an answer");
     let reasons = neither.outcome.expect_err("neither");
-    assert!(reasons.has(&codes::KERNELS_GPU) && reasons.reasons().len() > 1, "{reasons}");
+    assert!(!reasons.has(&codes::KERNELS_GPU), "cuDNN's reasons say what to change: {reasons}");
+    assert!(matches!(&neither.engine.why, Why::OtherRefuses(refusal) if refusal.has(&codes::KERNELS_GPU)));
     // A plan of kernels by name, also where cuDNN has one; and cuDNN's without a word stays cuDNN's.
     let plain = attention();
     let kernels = ask(&plain, "h200", EnginePolicy::Kernels, OnMiss::Compile).expect("an answer");
-    assert!(kernels.outcome.expect("a plan").facts.kernels.is_some() && kernels.instead.is_none());
+    assert_eq!(kernels.engine.why, Why::Named);
+    assert!(kernels.outcome.expect("a plan").facts.kernels.is_some());
     let newer = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
     let options = CompileOptions { engine: EnginePolicy::Auto, ..CompileOptions::default() };
-    assert!(matches!(planner.plan(&plain, &newer, &options, OnMiss::Load), Err(PlanError::Missing { .. })));
-    assert_eq!(CompileOptions::default().engine, EnginePolicy::Cudnn);
+    let stored = planner.plan(&plain, &newer, &options, OnMiss::Load).expect("that of kernels is stored");
+    assert!(matches!(stored.engine.why, Why::OtherMissing(_)), "{}", stored.engine);
+    let of_cudnn = planner.plan(&plain, &newer, &CompileOptions::cudnn(), OnMiss::Load);
+    assert!(matches!(of_cudnn, Err(PlanError::Missing { .. })));
+    assert_eq!(CompileOptions::default().engine, EnginePolicy::Auto);
 }
 
 /// Plans that are stored with their options keep their bytes.
@@ -209,7 +240,7 @@ fn options_without_another_engine_have_the_bytes_of_before() {
     let bytes = codec::encode(&options);
     assert_eq!(bytes[0], 0x94, "an array of four fields");
     assert_eq!(codec::decode::<CompileOptions>(&bytes).expect("reads"), options);
-    let other = CompileOptions { engine: EnginePolicy::Auto, ..options };
+    let other = CompileOptions { engine: EnginePolicy::Cudnn, ..options };
     assert_eq!(codec::decode::<CompileOptions>(&codec::encode(&other)).expect("reads"), other);
 }
 

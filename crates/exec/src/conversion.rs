@@ -9,7 +9,7 @@ use crate::raw::{RawPlan, RawSession};
 
 impl RawSession {
     /// The plan of a conversion, looked up in the planner's vault, compiled by NVRTC if it is missing and `on_miss`
-    /// allows that, and loaded; and where it came from. It needs no cuDNN beyond the session's.
+    /// allows that, and loaded; and where it came from. It needs no cuDNN.
     ///
     /// # Errors
     ///
@@ -20,7 +20,7 @@ impl RawSession {
         of: &ValidConversion,
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
-        let answer = planner.conversion(of, self.target()?.sm(), on_miss)?;
+        let answer = planner.conversion(of, self.gpu().sm, on_miss)?;
         Ok((self.load(&*answer.outcome?)?, answer.source))
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use qkvault_compile::{OnMiss, Plan, PlanError, Planner, Resolution};
+use qkvault_compile::{Answer, EngineChoice, OnMiss, Plan, PlanError, Planner, Resolution, ask_engines};
 use qkvault_graph::{CompileOptions, EnginePolicy, Refusal, Target, Valid};
+use qkvault_kernels::Engine;
 use qkvault_sys::{Error, Status};
 
 use crate::candidates::candidates;
-use crate::properties::PropertiesError;
 use crate::raw::load_error::LoadError;
+use crate::raw::session::SessionError;
 
 /// A loaded plan and its source.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub struct Prepared<P> {
     pub plan: P,
     /// The answer of the planner: the source of the plan and its key.
     pub answer: Resolution,
-    /// The target of the plan, which may differ from the target of this machine.
-    pub target: Target,
+    /// The target of a plan of cuDNN, which may differ from the target of this machine; `None` for kernels.
+    pub target: Option<Target>,
 }
 
 /// Why a plan was not prepared.
@@ -31,9 +32,9 @@ pub enum PrepareError {
     /// The plan is missing and was not built, or could not be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The properties of the GPU, and so the target, are unknown.
+    /// A plan of cuDNN is needed, and the session has none: there is no cuDNN, or it does not work on this GPU.
     #[error(transparent)]
-    Properties(#[from] PropertiesError),
+    Session(#[from] SessionError),
     /// The plan does not load.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -79,10 +80,68 @@ pub fn prepare<P>(
     on_miss: OnMiss,
     load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
-    if options.engine == EnginePolicy::Kernels {
-        // One plan serves every machine of the architecture, so there are no others to look for.
-        return prepare_kernels(planner, here, attention, options, on_miss, load);
+    prepare_on(planner, here.sm(), || Ok(here), attention, options, on_miss, load)
+}
+
+/// [`prepare`] on a GPU of a compute capability, whose target is asked for only when a plan of cuDNN is looked for: a
+/// host whose plans are all of kernels needs no cuDNN.
+///
+/// # Errors
+///
+/// As [`prepare`], and those of `here`.
+pub fn prepare_on<'t, P>(
+    planner: &Planner,
+    sm: u32,
+    here: impl Fn() -> Result<&'t Target, PrepareError>,
+    attention: &Valid,
+    options: &CompileOptions,
+    on_miss: OnMiss,
+    mut load: impl FnMut(&Plan) -> Result<P, LoadError>,
+) -> Result<Prepared<P>, PrepareError> {
+    let choice = EngineChoice::of(attention, sm, options.engine);
+    ask_engines(choice, options.engine, |choice| {
+        let prepared = match choice.engine {
+            Engine::Cudnn => {
+                let options = CompileOptions { engine: EnginePolicy::Cudnn, ..*options };
+                here().and_then(|here| prepare_cudnn(planner, here, attention, &options, on_miss, &mut load))
+            }
+            Engine::Kernels => prepare_kernels(planner, sm, attention, on_miss, &mut load),
+        };
+        match prepared {
+            Ok(mut prepared) => {
+                prepared.answer.engine = choice.clone();
+                Answer::Plan(Ok(prepared))
+            }
+            Err(PrepareError::Refused(refusal)) => Answer::Refused(Err(refusal.clone().into()), refusal),
+            Err(error) if leaves_to_other(&error) => {
+                let why = error.to_string();
+                Answer::Missing(Err(error), why)
+            }
+            Err(error) => Answer::Failed(Err(error)),
+        }
+    })
+}
+
+/// Whether the other engine may take the place of this one: its plan is missing and is not compiled here, there is no
+/// cuDNN, or the driver is too old for kernels.
+fn leaves_to_other(error: &PrepareError) -> bool {
+    match error {
+        PrepareError::Plan(error) => error.leaves_to_other(),
+        PrepareError::Session(error) => matches!(error, SessionError::NoCudnn(_)),
+        PrepareError::Load(error) | PrepareError::Unusable(error) => matches!(error, LoadError::OtherMachine(_)),
+        PrepareError::Refused(_) | PrepareError::Constants { .. } => false,
     }
+}
+
+/// Looks up a plan of cuDNN and loads it.
+fn prepare_cudnn<P>(
+    planner: &Planner,
+    here: &Target,
+    attention: &Valid,
+    options: &CompileOptions,
+    on_miss: OnMiss,
+    load: impl FnMut(&Plan) -> Result<P, LoadError>,
+) -> Result<Prepared<P>, PrepareError> {
     let targets = candidates(here);
     let local = planner.local();
     let mut search =
@@ -116,37 +175,37 @@ pub fn prepare<P>(
                 Ok(plan) => load(plan)?,
                 Err(refusal) => return Err(PrepareError::Refused(refusal.clone())),
             };
-            Ok(Prepared { plan, answer, target: here.clone() })
+            Ok(Prepared { plan, answer, target: Some(here.clone()) })
         }
     }
 }
 
-/// Looks up a plan of kernels and loads it. One that does not load is built again if `on_miss` allows it.
+/// Looks up a plan of kernels and loads it: one plan serves every machine of the architecture, so there are no others
+/// to look for. One that does not load is built again if `on_miss` allows it.
 fn prepare_kernels<P>(
     planner: &Planner,
-    here: &Target,
+    sm: u32,
     attention: &Valid,
-    options: &CompileOptions,
     on_miss: OnMiss,
     mut load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
-    let loaded = |answer: &Resolution, load: &mut dyn FnMut(&Plan) -> Result<P, LoadError>| match &answer.outcome {
+    let mut loaded = |answer: &Resolution| match &answer.outcome {
         Ok(plan) => load(plan).map_err(PrepareError::Load),
         Err(refusal) => Err(PrepareError::Refused(refusal.clone())),
     };
-    let mut answer = planner.plan(attention, here, options, on_miss)?;
-    let plan = match (loaded(&answer, &mut load), answer.key) {
+    let mut answer = planner.kernels_of(attention, sm, on_miss)?;
+    let plan = match (loaded(&answer), answer.key) {
         (Err(PrepareError::Load(error)), Some(key)) if is_of_the_plan(&error) => {
             if on_miss != OnMiss::Compile {
                 return Err(PrepareError::Unusable(error));
             }
             tracing::warn!(%key, %error, "a stored plan does not load; it is built again");
-            answer = planner.rebuild(attention, here, options, &key)?;
-            loaded(&answer, &mut load)?
+            answer = planner.rebuild_kernels_of(attention, sm)?;
+            loaded(&answer)?
         }
         (other, _) => other?,
     };
-    Ok(Prepared { plan, answer, target: here.clone() })
+    Ok(Prepared { plan, answer, target: None })
 }
 
 /// A look-up under way.
@@ -195,7 +254,7 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
             Err(_) => return Ok(Found::Unusable),
         };
         match (self.load)(&plan) {
-            Ok(plan) => return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() }))),
+            Ok(plan) => return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: Some(target.clone()) }))),
             Err(error) if own => return self.anew(target, &answer, error),
             // Every target's plan has this size, so the plan does not count as missing.
             Err(error @ LoadError::WorkspaceTooLarge { .. }) => {
@@ -222,7 +281,7 @@ impl<P, F: FnMut(&Plan) -> Result<P, LoadError>> Search<'_, F> {
         match &answer.outcome {
             Ok(plan) => {
                 let plan = (self.load)(plan)?;
-                Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: target.clone() })))
+                Ok(Found::Loaded(Box::new(Prepared { plan, answer, target: Some(target.clone()) })))
             }
             Err(refusal) => Err(PrepareError::Refused(refusal.clone())),
         }

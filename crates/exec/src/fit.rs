@@ -192,7 +192,7 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 /// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
 /// build or host architecture are refused; whether they would load is untested.
 ///
-/// A plan of kernels needs its compute capability and a driver that is new enough, and nothing else.
+/// Plans of kernels need less: [`check_fit_of_kernels`].
 ///
 /// # Errors
 ///
@@ -200,15 +200,6 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
     let Machine { cudnn, libraries: _, cuda, host, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
     let mut mismatches = Vec::new();
-    if facts.kernels.is_some() {
-        if facts.sm != sm {
-            mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });
-        }
-        if facts.driver > driver {
-            mismatches.push(Mismatch::DriverTooOld { cubin: facts.driver, here: driver });
-        }
-        return fits(facts, mismatches);
-    }
     if facts.cudnn != cudnn {
         mismatches.push(Mismatch::OtherCudnn { plan: facts.cudnn, here: cudnn });
     }
@@ -239,6 +230,23 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
     // A loaded cuDNN before 9.27 reports no width; then the version is the mismatch.
     if rules.memory_bus && facts.cudnn == cudnn && facts.memory_bus != memory_bus {
         mismatches.push(Mismatch::OtherMemoryBus { plan: facts.memory_bus, here: memory_bus });
+    }
+    fits(facts, mismatches)
+}
+
+/// Checks that a plan of kernels fits a GPU: it needs its compute capability and a driver that is new enough, no cuDNN
+/// and nothing else.
+///
+/// # Errors
+///
+/// [`OtherMachine`] with every difference.
+pub(crate) fn check_fit_of_kernels(facts: &PlanFacts, sm: u32, driver: i64) -> Result<(), OtherMachine> {
+    let mut mismatches = Vec::new();
+    if facts.sm != sm {
+        mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });
+    }
+    if facts.driver > driver {
+        mismatches.push(Mismatch::DriverTooOld { cubin: facts.driver, here: driver });
     }
     fits(facts, mismatches)
 }

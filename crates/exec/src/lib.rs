@@ -91,7 +91,7 @@ mod training;
 pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
 pub use driver::{MemoryKind, NoDriver};
-pub use find::{PrepareError, Prepared, prepare};
+pub use find::{PrepareError, Prepared, prepare, prepare_on};
 pub use fit::{Mismatch, OtherMachine};
 pub use machine::Machine;
 pub use properties::PropertiesError;

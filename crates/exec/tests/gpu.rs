@@ -281,9 +281,11 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
     let device = gpu.engine.session().device();
     device.context().bind_to_thread().expect("it is made current");
     // SAFETY: the context is the primary one, current on this thread, and outlives the session.
-    let session = unsafe { raw::RawSession::on_current(gpu.engine.session().library(), SessionOptions::default()) };
+    let session = unsafe {
+        raw::RawSession::on_current(gpu.engine.session().library().expect("cuDNN"), SessionOptions::default())
+    };
     let session = session.expect("a session");
-    assert_eq!(session.machine(), gpu.engine.session().machine());
+    assert_eq!(session.machine().ok(), gpu.engine.session().machine().ok());
     let (planner, here) = (gpu.engine.planner(), session.target().expect("known"));
     let load = |plan: &Plan| session.load(plan);
     let prepared = prepare(planner, here, &attention, &CompileOptions::default(), OnMiss::Load, load);
@@ -311,7 +313,8 @@ fn what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
     }
     let options = SessionOptions { workspace_limit: Some(0), handles: 1 };
     let device = gpu.engine.session().device();
-    let session = Session::with_options(device, gpu.engine.session().library(), options).expect("a session");
+    let session =
+        Session::with_options(device, gpu.engine.session().library().expect("cuDNN"), options).expect("a session");
     let refused = session.prepare(gpu.engine.planner(), &prefill(), &CompileOptions::default(), OnMiss::Load);
     match refused {
         Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, limit: 0, .. })) => assert!(need > 0),
@@ -343,10 +346,10 @@ fn what_is_free_on_the_gpu_shrinks_by_what_is_allocated() {
 fn target_and_machine_of_a_gpu_agree() {
     let Some(gpu) = Gpu::open() else { return };
     let session = gpu.engine.session();
-    let (by_handle, by_ordinal) = (session.target(), session.device().target(session.library()));
+    let (by_handle, by_ordinal) = (session.target(), session.device().target(session.library().expect("cuDNN")));
     let (by_handle, by_ordinal) = (by_handle.expect("known"), by_ordinal.expect("known"));
     assert_eq!(by_handle, &by_ordinal);
-    assert_eq!(session.machine(), &Machine::of(by_handle));
+    assert_eq!(session.machine().expect("known"), &Machine::of(by_handle));
     say(&format!("{:?}: {by_handle}", session.device()));
 }
 

@@ -318,7 +318,7 @@ fn worker(gpu: &Gpu, plan: &LoadedPlan, attention: &Valid, seed: u64, rounds: us
 fn a_session_on_the_primary_context_enters_it_by_itself() {
     let Some(gpu) = Gpu::open() else { return };
     let attention = decode();
-    let (library, planner) = (gpu.engine.session().library().clone(), gpu.engine.planner().clone());
+    let (library, planner) = (gpu.engine.session().library().expect("cuDNN").clone(), gpu.engine.planner().clone());
     let mut case = Case::new(&gpu, &attention, 61);
     let plan = gpu.load(&attention);
     let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");

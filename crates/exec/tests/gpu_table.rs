@@ -27,7 +27,7 @@ const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE
 fn table(gpu: &Gpu, handles: usize) -> PlanTable {
     let table = PlanTable::with_room(16);
     let options = SessionOptions { handles, ..SessionOptions::default() };
-    table.session(0, gpu.engine.session().library(), options).expect("a session");
+    table.session(0, gpu.engine.session().library().expect("cuDNN"), options).expect("a session");
     table
 }
 
@@ -158,7 +158,8 @@ fn loads_and_drops_on_other_threads_leave_a_capture_valid() {
             for attention in attentions() {
                 id(&gpu, &table, &attention, &other).expect("it is loaded beside the capture");
                 // Loaded and unloaded.
-                let session = table.session(0, gpu.engine.session().library(), SessionOptions::default());
+                let session =
+                    table.session(0, gpu.engine.session().library().expect("cuDNN"), SessionOptions::default());
                 let plan = load(&gpu, &session.expect("open"), &attention).expect("loaded");
                 plan.load_kernels().expect("its kernels are loaded beside the capture");
                 drop(plan);
@@ -226,6 +227,7 @@ fn captures_on_streams_that_are_new_record_launches_also_without_a_free_handle()
         });
         assert_eq!(failed.into_inner().expect("no panic"), [""; 0], "{mode:?}");
     }
-    let session = table.session(0, gpu.engine.session().library(), SessionOptions::default()).expect("open");
+    let session =
+        table.session(0, gpu.engine.session().library().expect("cuDNN"), SessionOptions::default()).expect("open");
     say(&format!("{:?}", session.stats()));
 }

@@ -223,7 +223,8 @@ fn a_deterministic_backward_over_the_limit_is_refused_with_the_reason() {
     let Some(gpu) = Gpu::open() else { return };
     let training = deterministic();
     let options = SessionOptions { workspace_limit: Some(1 << 16), handles: 1 };
-    let session = Session::with_options(gpu.engine.session().device(), gpu.engine.session().library(), options);
+    let session =
+        Session::with_options(gpu.engine.session().device(), gpu.engine.session().library().expect("cuDNN"), options);
     let session = session.expect("a session");
     let planner = gpu.engine.planner();
     let error = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load);

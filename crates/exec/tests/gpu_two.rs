@@ -170,7 +170,9 @@ fn plans_by_number_run_on_both_gpus_from_any_thread() {
 fn numbered(gpus: &[Gpu; 2], table: &PlanTable, ordinal: usize, attention: &Valid) -> PlanId {
     let gpu = &gpus[ordinal];
     let number = i32::try_from(ordinal).expect("small");
-    table.session(number, gpu.engine.session().library(), SessionOptions::default()).expect("a session");
+    table
+        .session(number, gpu.engine.session().library().expect("cuDNN"), SessionOptions::default())
+        .expect("a session");
     let load = |session: &qkvault_exec::raw::RawSession| -> Result<_, PrepareError> {
         let (planner, load) = (gpu.engine.planner(), |plan: &Plan| session.load(plan));
         let options = CompileOptions::default();

@@ -203,11 +203,16 @@ impl Writer<'_> {
         let size = tensor.dtype.size() as i64;
         // The step of a dim with one element is never taken; the driver still wants it to be a multiple of 16 bytes.
         let step = |n: i64, step: i64| if n == 1 { 16 } else { (step * size).unsigned_abs() };
+        // One plan serves pools of all sizes.
+        let (outer, outer_step) = match tensor.is_paged() {
+            true => (0, (outer_step * size).unsigned_abs()),
+            false => (outer, step(outer, outer_step)),
+        };
         TensorMap {
             role,
             dtype: tensor.dtype,
             dims: [columns, heads, rows, outer].map(i64::unsigned_abs).to_vec(),
-            strides: vec![step(heads, head_step), step(rows, row_step), step(outer, outer_step)],
+            strides: vec![step(heads, head_step), step(rows, row_step), outer_step],
             tile: vec![64, 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
             swizzle: 128,
         }

@@ -4,6 +4,7 @@
 //! * [`takes`] says which attentions the kernels take, and why not.
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
+//! * [`choice`] says which engine is faster, by measured times.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
 //!
@@ -11,6 +12,7 @@
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+pub mod choice;
 mod convert;
 mod defines;
 mod expression;
@@ -21,6 +23,7 @@ pub mod recipe;
 mod takes;
 pub mod tiling;
 
+pub use choice::Engine;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
 pub use takes::{HEAD_DIM, SM, takes};

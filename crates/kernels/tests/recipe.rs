@@ -67,7 +67,11 @@ fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
             }
             Value::Map(map) => tensor(&map.role).and_then(|operand| {
                 let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
-                let last: u128 = map.dims.iter().zip(steps).map(|(n, step)| (u128::from(*n) - 1) * step).sum();
+                // A last extent of 0 is open: what a launch makes of it ends within the operand, from one on.
+                let rank = map.dims.len();
+                let extent = |at: usize, n: u64| if rank > 1 && at + 1 == rank { n.max(1) } else { n };
+                let extents = map.dims.iter().enumerate().map(|(at, n)| u128::from(extent(at, *n)));
+                let last: u128 = extents.zip(steps).map(|(n, step)| (n - 1) * step).sum();
                 let end = last + map.dtype.size() as u128;
                 (end <= u128::from(operand.bytes) && of.at.is_multiple_of(64)).then_some(TENSOR_MAP_BYTES)
             }),

@@ -56,7 +56,7 @@ impl Error {
     }
 
     /// The error of a compiler that could not be opened.
-    pub(crate) fn build(error: qkvault_compile::Failure) -> Error {
+    pub(crate) fn build(error: String) -> Error {
         Error::new(ErrorKind::Build, error)
     }
 
@@ -129,7 +129,6 @@ macro_rules! kinds {
 kinds! {
     DeviceError => Device,
     NoDriver => Device,
-    SessionError => Device,
     PropertiesError => Device,
     qkvault_sys::LoadError => Library,
     qkvault_cache::OpenError => Vault,
@@ -146,10 +145,18 @@ impl From<Refusal> for Error {
     }
 }
 
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Error {
+        let kind = if matches!(error, SessionError::NoCudnn(_)) { ErrorKind::Library } else { ErrorKind::Device };
+        Error::new(kind, error)
+    }
+}
+
 impl From<PlanError> for Error {
     fn from(error: PlanError) -> Error {
-        let kind = match error {
-            PlanError::Missing { .. } | PlanError::NoCompiler { .. } => ErrorKind::Missing,
+        let kind = match &error {
+            PlanError::Missing { .. } => ErrorKind::Missing,
+            PlanError::NoCompiler { why, .. } if why.is_empty() => ErrorKind::Missing,
             _ => ErrorKind::Build,
         };
         Error::new(kind, error)
@@ -161,7 +168,7 @@ impl From<PrepareError> for Error {
         match error {
             PrepareError::Refused(refusal) => refusal.into(),
             PrepareError::Plan(error) => error.into(),
-            PrepareError::Properties(error) => error.into(),
+            PrepareError::Session(error) => error.into(),
             PrepareError::Load(error) => error.into(),
             unusable @ PrepareError::Unusable(_) => Error::new(ErrorKind::Load, unusable),
             other => Error::new(ErrorKind::Memory, other),

@@ -13,8 +13,9 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::{CompileOptions, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
-use qkvault_kernels::takes;
+use qkvault_compile::EngineChoice;
+use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_kernels::{Engine, takes};
 use qkvault_probe::{Budget, Footprint, NEWEST, Near, Request, TRIED, check, nearest};
 use serde_json::{Value, json};
 
@@ -102,7 +103,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         rows.push(row);
     }
     print(globals, &target, budget, &rows, &notes);
-    let refused = rows.iter().any(|r| !r.reasons.is_empty());
+    let refused = rows.iter().any(|row| engine(row, &target).is_none());
     Ok(if refused { Outcome::Bad } else { Outcome::Good })
 }
 
@@ -154,7 +155,7 @@ fn by_rules(
 }
 
 fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes: &[String]) {
-    let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|r| r.reasons.is_empty());
+    let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| engine(row, target).is_some());
     if globals.json {
         out::json(&json!({
             "target": target.label(),
@@ -168,13 +169,19 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
     }
     out::line(&format!("for {target}; in {budget}"));
     for row in rows {
-        let answer = if row.reasons.is_empty() { "supported" } else { "refused" };
+        let choice = engine(row, target);
+        let answer = if choice.is_some() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
-        match kernels(row, target) {
-            Some(Ok(())) => out::line("    cuDNN refuses, qkvault's kernels take it (--engine auto)"),
-            Some(Err(refusal)) => refusal.reasons().iter().for_each(|reason| out::line(&format!("    {reason}"))),
-            None => {}
+        match choice {
+            Some(choice) if choice.engine == Engine::Kernels && row.reasons.is_empty() => {
+                out::line(&format!("    {choice}"));
+            }
+            Some(choice) if choice.engine == Engine::Kernels => out::line("    cuDNN refuses, kernels take it"),
+            _ => {}
+        }
+        if let Some(Err(refusal)) = kernels(row, target) {
+            refusal.reasons().iter().for_each(|reason| out::line(&format!("    {reason}")));
         }
         // A change that the library accepts takes precedence over one that it was not asked about.
         let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
@@ -186,6 +193,15 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
     }
     notes.iter().for_each(|n| out::line(&format!("note: {n}")));
     out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
+}
+
+/// The engine that takes an attention by default, and why; `None` if neither does.
+fn engine(row: &Row, target: &Target) -> Option<EngineChoice> {
+    let choice = EngineChoice::of(row.attention.as_ref().ok()?, target.sm(), EnginePolicy::Auto);
+    match Refusal::of(row.reasons.clone()) {
+        None => Some(choice),
+        Some(refusal) => choice.may_be_kernels().then(|| EngineChoice::instead_of_cudnn(refusal)),
+    }
 }
 
 /// What kernels say of a valid attention that cuDNN refuses.
@@ -205,6 +221,9 @@ fn entry(row: &Row, target: &Target) -> Value {
         "bytes": row.footprint.map(|f| f.bytes()),
         "library": row.library,
     });
+    if let Some(choice) = engine(row, target) {
+        value["chosen"] = crate::warm::chosen(&choice);
+    }
     // Only where cuDNN refuses.
     if let Some(answer) = kernels(row, target) {
         value["kernels"] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));

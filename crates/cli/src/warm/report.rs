@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{PlanError, PlanFacts, Resolution};
+use qkvault_compile::{EngineChoice, PlanError, PlanFacts, Resolution};
 use qkvault_graph::{PlanKey, Refusal, Target};
+use qkvault_kernels::Engine;
 use serde_json::{Value, json};
 
 use super::sharing::Sharing;
@@ -23,17 +24,17 @@ struct Answer {
     source: Source,
     unstored: Option<std::sync::Arc<StoreError>>,
     outcome: Result<PlanFacts, Refusal>,
-    /// Why cuDNN has no plan, if kernels took its place.
-    instead: Option<Refusal>,
+    /// Whose answer it is, and why.
+    engine: Option<EngineChoice>,
     milliseconds: f64,
 }
 
 impl<'j> Row<'j> {
     pub(super) fn new(work: Work<'j>, result: Result<Resolution, PlanError>) -> Row<'j> {
         let result = result.map(|resolution| {
-            let Resolution { key, graph_key: _, source, unstored, instead, outcome, milliseconds } = resolution;
+            let Resolution { key, graph_key: _, source, unstored, engine, outcome, milliseconds } = resolution;
             let outcome = outcome.map(|plan| plan.facts.clone());
-            Answer { key, source, unstored, outcome, instead, milliseconds }
+            Answer { key, source, unstored, outcome, engine: Some(engine), milliseconds }
         });
         Row { work, result }
     }
@@ -41,8 +42,8 @@ impl<'j> Row<'j> {
     /// The row of what is refused before a plan is looked for.
     pub(super) fn refused(work: Work<'j>, refusal: &Refusal) -> Row<'j> {
         let outcome = Err(refusal.clone());
-        let (source, unstored, instead) = (Source::Built, None, None);
-        let answer = Answer { key: None, source, unstored, outcome, instead, milliseconds: 0.0 };
+        let (source, unstored, engine) = (Source::Built, None, None);
+        let answer = Answer { key: None, source, unstored, outcome, engine, milliseconds: 0.0 };
         Row { work, result: Ok(answer) }
     }
 
@@ -194,12 +195,13 @@ fn entry(row: &Row<'_>) -> Value {
             if let Some(why) = &answer.unstored {
                 value["unstored"] = why.to_string().into();
             }
-            if let Some(refusal) = &answer.instead {
+            if let Some(refusal) = answer.engine.as_ref().and_then(EngineChoice::cudnn_refuses) {
                 value["instead"] = json!(refusal);
             }
             match &answer.outcome {
                 Ok(facts) => {
                     value["engine"] = facts.engine.clone().into();
+                    value["chosen"] = json!(answer.engine.as_ref().map(chosen));
                     value["bytes"] = facts.blob_bytes.into();
                     value["workspace"] = facts.scratch().bytes.into();
                     value["compile_ms"] = facts.compile_ms.into();
@@ -218,6 +220,11 @@ fn entry(row: &Row<'_>) -> Value {
         }
     }
     value
+}
+
+/// The choice of an engine, as JSON.
+pub(crate) fn chosen(choice: &EngineChoice) -> Value {
+    json!({ "engine": choice.engine.name(), "why": choice.to_string() })
 }
 
 fn print(rows: &[&Row<'_>]) {
@@ -248,7 +255,7 @@ fn print(rows: &[&Row<'_>]) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(PlanError::Missing { .. })) => continue,
             (None, Err(error)) => error.to_string(),
-            (None, Ok(Answer { instead: Some(refusal), .. })) => format!("cuDNN refuses, kernels take it: {refusal}"),
+            (None, Ok(Answer { engine: Some(choice), .. })) if choice.engine == Engine::Kernels => choice.to_string(),
             (None, Ok(_)) => continue,
         };
         match reasons.iter_mut().find(|(t, _)| *t == text) {

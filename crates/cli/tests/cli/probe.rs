@@ -15,7 +15,7 @@ fn rules_alone_decide_about_a_model() {
     fields(&report, &["target", "cudnn", "memory", "supported", "refused", "notes"]);
     assert_eq!((code, report["refused"].as_array().unwrap().len()), (0, 0), "{report:#}");
     let first = &report["supported"][0];
-    fields(first, &["what", "key", "attention", "reasons", "nearest", "bytes", "library"]);
+    fields(first, &["what", "key", "attention", "reasons", "nearest", "bytes", "library", "chosen"]);
     assert!(first["bytes"].as_u64() > Some(1 << 20) && first["library"].is_null());
     assert!(place.entries().is_empty());
 }

@@ -28,10 +28,11 @@ fn warming_a_set_compiles_each_of_its_plans_once_and_notes_the_padding() {
 }
 
 #[test]
-fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason() {
+fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason_and_kernels_take_them() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm --model ../../models/gpt-oss-20b.json --phase serve {SMALL} --growth 0,0,0");
-    let (code, report) = place.json(&words.replace("--growth 8,0,0 ", ""));
+    let words = words.replace("--growth 8,0,0 ", "");
+    let (code, report) = place.json(&format!("{words} --engine cudnn"));
     assert_eq!(code, 1, "{report:#}");
     let refused = report["plans"].as_array().unwrap().iter().filter(|p| p["status"] == "refused");
     for plan in refused {
@@ -39,6 +40,11 @@ fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason() {
         assert_eq!(plan["reasons"][0]["code"], "storage.paged-one-query-sink");
     }
     assert_eq!((&report["built"], &report["refused"]), (&2.into(), &2.into()));
+    let (code, report) = place.json(&words);
+    assert_eq!((code, &report["refused"]), (0, &0.into()), "{report:#}");
+    let by_kernels = report["plans"].as_array().unwrap().iter().filter(|p| p["chosen"]["engine"] == "kernels");
+    let why: Vec<&str> = by_kernels.map(|plan| plan["instead"][0]["code"].as_str().unwrap_or("none")).collect();
+    assert_eq!(why, ["storage.paged-one-query-sink"; 2], "{report:#}");
 }
 
 #[test]

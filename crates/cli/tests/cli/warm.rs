@@ -67,6 +67,7 @@ fn json_has_the_documented_shape() {
             "key",
             "milliseconds",
             "engine",
+            "chosen",
             "bytes",
             "workspace",
             "compile_ms",
@@ -96,7 +97,7 @@ fn json_has_the_documented_shape() {
 #[test]
 fn jit_flags_that_do_not_compile_leave_no_refusal_in_the_vault() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
-    let words = format!("warm {LLAMA} --target h200 --phase decode --batch 1 --seq 1024");
+    let words = format!("warm {LLAMA} --target h200 --phase decode --batch 1 --seq 1024 --engine cudnn");
     let place = place.set("CUDNN_JIT_FLAGS_DBG", "1");
     let done = place.run(&words);
     assert!(done.code == 1 && place.entries().is_empty(), "{}{}", done.out, done.err);

@@ -27,8 +27,12 @@ fn attention() -> Valid {
 }
 
 fn key(target: &Target) -> PlanKey {
+    key_of(&attention(), target)
+}
+
+fn key_of(attention: &Valid, target: &Target) -> PlanKey {
     let policy = CompileOptions::default();
-    plan_key(&lower(&attention(), target, &policy).expect("lowers"), target, &policy)
+    plan_key(&lower(attention, target, &policy).expect("lowers"), target, &policy)
 }
 
 fn vault() -> Vault {
@@ -37,9 +41,13 @@ fn vault() -> Vault {
 
 /// Stores a plan under the key of a target.
 fn store(vault: &Vault, target: &Target) {
-    let facts = PlanFacts { key: key(target), ..forward(target) };
+    store_as(vault, key(target), target);
+}
+
+fn store_as(vault: &Vault, key: PlanKey, target: &Target) {
+    let facts = PlanFacts { key, ..forward(target) };
     let plan = Plan { facts, blob: vec![1, 2, 3].into() };
-    let _ = vault.put(&Key(*key(target).bytes()), plan.to_entry(target));
+    let _ = vault.put(&Key(*key.bytes()), plan.to_entry(target));
 }
 
 fn with(here: &Target, driver: i64, libraries: LibrarySet) -> Target {
@@ -98,7 +106,7 @@ fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> 
             None => Ok(here.clone()),
         }
     };
-    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &CompileOptions::default(), on_miss, load);
+    let outcome = prepare(&Planner::new(vault, None), here, &attention(), &CompileOptions::cudnn(), on_miss, load);
     (outcome, tried.into_inner())
 }
 
@@ -114,7 +122,7 @@ fn the_exact_plan_is_taken_before_others_and_others_before_a_build() {
             (vec![older.clone()], &older),
         ] {
             let (outcome, tried) = run(&here, &there, on_miss, &[]);
-            assert_eq!(&outcome.expect("it is there").target, wanted);
+            assert_eq!(outcome.expect("it is there").target.as_ref(), Some(wanted));
             assert_eq!(tried, [key(wanted)]);
         }
     }
@@ -136,7 +144,7 @@ fn what_is_missing_is_an_error_that_names_the_key_of_this_machine() {
     assert_eq!(named, key(&here));
     // A build is allowed, and there is no compiler.
     let (outcome, _) = run(&here, &[], OnMiss::Compile, &[]);
-    let Err(PrepareError::Plan(PlanError::NoCompiler { key: named })) = outcome else { panic!("{outcome:?}") };
+    let Err(PrepareError::Plan(PlanError::NoCompiler { key: named, .. })) = outcome else { panic!("{outcome:?}") };
     assert_eq!(named, key(&here));
 }
 
@@ -147,7 +155,7 @@ fn another_targets_plan_that_does_not_load_is_passed_over_and_ones_own_is_an_err
     let older = with(&here, 13_000, LibrarySet::Slim);
     let there = [other_set.clone(), older.clone()];
     let (outcome, tried) = run(&here, &there, OnMiss::Load, std::slice::from_ref(&other_set));
-    assert_eq!(outcome.expect("the older driver's loads").target, older);
+    assert_eq!(outcome.expect("the older driver's loads").target.as_ref(), Some(&older));
     assert_eq!(tried, [key(&other_set), key(&older)]);
 
     let (outcome, _) = run(&here, std::slice::from_ref(&here), OnMiss::Compile, std::slice::from_ref(&here));
@@ -166,7 +174,7 @@ fn a_plan_over_the_limit_is_not_called_missing_whichever_target_it_is_of() {
     };
     for on_miss in [OnMiss::Load, OnMiss::Compile] {
         let planner = Planner::new(vault.clone(), None);
-        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), on_miss, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::cudnn(), on_miss, load);
         assert!(matches!(outcome, Err(PrepareError::Load(LoadError::WorkspaceTooLarge { .. }))), "{outcome:?}");
     }
 }
@@ -194,12 +202,12 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
         store(&vault, planned);
         let planner = Planner::new(vault, None);
         let load = |_: &Plan| Ok(());
-        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::default(), OnMiss::Load, load);
+        let outcome = prepare(&planner, &here, &attention(), &CompileOptions::cudnn(), OnMiss::Load, load);
         if refused == &here {
             let Err(PrepareError::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
             assert_eq!(refusal.reasons()[0].code, codes::LIBRARY_PLAN);
         } else {
-            assert_eq!(&outcome.expect("another plan is there").target, planned);
+            assert_eq!(outcome.expect("another plan is there").target.as_ref(), Some(planned));
         }
     }
 }
@@ -254,7 +262,7 @@ fn a_property_of_a_newer_cudnn_does_not_stop_a_load_from_a_warm_vault() {
     assert_ne!(key(&here), key(&plain), "it may change what is compiled");
     for (there, wanted) in [(vec![here.clone(), plain.clone()], &here), (vec![plain.clone()], &plain)] {
         let (outcome, tried) = run(&here, &there, OnMiss::Load, &[]);
-        assert_eq!(&outcome.expect("it is in the vault").target, wanted);
+        assert_eq!(outcome.expect("it is in the vault").target.as_ref(), Some(wanted));
         assert_eq!(tried, [key(wanted)]);
     }
     // A version that is known not to report it is not affected.
@@ -316,7 +324,7 @@ fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Ve
         Ok(here.clone())
     };
     let started = Instant::now();
-    let outcome = prepare(&planner, here, &attention(), &CompileOptions::default(), on_miss, load);
+    let outcome = prepare(&planner, here, &attention(), &CompileOptions::cudnn(), on_miss, load);
     let (took, asked) = (started.elapsed(), asked.lock().expect("no panic").len());
     (outcome, tried.into_inner(), asked, took)
 }
@@ -346,9 +354,65 @@ fn what_a_remote_has_is_taken_in_the_order_of_preference() {
         [(vec![older.clone(), full.clone(), here.clone()], &here), (vec![older.clone(), full.clone()], &full)]
     {
         let (outcome, tried, ..) = over_remote(&here, &there, OnMiss::Load);
-        assert_eq!(&outcome.expect("the remote has it").target, wanted);
+        assert_eq!(outcome.expect("the remote has it").target.as_ref(), Some(wanted));
         assert_eq!(tried, [key(wanted)]);
     }
+}
+
+/// A host without cuDNN had no runtime at all.
+#[test]
+fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_needs_cudnn() {
+    use crate::raw::session::SessionError;
+    let nowhere = tempfile::tempdir().expect("is made");
+    let no_cudnn = || match qkvault_sys::Library::open(&qkvault_sys::Search::at(nowhere.path())) {
+        Ok(_) => panic!("an empty folder has no cuDNN"),
+        Err(error) => Err(PrepareError::Session(SessionError::NoCudnn(error))),
+    };
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let ask = |attention: &Valid, engine| {
+        let options = CompileOptions { engine, ..CompileOptions::default() };
+        let load = |_: &Plan| -> Result<(), LoadError> { panic!("there is none") };
+        prepare_on(&planner, 90, no_cudnn, attention, &options, OnMiss::Load, load).map(drop)
+    };
+    let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
+    // Its plan is looked for by the architecture alone.
+    for engine in [EnginePolicy::Kernels, EnginePolicy::Auto] {
+        let error = ask(&decode, engine).expect_err("nothing is stored");
+        assert!(
+            matches!(&error, PrepareError::Plan(PlanError::Missing { target, .. }) if target == "sm_90a"),
+            "{error}"
+        );
+    }
+    // What kernels do not take, or what the caller wants of cuDNN, names cuDNN.
+    let backward = Attention::bshd(1, (8, 8), (64, 64), 64, DType::BF16).with_stats().backward(Default::default());
+    for (attention, engine) in
+        [(backward.validate().expect("valid"), EnginePolicy::Auto), (decode, EnginePolicy::Cudnn)]
+    {
+        let error = ask(&attention, engine).expect_err("no cuDNN").to_string();
+        assert!(error.contains("a plan of cuDNN is needed") && error.contains("no cuDNN here"), "{error}");
+    }
+}
+
+/// A vault that was filled before kernels were there, or by a host without NVRTC, serves as before.
+#[test]
+fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
+    use qkvault_compile::Why;
+    let (here, vault) = (h200(OLD), vault());
+    let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
+    let chosen = EngineChoice::of(&decode, here.sm(), EnginePolicy::Auto);
+    assert_eq!((chosen.engine, matches!(chosen.why, Why::Measured { .. })), (Engine::Kernels, true));
+    store_as(&vault, key_of(&decode, &here), &here);
+    let planner = Planner::new(vault, None);
+    let load = |plan: &Plan| Ok(plan.facts.key);
+    let options = CompileOptions::default();
+    let found = prepare(&planner, &here, &decode, &options, OnMiss::Load, load).expect("cuDNN's");
+    assert_eq!((found.plan, found.target.as_ref()), (key_of(&decode, &here), Some(&here)));
+    let choice = found.answer.engine;
+    assert!(choice.engine == Engine::Cudnn && choice.to_string().contains("kernels have no plan here"), "{choice}");
+    // One that names kernels gets no other.
+    let named = CompileOptions { engine: EnginePolicy::Kernels, ..options };
+    let missing = prepare(&planner, &here, &decode, &named, OnMiss::Load, load).expect_err("it is not stored");
+    assert!(matches!(missing, PrepareError::Plan(PlanError::Missing { .. })), "{missing}");
 }
 
 #[test]

@@ -114,7 +114,8 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
     facts.kernels = Some(Box::new(qkvault_compile::KernelFacts { nvrtc: (13, 0), recipe }));
     let mut here = qkvault_graph::Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
-    check_fit(&facts, &Machine::of(&here)).map_err(|error| error.to_string())
+    let Machine { sm, driver, .. } = Machine::of(&here);
+    check_fit_of_kernels(&facts, sm, driver).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl RawPlan {
         workspace: DeviceBuffer,
         memory: &dyn Fn(u64) -> MemoryKind,
     ) -> Result<(), BindErrors> {
-        check_bindings(self.facts(), bindings, self.session().machine().ordinal, memory)?;
+        check_bindings(self.facts(), bindings, self.session().gpu().ordinal, memory)?;
         check_workspace(self.facts(), bindings, self.workspace(), workspace.address, workspace.bytes)
     }
 
@@ -81,7 +81,7 @@ impl RawPlan {
         }
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
         // launch, which alone follows the other addresses, that operands and workspace are valid.
-        unsafe { self.table().pack(self.session().library(), numbers, &tensors, workspace) }
+        unsafe { self.table().pack(&self.session().cudnn_of_plan().library, numbers, &tensors, workspace) }
             .map(Held::Cudnn)
             .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
@@ -207,7 +207,8 @@ impl RawBound {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
-        let mut lease = unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
+        let mut lease =
+            unsafe { self.plan.session().cudnn_of_plan().pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
         for _ in 0..launches {
             // SAFETY: the caller's promise.
             unsafe { plan.execute_alone(lease.handle(), pack) }.map_err(|source| self.plan.refused(source))?;
@@ -231,7 +232,8 @@ impl RawBound {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
-        let mut lease = unsafe { self.plan.session().inner.pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
+        let mut lease =
+            unsafe { self.plan.session().cudnn_of_plan().pool.on(stream) }.map_err(|e| self.plan.refused(e))?;
         let handle = lease.handle();
         // SAFETY: the caller's promise.
         let written = unsafe {
@@ -250,7 +252,9 @@ impl RawBound {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
-        unsafe { self.plan.session().inner.pool.on(stream) }.map(Some).map_err(|source| self.plan.refused(source))
+        unsafe { self.plan.session().cudnn_of_plan().pool.on(stream) }
+            .map(Some)
+            .map_err(|source| self.plan.refused(source))
     }
 
     /// Queues a launch on a handle that was leased for the stream.

@@ -127,9 +127,10 @@ impl RawPlan {
             table.tensors().iter().map(|t| DeviceBuffer { address: NOWHERE, bytes: t.bytes }).collect();
         let told = |error: qkvault_sys::Error| error.to_string();
         // SAFETY: nothing follows the addresses, because the launch is captured only; `numbers` outlives the capture.
-        let pack = unsafe { table.pack(self.session().library(), &numbers, &tensors, NOWHERE) }.map_err(told)?;
+        let pack = unsafe { table.pack(&self.session().cudnn_of_plan().library, &numbers, &tensors, NOWHERE) }
+            .map_err(told)?;
         // SAFETY: the stream is of the session's GPU, whose context is current, and outlives the lease.
-        let mut lease = unsafe { self.session().inner.pool.on(stream) }.map_err(told)?;
+        let mut lease = unsafe { self.session().cudnn_of_plan().pool.on(stream) }.map_err(told)?;
         // Relaxed: the driver may allocate for the kernels.
         // SAFETY: the stream is of the current context and not captured yet.
         checked("begin a capture", unsafe { (functions.begin)(stream, RELAXED) })?;

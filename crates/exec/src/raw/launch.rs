@@ -252,7 +252,8 @@ impl RawPlan {
                 return unsafe { queue_kernels(cubins, args.tensors, number, scratch, stream) };
             }
         };
-        let pack = packs.take(self.session().library(), table, args).map_err(|source| self.refused(source))?;
+        let pack =
+            packs.take(&self.session().cudnn_of_plan().library, table, args).map_err(|source| self.refused(source))?;
         // SAFETY: the caller's promise.
         let queued = unsafe {
             self.clear_sums(args.workspace.address, stream)?;
@@ -288,7 +289,7 @@ impl RawPlan {
         stream: *mut c_void,
     ) -> Result<(), qkvault_sys::Error> {
         // SAFETY: the stream is of this GPU, whose context is current, and alive until the launch is queued.
-        let mut lease = unsafe { self.session().inner.pool.on(stream) }?;
+        let mut lease = unsafe { self.session().cudnn_of_plan().pool.on(stream) }?;
         // SAFETY: the caller promises valid addresses; plan and handle are of one session.
         unsafe { plan.execute(lease.handle(), pack) }
     }

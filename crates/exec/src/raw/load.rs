@@ -10,7 +10,7 @@ use qkvault_graph::op::Scratch;
 use qkvault_kernels::recipe::Checked;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
-use crate::fit::check_fit;
+use crate::fit::{check_fit, check_fit_of_kernels};
 use crate::machine::Machine;
 use crate::raw::cubins::Cubins;
 use crate::raw::launch::LaunchTable;
@@ -85,24 +85,28 @@ impl RawSession {
 
     fn load_uncounted(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let Plan { facts, blob } = plan;
-        check_fit(facts, &self.inner.machine)?;
+        match &facts.kernels {
+            Some(_) => check_fit_of_kernels(facts, self.inner.gpu.sm, self.inner.gpu.driver)?,
+            None => check_fit(facts, self.machine()?)?,
+        }
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
         let _entered = self.enter()?;
         let _relaxed = RelaxedCaptures::enter();
         let table = LaunchTable::new(facts, &scratch);
         let code = match &facts.kernels {
             Some(kernels) => Code::Kernels(cubins(facts, kernels, blob, &table)?),
-            None => Code::Cudnn(self.cudnn(plan)?, Packs::default()),
+            None => Code::Cudnn(self.execution_plan(plan)?, Packs::default()),
         };
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
         Ok(RawPlan { inner: Arc::new(Loaded { code: Some(code), table, facts, scratch, clear, session }) })
     }
 
-    fn cudnn(&self, plan: &Plan) -> Result<ExecutionPlan, LoadError> {
+    fn execution_plan(&self, plan: &Plan) -> Result<ExecutionPlan, LoadError> {
         // The lease is held until the plan is finalized, which uses the handle.
-        let mut lease = self.inner.pool.any().map_err(|source| LoadError::refused(&plan.facts, source))?;
+        let cudnn = self.cudnn()?;
+        let mut lease = cudnn.pool.any().map_err(|source| LoadError::refused(&plan.facts, source))?;
         let attach = |plan: &mut Descriptor| plan.set_handle(A::EXECUTION_PLAN_HANDLE, lease.handle());
-        let descriptor = descriptor(&self.inner.library, plan, attach)?;
+        let descriptor = descriptor(&cudnn.library, plan, attach)?;
         Ok(ExecutionPlan::new(descriptor).expect("a descriptor of an execution plan"))
     }
 }
@@ -127,7 +131,11 @@ fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadErro
 ///
 /// [`LoadError`], as on that machine.
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
-    check_fit(&plan.facts, &Machine { cudnn: library.version(), ..Machine::of(target) })?;
+    let here = Machine { cudnn: library.version(), ..Machine::of(target) };
+    match &plan.facts.kernels {
+        Some(_) => check_fit_of_kernels(&plan.facts, here.sm, here.driver)?,
+        None => check_fit(&plan.facts, &here)?,
+    }
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
     if let Some(kernels) = &plan.facts.kernels {
         return checked(&plan.facts, kernels).map(drop);

@@ -1,18 +1,14 @@
-//! Variant packs of launches with arguments, kept by their addresses.
-//!
-//! cuDNN cannot change a pack, and making one costs over a microsecond. Programs come back to the same buffers: each
-//! layer of a model at every step, each block of a caching allocator. So a plan keeps the packs of its last launches.
+//! Variant packs of launches with arguments, kept by their addresses: cuDNN cannot change a pack, and making one costs
+//! over a microsecond.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use qkvault_sys::{Error, Library, VariantPack};
 
 use crate::bindings::Number;
 use crate::raw::host_scalars::HostScalars;
+use crate::raw::kept::{Kept, Taken};
 use crate::raw::launch::{DeviceBuffer, LaunchTable, RawArgs};
-
-/// Packs that a plan keeps: more than the layers of most models.
-const KEPT: usize = 64;
 
 /// A pack and what it points to.
 #[derive(Debug)]
@@ -25,59 +21,23 @@ pub(crate) struct Pack {
 
 /// The packs of a plan.
 #[derive(Debug, Default)]
-pub(crate) struct Packs(Mutex<Kept>);
-
-#[derive(Debug, Default)]
-struct Kept {
-    packs: Vec<Pack>,
-    /// The place where the next pack is looked for first: layers take turns.
-    next: usize,
-}
+pub(crate) struct Packs(Kept<Pack>);
 
 impl Packs {
-    /// A pack with these addresses and scalars: one that is kept, or a new one. A launch takes it out, so that no other
-    /// changes its scalars meanwhile, and gives it back ([`Packs::give_back`]).
+    /// A pack with these addresses and scalars: one that is kept, or a new one. A launch gives it back
+    /// ([`Packs::give_back`]).
     pub(crate) fn take(&self, library: &Arc<Library>, table: &LaunchTable, args: &RawArgs<'_>) -> Result<Pack, Error> {
-        let (found, oldest) = {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match kept.find(args) {
-                Some(pack) => (Some(pack), None),
-                None => (None, kept.oldest()),
-            }
-        };
-        let mut pack = match found {
-            Some(pack) => pack,
-            None => Pack::new(library, table, args, oldest)?,
+        let mut pack = match self.0.take(|pack| pack.is_for(args)) {
+            Taken::Found(pack) => pack,
+            Taken::New(oldest) => Pack::new(library, table, args, oldest)?,
         };
         pack.set(table, args.scalars);
         Ok(pack)
     }
 
-    /// Keeps a pack for later launches, in the place of one that was used longer ago.
+    /// Keeps a pack for later launches.
     pub(crate) fn give_back(&self, pack: Pack) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Kept { packs, next } = &mut *kept;
-        if packs.len() < KEPT {
-            // Put back where it was taken from: `swap_remove` has moved the last pack there.
-            packs.push(pack);
-            let last = packs.len() - 1;
-            packs.swap((*next).min(last), last);
-        }
-        *next = (*next + 1) % KEPT;
-    }
-}
-
-impl Kept {
-    fn find(&mut self, args: &RawArgs<'_>) -> Option<Pack> {
-        let count = self.packs.len();
-        let at = (0..count).map(|i| (self.next + i) % count).find(|at| self.packs[*at].is_for(args))?;
-        self.next = at;
-        Some(self.packs.swap_remove(at))
-    }
-
-    /// The pack that was used longest ago, when no more are kept.
-    fn oldest(&mut self) -> Option<Pack> {
-        (self.packs.len() >= KEPT).then(|| self.packs.swap_remove(self.next % KEPT))
+        self.0.give_back(pack);
     }
 }
 

@@ -1,18 +1,19 @@
-//! A session: one GPU, one cuDNN, a pool of handles, and counters.
+//! A session: one GPU, a cuDNN with a pool of handles where plans need it, and counters.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use qkvault_graph::Target;
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
 use crate::machine::Machine;
-use crate::properties::{self, PropertiesError};
+use crate::properties::PropertiesError;
 use crate::raw::constants::Constants;
+use crate::raw::cudnn::{Cudnn, CudnnSource};
+use crate::raw::gpu::Gpu;
 use crate::raw::launch_error::LaunchError;
-use crate::raw::pool::Pool;
 use crate::raw::primary::{self, PrimaryContext};
 
 /// Options of a session.
@@ -20,8 +21,8 @@ use crate::raw::primary::{self, PrimaryContext};
 pub struct SessionOptions {
     /// Most bytes of scratch memory that a plan may need. Loading refuses plans that need more. Default: no limit.
     pub workspace_limit: Option<u64>,
-    /// Handles that opening the session creates. When more launches run at one time, they create further handles, which
-    /// takes milliseconds and must not happen while a stream is captured. Default: 1.
+    /// Handles that are created with a session's cuDNN. When more launches run at one time, they create further
+    /// handles, which takes milliseconds and must not happen while a stream is captured. Default: 1.
     pub handles: usize,
 }
 
@@ -41,6 +42,9 @@ pub enum SessionError {
     /// cuDNN could not create a handle.
     #[error("cuDNN could not be initialised on the GPU: {0}")]
     Cudnn(#[from] qkvault_sys::Error),
+    /// The plan is one of cuDNN, and there is none.
+    #[error("a plan of cuDNN is needed, and there is no cuDNN here: {0}")]
+    NoCudnn(#[source] qkvault_sys::LoadError),
     /// The properties of the GPU are unknown.
     #[error(transparent)]
     Properties(#[from] PropertiesError),
@@ -116,7 +120,10 @@ impl ContextGuard for CallerContext {
     }
 }
 
-/// One GPU with one cuDNN. Cheap to clone; clones share one session.
+/// One GPU, with one cuDNN where plans need it. Cheap to clone; clones share one session.
+///
+/// A session of a [`Search`](qkvault_sys::Search) looks for cuDNN when a plan of cuDNN is loaded first, and never where
+/// all plans are of kernels. One of a loaded cuDNN creates its handles at once.
 ///
 /// Plans and bound plans keep their session alive. The thread that drops the session last destroys its handles; the end
 /// of a thread destroys none.
@@ -127,13 +134,14 @@ pub struct RawSession {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) pool: Pool,
-    pub(crate) library: Arc<Library>,
-    pub(crate) machine: Machine,
+    cudnn: OnceLock<Cudnn>,
+    source: CudnnSource,
+    /// Held while cuDNN is opened, so that one thread does it.
+    opening: Mutex<()>,
+    /// Handles that cuDNN is opened with.
+    handles: AtomicUsize,
+    pub(crate) gpu: Gpu,
     pub(crate) options: SessionOptions,
-    properties: Vec<u8>,
-    /// Read from `properties` on the first use, because loading needs only `machine`.
-    target: OnceLock<Target>,
     pub(crate) loads: AtomicU64,
     pub(crate) load_failures: AtomicU64,
     pub(crate) load_micros: AtomicU64,
@@ -150,7 +158,9 @@ impl Drop for Inner {
         if let Err(detail) = &entered {
             tracing::warn!(detail, "handles are destroyed without their context");
         }
-        self.pool.clear();
+        if let Some(cudnn) = self.cudnn.get() {
+            cudnn.pool.clear();
+        }
         // The driver waits for launches that read them.
         self.constants.free();
     }
@@ -168,8 +178,11 @@ impl RawSession {
     /// # Errors
     ///
     /// [`SessionError`] without a driver or a GPU, or if cuDNN fails.
-    pub unsafe fn on_current(library: &Arc<Library>, options: SessionOptions) -> Result<RawSession, SessionError> {
-        RawSession::open(library, options, Box::new(CallerContext))
+    pub unsafe fn on_current(
+        cudnn: impl Into<CudnnSource>,
+        options: SessionOptions,
+    ) -> Result<RawSession, SessionError> {
+        RawSession::open(cudnn.into(), options, Box::new(CallerContext))
     }
 
     /// Opens a session on the primary context of a GPU, by CUDA's ordinal, and keeps that context alive. Every call of
@@ -181,33 +194,35 @@ impl RawSession {
     /// [`SessionError`] without a driver or a GPU, or if cuDNN fails.
     pub fn on_primary(
         ordinal: i32,
-        library: &Arc<Library>,
+        cudnn: impl Into<CudnnSource>,
         options: SessionOptions,
     ) -> Result<RawSession, SessionError> {
         driver()?;
         let context = PrimaryContext::retain(ordinal).map_err(|detail| SessionError::Context { detail })?;
-        RawSession::open(library, options, Box::new(context))
+        RawSession::open(cudnn.into(), options, Box::new(context))
     }
 
     pub(crate) fn open(
-        library: &Arc<Library>,
+        source: CudnnSource,
         options: SessionOptions,
         context: Box<dyn ContextGuard>,
     ) -> Result<RawSession, SessionError> {
         driver()?;
-        let entered = context.enter().map_err(|detail| SessionError::Context { detail })?;
-        let pool = Pool::new(library);
-        pool.reserve(options.handles.max(1))?;
-        let properties = properties::json_of_handle(pool.any()?.handle())?;
-        let machine = properties::machine(&properties, library)?;
+        let in_context = |detail| SessionError::Context { detail };
+        let entered = context.enter().map_err(in_context)?;
+        let gpu = Gpu::current().map_err(in_context)?;
+        let cudnn = match &source {
+            CudnnSource::Loaded(library) => OnceLock::from(Cudnn::open(library, options.handles)?),
+            CudnnSource::Search(_) => OnceLock::new(),
+        };
         drop(entered);
         let inner = Inner {
-            pool,
-            library: Arc::clone(library),
-            machine,
+            cudnn,
+            source,
+            opening: Mutex::new(()),
+            handles: AtomicUsize::new(options.handles),
+            gpu,
             options,
-            properties,
-            target: OnceLock::new(),
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
@@ -217,50 +232,82 @@ impl RawSession {
         Ok(RawSession { inner: Arc::new(inner) })
     }
 
-    /// The cuDNN of the session.
+    /// The GPU, as the driver tells it.
     #[must_use]
-    pub fn library(&self) -> &Arc<Library> {
-        &self.inner.library
+    pub fn gpu(&self) -> Gpu {
+        self.inner.gpu
     }
 
-    /// The properties that decide whether a plan loads here.
-    #[must_use]
-    pub fn machine(&self) -> &Machine {
-        &self.inner.machine
+    /// The session's cuDNN, which the first call opens.
+    pub(crate) fn cudnn(&self) -> Result<&Cudnn, SessionError> {
+        if let Some(cudnn) = self.inner.cudnn.get() {
+            return Ok(cudnn);
+        }
+        let _opening = self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cudnn) = self.inner.cudnn.get() {
+            return Ok(cudnn);
+        }
+        let library = self.inner.source.library()?;
+        let _entered = self.enter()?;
+        let cudnn = Cudnn::open(&library, self.inner.handles.load(Ordering::Relaxed))?;
+        Ok(self.inner.cudnn.get_or_init(|| cudnn))
     }
 
-    /// The target of plans for this GPU. The session reads it once.
+    /// The cuDNN of a plan of cuDNN that is loaded in this session.
+    pub(crate) fn cudnn_of_plan(&self) -> &Cudnn {
+        self.inner.cudnn.get().expect("loading the plan has opened it")
+    }
+
+    /// The cuDNN of the session, which the first call loads.
     ///
     /// # Errors
     ///
-    /// [`PropertiesError`] if this version of qkvault cannot read the device properties.
-    pub fn target(&self) -> Result<&Target, PropertiesError> {
-        let Inner { target, properties, library, .. } = &*self.inner;
-        match target.get() {
-            Some(target) => Ok(target),
-            None => properties::target(properties, library).map(|read| target.get_or_init(|| read)),
-        }
+    /// [`SessionError::NoCudnn`] if there is none; [`SessionError`] if it fails on this GPU.
+    pub fn library(&self) -> Result<&Arc<Library>, SessionError> {
+        Ok(&self.cudnn()?.library)
     }
 
-    /// Creates handles until there are this many, ahead of launches that run at one time or are captured.
+    /// The properties that decide whether a plan of cuDNN loads here.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawSession::library`].
+    pub fn machine(&self) -> Result<&Machine, SessionError> {
+        Ok(&self.cudnn()?.machine)
+    }
+
+    /// The target of cuDNN's plans for this GPU. The session reads it once.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawSession::library`]; [`SessionError::Properties`] if this version of qkvault cannot read the device
+    /// properties.
+    pub fn target(&self) -> Result<&Target, SessionError> {
+        Ok(self.cudnn()?.target()?)
+    }
+
+    /// Creates handles until there are this many, ahead of launches that run at one time or are captured. Where cuDNN
+    /// is not open yet, it is opened with as many.
     ///
     /// # Errors
     ///
     /// [`SessionError`] if the context cannot be made current or cuDNN creates no handle.
     pub fn reserve_handles(&self, handles: usize) -> Result<(), SessionError> {
+        self.inner.handles.fetch_max(handles, Ordering::Relaxed);
+        let Some(cudnn) = self.inner.cudnn.get() else { return Ok(()) };
         let _entered = self.enter()?;
-        Ok(self.inner.pool.reserve(handles)?)
+        Ok(cudnn.pool.reserve(handles)?)
     }
 
     /// The counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let Inner { pool, loads, load_failures, load_micros, .. } = &*self.inner;
+        let Inner { cudnn, loads, load_failures, load_micros, .. } = &*self.inner;
         SessionStats {
             loads: loads.load(Ordering::Relaxed),
             load_failures: load_failures.load(Ordering::Relaxed),
             load_micros: load_micros.load(Ordering::Relaxed),
-            handles: pool.created(),
+            handles: cudnn.get().map_or(0, |cudnn| cudnn.pool.created()),
         }
     }
 

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use qkvault_sys::Library;
-
+use crate::raw::cudnn::CudnnSource;
 use crate::raw::ids::{Ids, NotMade, PlanId};
 use crate::raw::launch::RawArgs;
 use crate::raw::launch_error::LaunchError;
@@ -114,14 +113,14 @@ impl PlanTable {
     pub fn session(
         &self,
         ordinal: i32,
-        library: &Arc<Library>,
+        cudnn: impl Into<CudnnSource>,
         options: SessionOptions,
     ) -> Result<RawSession, SessionError> {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = sessions.get(&ordinal) {
             return Ok(session.clone());
         }
-        let session = RawSession::on_primary(ordinal, library, options)?;
+        let session = RawSession::on_primary(ordinal, cudnn, options)?;
         sessions.insert(ordinal, session.clone());
         Ok(session)
     }

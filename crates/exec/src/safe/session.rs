@@ -8,15 +8,20 @@ use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
 use crate::machine::Machine;
-use crate::properties::PropertiesError;
 use crate::raw;
+use crate::raw::cudnn::CudnnSource;
+use crate::raw::gpu::Gpu;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::{SessionError, SessionOptions, SessionStats};
 use crate::safe::constants::Constants;
 use crate::safe::device::Device;
 use crate::safe::plan::LoadedPlan;
 
-/// One GPU with one cuDNN. Cheap to clone; clones share one session.
+/// One GPU, with one cuDNN where plans need it. Cheap to clone; clones share one session.
+///
+/// A session of a [`Search`](qkvault_sys::Search) looks for cuDNN when a plan of cuDNN is loaded first, and never where
+/// all plans are of kernels. One of a loaded cuDNN creates its handles at once, which takes longer the first time in a
+/// process.
 ///
 /// ```no_run
 /// use qkvault_exec::{Device, Session, SessionOptions};
@@ -36,14 +41,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session with the default options. It creates a cuDNN handle, which takes longer the first time in a
-    /// process.
+    /// Opens a session with the default options.
     ///
     /// # Errors
     ///
     /// [`SessionError`] if cuDNN fails on this GPU.
-    pub fn open(device: &Device, library: &Arc<Library>) -> Result<Session, SessionError> {
-        Session::with_options(device, library, SessionOptions::default())
+    pub fn open(device: &Device, cudnn: impl Into<CudnnSource>) -> Result<Session, SessionError> {
+        Session::with_options(device, cudnn, SessionOptions::default())
     }
 
     /// Opens a session.
@@ -53,10 +57,10 @@ impl Session {
     /// [`SessionError`] if cuDNN fails on this GPU.
     pub fn with_options(
         device: &Device,
-        library: &Arc<Library>,
+        cudnn: impl Into<CudnnSource>,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
-        let raw = raw::RawSession::open(library, options, Box::new(device.clone()))?;
+        let raw = raw::RawSession::open(cudnn.into(), options, Box::new(device.clone()))?;
         Ok(Session { raw, device: device.clone(), constants: Arc::default() })
     }
 
@@ -66,24 +70,37 @@ impl Session {
         &self.device
     }
 
-    /// The cuDNN of the session.
+    /// The GPU, as the driver tells it.
     #[must_use]
-    pub fn library(&self) -> &Arc<Library> {
-        self.raw.library()
+    pub fn gpu(&self) -> Gpu {
+        self.raw.gpu()
     }
 
-    /// The properties that decide whether a plan loads here.
-    #[must_use]
-    pub fn machine(&self) -> &Machine {
-        self.raw.machine()
-    }
-
-    /// The target of plans for this GPU. The session reads it once.
+    /// The cuDNN of the session, which the first call loads.
     ///
     /// # Errors
     ///
-    /// [`PropertiesError`] if this version of qkvault cannot read the device properties.
-    pub fn target(&self) -> Result<&Target, PropertiesError> {
+    /// [`SessionError::NoCudnn`] if there is none; [`SessionError`] if it fails on this GPU.
+    pub fn library(&self) -> Result<&Arc<Library>, SessionError> {
+        self.raw.library()
+    }
+
+    /// The properties that decide whether a plan of cuDNN loads here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::library`].
+    pub fn machine(&self) -> Result<&Machine, SessionError> {
+        self.raw.machine()
+    }
+
+    /// The target of cuDNN's plans for this GPU. The session reads it once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::library`]; [`SessionError::Properties`] if this version of qkvault cannot read the device
+    /// properties.
+    pub fn target(&self) -> Result<&Target, SessionError> {
         self.raw.target()
     }
 
@@ -138,7 +155,7 @@ impl Session {
     ) -> Result<Prepared<LoadedPlan>, PrepareError> {
         let load = |plan: &Plan| self.raw.load(plan);
         let Prepared { plan, answer, target } =
-            find::prepare(planner, self.target()?, attention, options, on_miss, load)?;
+            find::prepare_on(planner, self.gpu().sm, || Ok(self.target()?), attention, options, on_miss, load)?;
         let plan = self.described(plan, attention)?;
         Ok(Prepared { plan, answer, target })
     }

@@ -65,9 +65,9 @@ pub struct CompileOptions {
 #[serde(rename_all = "kebab-case")]
 pub enum EnginePolicy {
     /// cuDNN's alone.
-    #[default]
     Cudnn,
-    /// cuDNN's, and where cuDNN refuses an attention those of kernels, if they take it.
+    /// Those of kernels where cuDNN refuses an attention, and where kernels are faster by measured times; else cuDNN's.
+    #[default]
     Auto,
     /// Those of kernels alone.
     Kernels,
@@ -158,8 +158,16 @@ impl Default for CompileOptions {
             workspace_limit: None,
             allowed: QuirkSet::NONE,
             lab: LabOptions::default(),
-            engine: EnginePolicy::Cudnn,
+            engine: EnginePolicy::default(),
         }
+    }
+}
+
+impl CompileOptions {
+    /// The default options with cuDNN's plans alone, for programs that want no other engine.
+    #[must_use]
+    pub fn cudnn() -> CompileOptions {
+        CompileOptions { engine: EnginePolicy::Cudnn, ..CompileOptions::default() }
     }
 }
 

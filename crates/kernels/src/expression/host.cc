@@ -8,6 +8,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef long long i64;
 #define __device__
+#define __align__(x) __attribute__((aligned(x)))
 #define __forceinline__ inline
 using std::max;
 using std::min;

@@ -209,7 +209,8 @@ fn check_map(place: &str, map: &TensorMap, binding: &Binding) -> Result<(), BadR
     if *dtype != binding.dtype || *dtype == DType::Bool {
         return Err(wrong(place, dtype, format!("the operand is {}", binding.dtype)));
     }
-    if dims.iter().any(|n| !(1..=Limits::MAP_DIM).contains(n)) {
+    let fixed = &dims[..rank - usize::from(map.is_open())];
+    if fixed.iter().any(|n| !(1..=Limits::MAP_DIM).contains(n)) {
         return Err(wrong(place, format!("over dims {dims:?}"), format!("1 to {} are possible", Limits::MAP_DIM)));
     }
     if strides.iter().any(|step| step % 16 != 0 || !(16..Limits::MAP_STRIDE).contains(step)) {

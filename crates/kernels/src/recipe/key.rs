@@ -1,18 +1,17 @@
 //! The key of a plan of kernels: everything that can change its code or what a launch does, and nothing else.
 
 use qkvault_graph::op::Binding;
-use qkvault_graph::{GraphKey, KEY_FORMAT, PlanKey, Valid, codec};
+use qkvault_graph::{KEY_FORMAT, PlanKey, Valid, codec};
 
 use super::Recipe;
 
 /// The tag that separates these hashes from those of cuDNN's plans.
 const TAG: &str = "qkvault plan of kernels, key format 2";
 
-/// What the code of a plan is compiled from.
+/// What the code of a plan is compiled from. Source and recipe say everything that a launch computes: what a
+/// description has besides, such as how many pages a pool has, is in no key.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// The attention.
-    pub graph_key: GraphKey,
     /// The CUDA source.
     pub source: &'a str,
     /// The compiler's options, without the architecture.
@@ -28,9 +27,9 @@ impl Origin<'_> {
     /// its driver and its cuDNN. The architecture follows from the recipe.
     #[must_use]
     pub fn key(&self) -> PlanKey {
-        let Origin { graph_key, source, options, recipe, nvrtc } = *self;
+        let Origin { source, options, recipe, nvrtc } = *self;
         let arch = architecture(recipe.sm);
-        let bytes = codec::encode(&(KEY_FORMAT, graph_key.bytes(), source, options, recipe, nvrtc, arch));
+        let bytes = codec::encode(&(KEY_FORMAT, source, options, recipe, nvrtc, arch));
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(&bytes);
         PlanKey::from_bytes(*hasher.finalize().as_bytes())

@@ -24,7 +24,7 @@ pub use check::{BadRecipe, Limits};
 pub use key::{Origin, architecture, bindings};
 
 /// The format of recipes. Readers refuse every other one.
-pub const RECIPE_FORMAT: u32 = 1;
+pub const RECIPE_FORMAT: u32 = 2;
 
 /// Bytes of a tensor map in a kernel's parameters (`CUtensorMap` of `cuda.h`).
 pub const TENSOR_MAP_BYTES: usize = 128;
@@ -140,7 +140,8 @@ pub struct TensorMap {
     pub role: Role,
     /// Element type.
     pub dtype: DType,
-    /// Extents, 1 to 5 of them.
+    /// Extents, 1 to 5 of them. A last one of 0, behind another, is as large as the operand of a launch allows
+    /// ([`TensorMap::fitting`]): the pages of a pool.
     pub dims: Vec<u64>,
     /// Bytes between neighbours along each dim but the first, whose elements lie one after the other.
     pub strides: Vec<u64>,
@@ -174,13 +175,30 @@ impl Checked {
 }
 
 impl TensorMap {
-    /// Bytes from the operand's address to the end of the last element that the map reaches; `None` beyond 64 bits.
+    /// Whether the last extent follows from the operand of a launch.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.dims.len() > 1 && self.dims.last() == Some(&0)
+    }
+
+    /// The last extent of an open map over an operand of so many bytes; `None` where not one fits.
+    #[must_use]
+    pub fn fitting(&self, bytes: u64) -> Option<u64> {
+        let (one, step) = (self.reach()?, *self.strides.last()?);
+        let more = bytes.checked_sub(one)?.checked_div(step)?;
+        Some(more.saturating_add(1).min(Limits::MAP_DIM))
+    }
+
+    /// Bytes from the operand's address to the end of the last element that the map reaches, of an open map with a last
+    /// extent of 1; `None` beyond 64 bits.
     #[must_use]
     pub fn reach(&self) -> Option<u64> {
         let element = self.dtype.size() as u64;
         let steps = std::iter::once(element).chain(self.strides.iter().copied());
         let mut last = 0_u64;
-        for (&n, step) in self.dims.iter().zip(steps) {
+        let open = self.is_open().then(|| self.dims.len() - 1);
+        for (at, (&n, step)) in self.dims.iter().zip(steps).enumerate() {
+            let n = if open == Some(at) { 1 } else { n };
             last = last.checked_add(n.checked_sub(1)?.checked_mul(step)?)?;
         }
         last.checked_add(element)

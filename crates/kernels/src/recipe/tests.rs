@@ -99,7 +99,7 @@ type Change = fn(&mut Recipe);
 #[test]
 fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
     let changes: &[(&str, Change)] = &[
-        ("has format 2", |r| r.format = 2),
+        ("has format 3", |r| r.format = 3),
         ("scratch memory in bytes is 1099511627777", |r| r.scratch = (1 << 40) + 1),
         ("the number of steps is 0", |r| r.steps.clear()),
         ("the number of steps is 65", |r| r.steps = vec![r.steps[0].clone(); 65]),
@@ -163,6 +163,15 @@ fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
         ("strides of [0] bytes", |r| map(r).strides[0] = 0),
         ("strides of [1099511627776] bytes", |r| map(r).strides[0] = 1 << 40),
         ("a box of [64, 0]", |r| map(r).tile[1] = 0),
+        ("is over dims [0]", |r| {
+            (map(r).dims, map(r).strides, map(r).tile) = (vec![0], Vec::new(), vec![64]);
+        }),
+        ("is over dims [64, 0, 16]", |r| {
+            (map(r).dims, map(r).strides, map(r).tile) = (vec![64, 0, 16], vec![128; 2], vec![64, 1, 1]);
+        }),
+        ("is over 2176 bytes, and the operand has 2048", |r| {
+            (map(r).dims, map(r).strides, map(r).tile) = (vec![64, 17, 0], vec![128, 4096], vec![64, 8, 1]);
+        }),
         ("a box of [64, 257]", |r| map(r).tile[1] = 257),
         ("rows of 8 bytes", |r| map(r).tile[0] = 4),
         ("rows of 256 bytes and a swizzle of 128", |r| map(r).tile[0] = 128),
@@ -178,6 +187,21 @@ fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
         assert!(message.contains(words), "'{words}' is not in: {message}");
         assert!(message.lines().count() == 1 && message.contains("compile"), "{message}");
     }
+}
+
+/// The pages of a pool are no part of a recipe: one plan serves every pool.
+#[test]
+fn an_open_map_reaches_as_far_as_its_operand_and_no_further() {
+    let mut recipe = sample();
+    *map(&mut recipe) =
+        TensorMap { dims: vec![64, 4, 0], strides: vec![128, 640], tile: vec![64, 4, 1], ..map(&mut recipe).clone() };
+    let open = map(&mut recipe).clone();
+    recipe.check(&operands(), 1000).expect("one page fits");
+    assert_eq!(open.reach(), Some(512));
+    let pages = [0, 511, 512, 1151, 1152, 1792, u64::MAX].map(|bytes| open.fitting(bytes));
+    assert_eq!(pages, [None, None, Some(1), Some(1), Some(2), Some(3), Some(1 << 32)]);
+    let whole = TensorMap { dims: vec![64, 4, 3], ..open };
+    assert!(!whole.is_open() && whole.reach() == Some(1792));
 }
 
 #[test]
@@ -222,7 +246,7 @@ fn the_bytes_of_a_recipe_do_not_change() {
 fn a_recipe_prints_steps_grids_parameters_and_what_is_written() {
     let text = sample().to_string();
     for words in [
-        "recipe of format 1 for sm_90, driver of CUDA 13.0 or newer, 1024 bytes of scratch memory, cubins of 1000 bytes",
+        "recipe of format 2 for sm_90, driver of CUDA 13.0 or newer, 1024 bytes of scratch memory, cubins of 1000 bytes",
         "\n0: set 768 bytes at scratch + 256 to 0",
         "\n1: launch attend of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, clusters of 2x1x1\n",
         "\n2: launch merge of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, may begin before the step before it ends",
@@ -235,10 +259,8 @@ fn a_recipe_prints_steps_grids_parameters_and_what_is_written() {
 
 #[test]
 fn a_plans_key_has_what_changes_the_code_and_nothing_of_the_gpu_but_its_architecture() {
-    use qkvault_graph::GraphKey;
     let (recipe, options) = (sample(), vec!["--std=c++17".to_owned()]);
-    let graph_key = GraphKey::from_bytes([1; 32]);
-    let base = Origin { graph_key, source: "kernel", options: &options, recipe: &recipe, nvrtc: (13, 0) };
+    let base = Origin { source: "kernel", options: &options, recipe: &recipe, nvrtc: (13, 0) };
     let (other_sm, other_grid) = {
         let (mut sm, mut grid) = (sample(), sample());
         sm.sm = 100;
@@ -246,7 +268,6 @@ fn a_plans_key_has_what_changes_the_code_and_nothing_of_the_gpu_but_its_architec
         (sm, grid)
     };
     let others = [
-        Origin { graph_key: GraphKey::from_bytes([2; 32]), ..base },
         Origin { source: "kernel ", ..base },
         Origin { options: &[], ..base },
         Origin { recipe: &other_sm, ..base },

@@ -44,7 +44,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     anyhow::ensure!(data.written(&ground.stream, &FIRST)?, "an output was not written");
     let shapes = &shuffled(args.seed)[..args.further];
     let mut data = Data::upload(&ground.stream, shapes)?;
-    let library = ground.runtime.session().library();
+    let library = ground.runtime.session().library()?;
     let handle = Handle::create(library)?;
     let (mut plan_ms, mut output_ms, mut floor_ms, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (i, shape) in shapes.iter().enumerate() {
@@ -71,9 +71,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 
 /// The plan of the vault, compiled by the slim or the full set of this cuDNN.
 fn stored(runtime: &Runtime, attention: &Valid) -> anyhow::Result<Arc<Plan>> {
+    let here = runtime.target()?;
     let find = |libraries: LibrarySet| {
-        let target = Target { libraries, ..runtime.target().clone() };
-        runtime.planner().plan(attention, &target, &CompileOptions::default(), OnMiss::Load)
+        let target = Target { libraries, ..here.clone() };
+        runtime.planner().plan(attention, &target, &CompileOptions::cudnn(), OnMiss::Load)
     };
     let found = find(LibrarySet::Slim).or_else(|_| find(LibrarySet::Full))?;
     found.outcome.map_err(|refusal| anyhow::anyhow!("{attention}: {refusal}"))

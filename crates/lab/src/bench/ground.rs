@@ -92,9 +92,9 @@ impl Ground {
     pub(super) fn machine(&self) -> anyhow::Result<Value> {
         let session = self.runtime.session();
         Ok(json!({
-            "device": self.runtime.device().name(), "target": self.runtime.target().label(),
-            "driver": session.machine().driver, "cudnn": session.library().version().to_string(),
-            "cudnn_set": session.library().set().to_string(), "qkvault": env!("CARGO_PKG_VERSION"),
+            "device": self.runtime.device().name(), "target": self.runtime.target()?.label(),
+            "driver": session.gpu().driver, "cudnn": session.library()?.version().to_string(),
+            "cudnn_set": session.library()?.set().to_string(), "qkvault": env!("CARGO_PKG_VERSION"),
             "cpus": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             "clocks": clocks(),
         }))

@@ -4,6 +4,7 @@
 //! the README quotes.
 
 mod cold;
+mod engines;
 mod first;
 mod ground;
 mod kernels;
@@ -50,6 +51,8 @@ enum Part {
     Report(report::Args),
     /// Time the attentions of a file, forward and backward
     Attentions(Box<timed::Args>),
+    /// Times of cuDNN and of qkvault's kernels, and the table by which an engine is chosen
+    Engines(Box<engines::Args>),
     /// One fresh process of `cold`
     #[command(hide = true)]
     First(first::Args),
@@ -72,6 +75,7 @@ const PARTS: [(&str, Measure); 6] = [
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let (name, options) = match &args.part {
         Part::Attentions(args) => return timed::run(globals, args),
+        Part::Engines(args) => return engines::run(globals, args),
         Part::First(args) => return first::run(globals, args),
         Part::Report(args) => return report::run(args),
         Part::Plan(options) => return ground::plan(globals, options),

@@ -40,7 +40,7 @@ pub(super) enum Answer {
 
 /// Asks the worker of the case's library, and starts it if necessary.
 pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
-    let graph = lower(&case.attention, &case.target, &CompileOptions::default())?;
+    let graph = lower(&case.attention, &case.target, &CompileOptions::cudnn())?;
     let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
     if !workers.contains_key(&case.library) {
         let program = std::env::current_exe().context("this program's own file is not known")?;
@@ -65,7 +65,7 @@ pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
         let Question { graph, mut target } = serde_json::from_str(&line?)?;
         // The worker compiles with its own toolchain.
         target.toolchain = compiler.toolchain();
-        let answer = match compiler.compile(&graph, &target, &CompileOptions::default()) {
+        let answer = match compiler.compile(&graph, &target, &CompileOptions::cudnn()) {
             Ok(_) => Answer::Plan,
             Err(Failure::Refused(refusal)) => {
                 Answer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())

@@ -88,7 +88,7 @@ fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
         let training = Training::of(&attention, options).map_err(|r| ("refused", r.to_string()))?;
         let Machine::Gpu(gpu) = machine else { return Ok((training, Vec::new())) };
         let plan = |pass: &Valid| {
-            let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::default(), OnMiss::Compile);
+            let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::cudnn(), OnMiss::Compile);
             answer.map_err(failed)?.outcome.map_err(|refusal| ("refused", refusal.to_string()))
         };
         let plans = vec![plan(training.forward())?, plan(training.backward())?];

@@ -9,6 +9,7 @@ mod isolate;
 mod judge;
 mod large;
 mod layouts;
+mod own;
 mod philox;
 mod runner;
 mod sanitize;
@@ -23,7 +24,7 @@ pub(super) use serving::attention as served;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Attention, Form, QuirkSet, VariantSet, text};
+use qkvault_graph::{Attention, EnginePolicy, Form, QuirkSet, VariantSet, text};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,6 +67,9 @@ pub struct Args {
     /// Only print the attentions, in the text form that `--file` reads
     #[arg(long)]
     show: bool,
+    /// Whose plans are tried: cuDNN's, or those of qkvault's own kernels, over cases that these take
+    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["large", "serving"], value_parser = word::<EnginePolicy>)]
+    engine: EnginePolicy,
     /// Form of the op graphs: auto, expanded, fused, unified
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
     form: Form,
@@ -130,6 +134,10 @@ impl Args {
     /// Whether a case is a serving batch.
     const fn serves(&self, number: u64) -> bool {
         let mixed = self.verdicts || self.sanitize;
+        // Batches of serving are among the cases of kernels.
+        if matches!(self.engine, EnginePolicy::Kernels) {
+            return self.file.is_none() && number % 2 == 1;
+        }
         self.serving || (mixed && self.file.is_none() && number % 4 == 3)
     }
 }
@@ -156,6 +164,7 @@ impl Attentions<'_> {
     fn attention(&self, n: u64) -> Attention {
         match &self.given {
             Some(list) => list[n as usize].clone(),
+            None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),
         }

@@ -50,13 +50,13 @@ impl Runner<'_> {
             }
         };
         let library = Arc::clone(compiler.library());
-        let Args { form, without, allow: allowed, .. } = *args;
-        let options =
-            CompileOptions { allowed, lab: qkvault_graph::LabOptions { form, without }, ..CompileOptions::default() };
+        let Args { form, without, allow: allowed, engine, .. } = *args;
+        let lab = qkvault_graph::LabOptions { form, without };
+        let options = CompileOptions { allowed, engine, lab, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),
             "target": target.label(), "driver": target.device.driver_ver, "form": form, "without": without,
-            "allowed": allowed,
+            "allowed": allowed, "engine": engine.name(),
         });
         let planner = Planner::new(vault, Some(compiler));
         Ok(Runner { args, planner, target, options, gpu, place })

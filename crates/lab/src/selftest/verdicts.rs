@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_graph::{CompileOptions, EnginePolicy, Target, Valid};
+use qkvault_kernels::takes;
 use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -38,8 +39,15 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 impl Predictions {
     /// Asks rules and library. The planner keeps the library's plan, so the launch does not compile again.
     pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, options: &CompileOptions) -> Predictions {
-        let verdict = check(&Request::new(attention, target).with_policy(*options));
-        let rules = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
+        let reasons = match options.engine {
+            EnginePolicy::Kernels => {
+                takes(attention, target.sm()).err().map_or_else(Vec::new, |r| r.reasons().to_vec())
+            }
+            EnginePolicy::Auto | EnginePolicy::Cudnn => {
+                check(&Request::new(attention, target).with_policy(*options)).reasons
+            }
+        };
+        let rules = reasons.iter().map(|r| r.code.to_string()).collect();
         let library = match planner.plan(attention, target, options, OnMiss::Compile) {
             Ok(answer) => match (answer.outcome, answer.key) {
                 (Ok(_), _) => Library::Supported,

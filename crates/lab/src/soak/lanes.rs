@@ -275,7 +275,7 @@ mod tests {
         let vault = qkvault_cache::Vault::in_memory(qkvault_cache::VaultOptions::new());
         let planner = Planner::new(vault, Some(compiler));
         for attention in Kind::ALL.iter().flat_map(|kind| kind.attentions().expect("valid")) {
-            let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
+            let answer = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
             let outcome = answer.expect("it can be asked").outcome;
             assert!(outcome.is_ok(), "{attention}: {:?}", outcome.err());
         }

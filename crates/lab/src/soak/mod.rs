@@ -186,11 +186,11 @@ impl Soak {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let memory = watch::record(samples, limit);
         let passed = failures.is_empty() && memory["flat"] != json!(false);
-        let (session, target) = (self.runtime.session().stats(), self.runtime.target());
+        let (session, target) = (self.runtime.session().stats(), self.runtime.target().ok());
         let kinds: BTreeMap<&str, u64> = turns.iter().map(|(kind, count)| (kind.name(), *count)).collect();
         json!({
-            "passed": passed, "device": self.runtime.device().name(), "cudnn": target.cudnn.to_string(),
-            "target": target.label(), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
+            "passed": passed, "device": self.runtime.device().name(), "cudnn": target.map(|target| target.cudnn.to_string()),
+            "target": target.map(qkvault_graph::Target::label), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
             "seconds": took.as_secs_f64().round(), "plans": self.plans, "keep": args.keep, "loads": session.loads,
             "load_failures": session.load_failures, "handles": session.handles,
             "checked": turns.values().sum::<u64>(), "checked_by_kind": kinds, "failures": failures, "memory": memory,

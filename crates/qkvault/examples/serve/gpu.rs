@@ -64,7 +64,8 @@ impl Gpu {
 
 impl Machine for Gpu {
     fn name(&self) -> String {
-        format!("{}, {}", self.name, self.runtime.target())
+        let cudnn = self.runtime.target().map_or_else(|_| "no cuDNN".to_owned(), ToString::to_string);
+        format!("{}, {cudnn}", self.name)
     }
 
     fn pick(&self, size: StepSize) -> Option<usize> {

@@ -10,6 +10,7 @@
 //! | [`pytorch`] | your program is in Python and PyTorch |
 //! | [`jax`] | your program is in Python and JAX |
 //! | [`score_mods`] | your scores are not plain: softcap, ALiBi, biases, masks of your own |
+//! | [`engines`] | you want to know who computes what, or to run without cuDNN |
 //! | [`deploying`] | plans must be compiled before traffic arrives: vault, layers, packs, remotes |
 //! | [`safety`] | you need to know what safe code promises, and who must be trusted on a shared host |
 //! | [`coming_from`] | you know cudnn-frontend, flash-attn, FlashInfer or candle |
@@ -52,6 +53,9 @@ pub mod pytorch {}
 
 #[doc = include_str!("jax.md")]
 pub mod jax {}
+
+#[doc = include_str!("engines.md")]
+pub mod engines {}
 
 #[doc = include_str!("deploying.md")]
 pub mod deploying {}

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
-use qkvault_compile::{Compiler, OnMiss, Planner, Resolution};
-use qkvault_exec::raw::{self, PlanName, PlanTable, RawDescribed, RawSession};
-use qkvault_exec::{Prepared, SessionOptions, Training, prepare};
+use qkvault_compile::{OnMiss, Planner, Resolution};
+use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawSession};
+use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
 use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, codec};
 use qkvault_probe::{Explanation, NEWEST, Request};
 use qkvault_sys::{Library, Search};
@@ -56,7 +56,7 @@ struct Inner {
     /// What tells the names of plans with these options from those with other options, in the table of the process.
     salt: PlanName,
     library: OnceLock<Arc<Library>>,
-    compiling: OnceLock<Planner>,
+    compiling: Planner,
     ready: RwLock<HashMap<(i32, PlanName), RawReady>>,
     recorder: Option<Recorder>,
 }
@@ -79,7 +79,8 @@ impl RuntimeOptions {
             false => *blake3::hash(&codec::encode(&compile)).as_bytes(),
         };
         let planner = Planner::new(Vault::open(vault)?, None);
-        let (library, compiling, ready) = (OnceLock::new(), OnceLock::new(), RwLock::default());
+        let compiling = Planner::opening(planner.vault().clone(), search.clone());
+        let (library, ready) = (OnceLock::new(), RwLock::default());
         let inner = Inner { search, planner, compile, on_miss, handles, salt, library, compiling, ready, recorder };
         Ok(RawRuntime { inner: Arc::new(inner) })
     }
@@ -115,14 +116,6 @@ impl RawRuntime {
         &self.inner.compile
     }
 
-    /// The planner that compiles, opened by the first call.
-    fn compiling(&self) -> Result<&Planner, Error> {
-        get_or_try(&self.inner.compiling, || {
-            let compiler = Compiler::open(&self.inner.search).map_err(Error::build)?;
-            Ok(Planner::new(self.inner.planner.vault().clone(), Some(compiler)))
-        })
-    }
-
     /// A GPU by its name with a cuDNN that is not loaded, for [`RawRuntime::explain`]. Without a version, the newest
     /// that the rules cover.
     ///
@@ -140,8 +133,8 @@ impl RawRuntime {
     /// As [`RawRuntime::rules_target`]; [`ErrorKind::Build`](crate::ErrorKind::Build) without a cuDNN.
     pub fn compile_target(&self, gpu: &str) -> Result<Target, Error> {
         let profile = profile(gpu)?;
-        let compiler = self.compiling()?.compiler().map(|compiler| compiler.target(&profile));
-        Ok(compiler.expect("this planner has a compiler"))
+        let compiler = self.inner.compiling.open_compiler().map_err(Error::build)?;
+        Ok(compiler.target(&profile))
     }
 
     /// What the rules say of an attention, with every reason, the nearest change and the memory of a launch. It needs
@@ -161,14 +154,15 @@ impl RawRuntime {
     }
 
     /// The plan of an attention for a target ([`RawRuntime::compile_target`]), from the vault or compiled into it,
-    /// which takes 0.3 to 1 second. It needs no GPU.
+    /// which takes 0.3 to 1 second. It needs no GPU, and no cuDNN for a plan of kernels, of which the target says the
+    /// compute capability alone ([`RawRuntime::rules_target`]).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons;
     /// [`ErrorKind::Build`](crate::ErrorKind::Build) if compiling does not work here.
     pub fn warm(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
-        let answer = self.compiling()?.plan(attention, target, &self.inner.compile, OnMiss::Compile)?;
+        let answer = self.inner.compiling.plan(attention, target, &self.inner.compile, OnMiss::Compile)?;
         match &answer.outcome {
             Ok(_) => Ok(answer),
             Err(refusal) => Err(refusal.clone().into()),
@@ -194,12 +188,15 @@ impl RawRuntime {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`](crate::ErrorKind::Device) without a driver or such a GPU;
-    /// [`ErrorKind::Library`](crate::ErrorKind::Library) without a cuDNN.
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) without a driver or such a GPU.
     pub fn session(&self, gpu: i32) -> Result<RawSession, Error> {
         raw::driver()?;
         let options = SessionOptions { workspace_limit: None, handles: self.inner.handles };
-        Ok(PlanTable::of_process().session(gpu, self.library()?, options)?)
+        let cudnn = match self.inner.library.get() {
+            Some(library) => CudnnSource::from(library),
+            None => CudnnSource::from(&self.inner.search),
+        };
+        Ok(PlanTable::of_process().session(gpu, cudnn, options)?)
     }
 
     /// The plan of a description on a GPU, if this runtime has prepared it: in nanoseconds, from any thread, also while
@@ -243,14 +240,15 @@ impl RawRuntime {
             return Ok(ready);
         }
         self.session(gpu)?;
-        let Inner { planner, compile, on_miss, ready, recorder, .. } = &*self.inner;
-        let planner = if *on_miss == OnMiss::Compile { self.compiling()? } else { planner };
+        let Inner { planner, compiling, compile, on_miss, ready, recorder, .. } = &*self.inner;
+        let planner = if *on_miss == OnMiss::Compile { compiling } else { planner };
         let name = self.name(fingerprint.bytes());
         let mut source = None;
         let load = |session: &RawSession| {
             let load = |plan: &_| session.load(plan);
+            let here = || Ok(session.target()?);
             let Prepared { plan, answer, .. } =
-                prepare(planner, session.target()?, attention, compile, *on_miss, load)?;
+                prepare_on(planner, session.gpu().sm, here, attention, compile, *on_miss, load)?;
             source = Some(answer.source);
             Ok(plan)
         };

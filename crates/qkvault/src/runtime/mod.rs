@@ -1,4 +1,4 @@
-//! The runtime: a GPU, its cuDNN, the vault and the loaded plans behind one door.
+//! The runtime: a GPU, the vault, the loaded plans, and cuDNN where they need it, behind one door.
 
 mod loaded;
 mod options;
@@ -8,11 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use qkvault_cache::Vault;
-use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
 use qkvault_graph::{CompileOptions, Target, Valid, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
-use qkvault_sys::Library;
 
 use crate::record::{Recorder, VARIABLE};
 use crate::{Error, ErrorKind};
@@ -20,8 +19,10 @@ use loaded::Loaded;
 pub use options::RuntimeOptions;
 pub use preload::Preload;
 
-/// A GPU with its cuDNN, the vault, and the plans that are loaded. Cheap to clone; clones share everything, and so may
-/// threads.
+/// A GPU, the vault, and the plans that are loaded. Cheap to clone; clones share everything, and so may threads.
+///
+/// cuDNN is looked for when the first plan of cuDNN is loaded or compiled. A host whose plans are all of kernels
+/// ([`EnginePolicy`](qkvault_graph::EnginePolicy)) needs none.
 ///
 /// ```no_run
 /// use half::bf16;
@@ -48,20 +49,18 @@ struct Inner {
     loaded: Loaded,
     session: Session,
     planner: Planner,
-    target: Target,
     compile: CompileOptions,
     on_miss: OnMiss,
     recorder: Option<Recorder>,
 }
 
 impl Runtime {
-    /// Opens the runtime of GPU 0 with the cuDNN that the usual search finds and the user's vault. It compiles nothing:
-    /// plans come from the vault.
+    /// Opens the runtime of GPU 0 with the user's vault. It compiles nothing: plans come from the vault. The usual
+    /// search finds cuDNN when a plan needs it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`] without a driver or a GPU; [`ErrorKind::Library`] without a cuDNN; [`ErrorKind::Vault`] if
-    /// the vault cannot be used.
+    /// [`ErrorKind::Device`] without a driver or a GPU; [`ErrorKind::Vault`] if the vault cannot be used.
     pub fn open() -> Result<Runtime, Error> {
         Runtime::options().open()
     }
@@ -77,16 +76,14 @@ impl Runtime {
         let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, record: _ } =
             options;
         let device = device.map_or_else(|| Device::open(gpu), Ok)?;
-        let library = Library::open(&search)?;
-        let compiler = match on_miss {
-            OnMiss::Compile => Some(Compiler::open(&search).map_err(Error::build)?),
-            OnMiss::Memory | OnMiss::Load => None,
+        let vault = Vault::open(vault)?;
+        let planner = match on_miss {
+            OnMiss::Compile => Planner::opening(vault, search.clone()),
+            OnMiss::Memory | OnMiss::Load => Planner::new(vault, None),
         };
-        let planner = Planner::new(Vault::open(vault)?, compiler);
-        let session = Session::with_options(&device, &library, session)?;
-        let target = session.target()?.clone();
+        let session = Session::with_options(&device, &search, session)?;
         let loaded = Loaded::new(plans, plan_bytes);
-        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, target, compile, on_miss, recorder }) })
+        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, compile, on_miss, recorder }) })
     }
 
     /// The plan of an attention, loaded on the GPU: one that is loaded already in nanoseconds, one of the vault in
@@ -98,7 +95,8 @@ impl Runtime {
     /// # Errors
     ///
     /// [`ErrorKind::Refused`] with reasons if the attention cannot run here; [`ErrorKind::Missing`] if the vault has no
-    /// plan of it and none may be built; [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
+    /// plan of it and none may be built; [`ErrorKind::Library`] if the plan is one of cuDNN and there is no cuDNN;
+    /// [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
     pub fn plan(&self, attention: &Valid) -> Result<Arc<LoadedPlan>, Error> {
         let Inner { loaded, session, planner, compile, on_miss, recorder, .. } = &*self.inner;
         let of = attention.fingerprint();
@@ -210,18 +208,21 @@ impl Runtime {
         &self.inner.planner
     }
 
-    /// The target of plans for this GPU.
-    #[must_use]
-    pub fn target(&self) -> &Target {
-        &self.inner.target
+    /// The target of cuDNN's plans for this GPU. The first call looks for cuDNN.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Library`] without a cuDNN; [`ErrorKind::Device`] if it does not work on this GPU.
+    pub fn target(&self) -> Result<&Target, Error> {
+        Ok(self.inner.session.target()?)
     }
 }
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { loaded, session, target, on_miss, .. } = &*self.inner;
+        let Inner { loaded, session, on_miss, .. } = &*self.inner;
         let mut shown = f.debug_struct("Runtime");
-        shown.field("device", session.device()).field("target", &target.to_string()).field("on_miss", on_miss);
+        shown.field("device", session.device()).field("on_miss", on_miss);
         shown.field("loaded_plans", &loaded.len()).finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use crate::driver::open;
 use crate::raw::cubins::filled::Map;
+use crate::raw::launch::DeviceBuffer;
 use crate::raw::primary::checked;
 
 type Any = *mut c_void;
@@ -48,7 +49,7 @@ impl Attribute {
     }
 }
 
-type Encode = unsafe extern "C" fn(
+pub(super) type Encode = unsafe extern "C" fn(
     *mut u8,
     c_int,
     c_uint,
@@ -74,13 +75,14 @@ pub(super) struct Functions {
     pub(super) load_function: unsafe extern "C" fn(Any) -> c_int,
     pub(super) launch: unsafe extern "C" fn(*const Config, Any, *mut Any, *mut Any) -> c_int,
     pub(super) set: unsafe extern "C" fn(u64, c_uchar, usize, Any) -> c_int,
-    encode: Encode,
+    pub(super) encode: Encode,
 }
 
 impl Functions {
-    /// Writes the tensor map of an operand at an address: `at` has 128 bytes, at a multiple of 64.
-    pub(super) fn encode(&self, map: &Map, address: u64, at: *mut u8) -> Result<(), String> {
-        let Map { tensor: _, dtype, rank, dims, strides, tile, swizzle } = map;
+    /// Writes the tensor map of an operand: `at` has 128 bytes, at a multiple of 64.
+    pub(super) fn encode(&self, map: &Map, operand: DeviceBuffer, at: *mut u8) -> Result<(), String> {
+        let dims = map.dims_over(operand).ok_or("an operand has no room for a page")?;
+        let Map { dtype, rank, strides, tile, swizzle, .. } = map;
         let ones = [1; 5];
         // SAFETY: `at` has room and alignment for a tensor map; the lists have at least as many numbers as the driver
         // reads. It does not follow the address.
@@ -89,7 +91,7 @@ impl Functions {
                 at,
                 *dtype,
                 *rank,
-                address,
+                operand.address,
                 dims.as_ptr(),
                 strides.as_ptr(),
                 tile.as_ptr(),

@@ -1,11 +1,10 @@
-//! The parameters of a kernel: bytes that a launch copies to the stack and writes addresses, numbers and maps over.
+//! The parameters of a kernel: bytes in which addresses and tensor maps are written once for the buffers of a launch,
+//! and numbers at every launch.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 
 use qkvault_graph::DType;
 use qkvault_kernels::recipe::{Limits, Param, Patch, TENSOR_MAP_BYTES, TensorMap, Value};
-use smallvec::SmallVec;
 
 use crate::raw::launch::{DeviceBuffer, LaunchTable};
 
@@ -15,16 +14,6 @@ const ALIGNMENT: usize = 64;
 /// The most that parameters take, each aligned.
 const MOST: usize = Limits::PARAMS + Limits::COUNT * ALIGNMENT;
 
-/// Room for the parameters of one launch, on the stack.
-#[repr(C, align(64))]
-pub(super) struct Room([MaybeUninit<u8>; MOST]);
-
-impl Room {
-    pub(super) fn new() -> Room {
-        Room([MaybeUninit::uninit(); MOST])
-    }
-}
-
 /// The parameters of a kernel in order, with operands by their place in a launch.
 #[derive(Debug)]
 pub(super) struct Filled {
@@ -32,7 +21,10 @@ pub(super) struct Filled {
     bytes: Vec<u8>,
     /// Where each begins.
     begins: Vec<u16>,
+    /// What follows from the buffers of a launch.
     written: Vec<(usize, Written)>,
+    /// What follows from its numbers.
+    numbers: Vec<(usize, Written)>,
 }
 
 /// What is written over bytes of the parameters.
@@ -64,13 +56,28 @@ pub(super) struct Map {
     pub(super) tile: [u32; 5],
     /// `CUtensorMapSwizzle`.
     pub(super) swizzle: c_int,
+    /// The map whose last extent follows from the operand.
+    open: Option<TensorMap>,
 }
+
+/// The parameters of a kernel for the buffers of one launch.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    room: Vec<Aligned>,
+    /// The address of each parameter in `room`.
+    pointers: Vec<usize>,
+}
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+struct Aligned([u8; ALIGNMENT]);
 
 impl Filled {
     /// The parameters of a launch; `None` if one refers to an operand that is not in the table, which a check would
     /// have refused.
     pub(super) fn new(params: &[Param], table: &LaunchTable) -> Option<Filled> {
-        let mut filled = Filled { bytes: Vec::new(), begins: Vec::new(), written: Vec::new() };
+        let (bytes, begins, written, numbers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut filled = Filled { bytes, begins, written, numbers };
         for Param { bytes, patches } in params {
             let begin = filled.bytes.len().next_multiple_of(ALIGNMENT);
             filled.bytes.resize(begin, 0);
@@ -82,46 +89,71 @@ impl Filled {
                 if at + size > filled.bytes.len() {
                     return None;
                 }
-                filled.written.push((at, written));
+                match written {
+                    number @ (Written::Number(..) | Written::Product(..)) => filled.numbers.push((at, number)),
+                    other => filled.written.push((at, other)),
+                }
             }
         }
         (filled.bytes.len() <= MOST).then_some(filled)
     }
 
-    /// Writes the parameters of one launch into `room`, and returns the address of each.
-    pub(super) fn fill(
+    /// Writes the parameters for these buffers, in the memory of `ready`.
+    pub(super) fn prepare(
         &self,
-        room: &mut Room,
+        ready: &mut Ready,
         tensors: &[DeviceBuffer],
-        number: impl Fn(usize) -> u64,
         scratch: u64,
-        encode: impl Fn(&Map, u64, *mut u8) -> Result<(), String>,
-    ) -> Result<SmallVec<[*mut c_void; Limits::COUNT]>, String> {
-        let start = room.0.as_mut_ptr().cast::<u8>();
-        // SAFETY: `new` bounded the bytes by the room.
+        encode: impl Fn(&Map, DeviceBuffer, *mut u8) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Ready { room, pointers } = ready;
+        room.clear();
+        room.resize(self.bytes.len().div_ceil(ALIGNMENT), Aligned([0; ALIGNMENT]));
+        let start = room.as_mut_ptr().cast::<u8>();
+        // SAFETY: the room was made for these bytes.
         unsafe { start.copy_from_nonoverlapping(self.bytes.as_ptr(), self.bytes.len()) };
         for (at, written) in &self.written {
             // SAFETY: `new` compared the end of every value with the bytes.
             let place = unsafe { start.add(*at) };
+            let value = match written {
+                Written::Address(tensor) => tensors[*tensor].address,
+                Written::Scratch(offset) => scratch + offset,
+                Written::Map(map) => {
+                    encode(map, tensors[map.tensor], place)?;
+                    continue;
+                }
+                // `new` keeps these apart.
+                Written::Number(..) | Written::Product(..) => continue,
+            };
+            // SAFETY: as above; an address has eight bytes.
+            unsafe { place.copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), 8) };
+        }
+        pointers.clear();
+        // SAFETY: each parameter begins within the room.
+        pointers.extend(self.begins.iter().map(|begin| unsafe { start.add(usize::from(*begin)) } as usize));
+        Ok(())
+    }
+
+    /// Writes the numbers of a launch into parameters that [`Filled::prepare`] made, and returns the address of each
+    /// parameter.
+    pub(super) fn number(&self, ready: &mut Ready, number: impl Fn(usize) -> u64) -> *mut *mut c_void {
+        let start = ready.room.as_mut_ptr().cast::<u8>();
+        for (at, written) in &self.numbers {
             let (value, size) = match written {
-                Written::Address(tensor) => (tensors[*tensor].address, 8),
-                Written::Scratch(offset) => (scratch + offset, 8),
                 Written::Number(scalar, size) => (number(*scalar), *size),
                 Written::Product(scalar, by) => {
                     // The four bytes of the scalar, which a check found to be f32.
                     let number = f32::from_bits(number(*scalar) as u32);
                     (u64::from((number * by).to_bits()), 4)
                 }
-                Written::Map(map) => {
-                    encode(map, tensors[map.tensor].address, place)?;
-                    continue;
-                }
+                // `new` keeps these apart.
+                Written::Address(_) | Written::Scratch(_) | Written::Map(_) => continue,
             };
-            // SAFETY: as above; a value has at most eight bytes.
-            unsafe { place.copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), size) };
+            // SAFETY: `new` compared the end of every value with the bytes, for which the room was made; a number has
+            // at most eight.
+            unsafe { start.add(*at).copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), size) };
         }
-        // SAFETY: each parameter begins within the room.
-        Ok(self.begins.iter().map(|begin| unsafe { start.add(usize::from(*begin)) }.cast()).collect())
+        ready.pointers.as_mut_ptr().cast()
     }
 }
 
@@ -167,7 +199,17 @@ impl Map {
             strides: five(strides)?,
             tile: five(tile)?,
             swizzle: c_int::try_from(swizzle).ok()?,
+            open: map.is_open().then(|| map.clone()),
         })
+    }
+
+    /// The extents over an operand; `None` where it has no room for one of what an open map counts.
+    pub(super) fn dims_over(&self, operand: DeviceBuffer) -> Option<[u64; 5]> {
+        let mut dims = self.dims;
+        if let Some(open) = &self.open {
+            dims[open.dims.len() - 1] = open.fitting(operand.bytes)?;
+        }
+        Some(dims)
     }
 }
 

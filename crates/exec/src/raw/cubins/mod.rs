@@ -2,13 +2,16 @@
 
 mod driver;
 mod filled;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use qkvault_kernels::recipe::{Checked, Launch, Recipe, Step};
 
 use crate::raw::cubins::driver::{Attribute, Config, Functions, functions};
-use crate::raw::cubins::filled::{Filled, Room};
+use crate::raw::cubins::filled::{Filled, Ready};
+use crate::raw::kept::{Kept, Taken};
 use crate::raw::launch::{DeviceBuffer, LaunchTable};
 use crate::raw::primary::checked;
 
@@ -19,6 +22,16 @@ pub(crate) struct Cubins {
     #[expect(dead_code, reason = "they stay loaded as long as the plan, and nothing reads them")]
     modules: Vec<Module>,
     steps: Vec<Queued>,
+    kept: Kept<Buffers>,
+}
+
+/// The parameters of all steps for the buffers of one launch.
+#[derive(Debug, Default)]
+struct Buffers {
+    tensors: Vec<DeviceBuffer>,
+    scratch: u64,
+    /// For each step that launches.
+    steps: Vec<Ready>,
 }
 
 /// A loaded cubin, by its handle.
@@ -46,7 +59,15 @@ impl Cubins {
     /// Loads the cubins of a plan into the current context, and finds the kernels of its recipe. The size of every
     /// parameter must be the one that the cubin has, because the driver reads as many bytes.
     pub(crate) fn load(recipe: &Checked, code: &[u8], table: &LaunchTable) -> Result<Cubins, String> {
-        let functions = functions().ok_or("the driver lacks functions of CUDA 12.4")?;
+        Cubins::load_with(functions().ok_or("the driver lacks functions of CUDA 12.4")?, recipe, code, table)
+    }
+
+    fn load_with(
+        functions: &'static Functions,
+        recipe: &Checked,
+        code: &[u8],
+        table: &LaunchTable,
+    ) -> Result<Cubins, String> {
         let mut modules = Vec::new();
         for (at, bytes) in recipe.modules() {
             // The check compared all lengths with the plan's bytes.
@@ -79,10 +100,11 @@ impl Cubins {
             }
         };
         let steps = recipe.steps.iter().map(queued).collect::<Result<_, String>>()?;
-        Ok(Cubins { functions, modules, steps })
+        Ok(Cubins { functions, modules, steps, kept: Kept::default() })
     }
 
-    /// Queues the steps on a stream, in order. Allocates nothing.
+    /// Queues the steps on a stream, in order. It keeps the parameters of its last launches by their buffers, so that a
+    /// launch on the same ones writes only numbers and asks the driver for the steps alone.
     ///
     /// # Safety
     ///
@@ -95,6 +117,44 @@ impl Cubins {
         scratch: u64,
         stream: *mut c_void,
     ) -> Result<(), String> {
+        let is_for = |kept: &Buffers| kept.scratch == scratch && kept.tensors == tensors;
+        let mut buffers = match self.kept.take(is_for) {
+            Taken::Found(buffers) => buffers,
+            Taken::New(oldest) => self.prepared(oldest.unwrap_or_default(), tensors, scratch)?,
+        };
+        // SAFETY: the caller's promise; the parameters are those of these buffers.
+        let queued = unsafe { self.queue(&mut buffers, number, stream) };
+        self.kept.give_back(buffers);
+        queued
+    }
+
+    /// The parameters of all steps for these buffers, in the memory of others.
+    fn prepared(&self, mut of: Buffers, tensors: &[DeviceBuffer], scratch: u64) -> Result<Buffers, String> {
+        let encode = |map: &_, operand, at: *mut u8| self.functions.encode(map, operand, at);
+        let launches = self.steps.iter().filter_map(|step| match step {
+            Queued::Launch { params, .. } => Some(params),
+            Queued::Clear { .. } => None,
+        });
+        of.steps.resize_with(launches.clone().count(), Ready::default);
+        for (params, ready) in launches.zip(&mut of.steps) {
+            params.prepare(ready, tensors, scratch, encode)?;
+        }
+        of.tensors.clear();
+        of.tensors.extend_from_slice(tensors);
+        of.scratch = scratch;
+        Ok(of)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Cubins::launch`], for the buffers that the parameters are of.
+    unsafe fn queue(
+        &self,
+        buffers: &mut Buffers,
+        number: impl Fn(usize) -> u64,
+        stream: *mut c_void,
+    ) -> Result<(), String> {
+        let (scratch, mut ready) = (buffers.scratch, buffers.steps.iter_mut());
         for step in &self.steps {
             match step {
                 Queued::Clear { at, bytes, value } => {
@@ -103,9 +163,8 @@ impl Cubins {
                     checked("clear a buffer of the kernels", status)?;
                 }
                 Queued::Launch { function, grid, block, shared, attributes, params } => {
-                    let mut room = Room::new();
-                    let encode = |map: &_, address, at: *mut u8| self.functions.encode(map, address, at);
-                    let pointers = params.fill(&mut room, tensors, &number, scratch, encode)?;
+                    let Some(ready) = ready.next() else { continue };
+                    let pointers = params.number(ready, &number);
                     let config = Config {
                         grid: *grid,
                         block: *block,
@@ -117,10 +176,8 @@ impl Cubins {
                     let function = *function as *mut c_void;
                     let none = std::ptr::null_mut();
                     // SAFETY: the function is of the current context; as many parameters of the sizes that it has are
-                    // in `room`; config and attributes outlive the call, which copies everything.
-                    let status = unsafe {
-                        (self.functions.launch)(&raw const config, function, pointers.as_ptr().cast_mut(), none)
-                    };
+                    // in the memory of `ready`; config and attributes outlive the call, which copies everything.
+                    let status = unsafe { (self.functions.launch)(&raw const config, function, pointers, none) };
                     checked("launch a kernel", status)?;
                 }
             }

@@ -91,7 +91,7 @@ impl Args {
                 CompileOptions {
                     heuristics: self.heuristics,
                     lab: qkvault_graph::LabOptions { form, without },
-                    ..CompileOptions::default()
+                    ..CompileOptions::cudnn()
                 },
             )
         };
@@ -139,7 +139,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let build = if args.build { OnMiss::Compile } else { OnMiss::Load };
     let machine = json!({
         "where": "gpu", "device": device.name(), "uuid": device.uuid(), "target": session.target()?.label(),
-        "driver": session.machine().driver, "cudnn": library.version().to_string(),
+        "driver": session.gpu().driver, "cudnn": library.version().to_string(),
         "cudnn_set": library.set().to_string(), "seed": args.seed, "rounds": args.rounds,
     });
     let mut turns = Turns::new(&session, &planner, build, device.context().new_stream()?);

@@ -54,20 +54,22 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let filled = Filled::new(&params, &table()).expect("operands exist");
     let buffer = |address| DeviceBuffer { address, bytes: 1 << 20 };
     let numbers = [Number::F32(0.125).cell(), Number::I64(-9).cell()];
-    let encode = |map: &Map, address, at: *mut u8| {
+    let encode = |map: &Map, operand: DeviceBuffer, at: *mut u8| {
         assert_eq!((map.dtype, map.rank, map.swizzle), (9, 3, 3));
         assert_eq!((map.dims, map.strides, map.tile), ([64, 4, 1024, 0, 0], [128, 512, 0, 0, 0], [64, 1, 32, 0, 0]));
         assert!((at as usize).is_multiple_of(64));
         // SAFETY: a tensor map has 128 bytes.
-        unsafe { at.write_bytes((address >> 8) as u8, TENSOR_MAP_BYTES) };
+        unsafe { at.write_bytes((operand.address >> 8) as u8, TENSOR_MAP_BYTES) };
         Ok(())
     };
-    let mut room = Room::new();
+    let mut ready = Ready::default();
     let tensors = [buffer(0x1000), buffer(0x2200), buffer(0x3000)];
-    let places = filled.fill(&mut room, &tensors, |at| numbers[at], 0x10_0000, encode).expect("filled");
+    filled.prepare(&mut ready, &tensors, 0x10_0000, encode).expect("prepared");
+    let places = filled.number(&mut ready, |at| numbers[at]);
     // SAFETY: parameters of 4 and of 160 bytes.
     let (first, second) = unsafe {
-        (std::slice::from_raw_parts(places[0].cast::<u8>(), 4), std::slice::from_raw_parts(places[1].cast::<u8>(), 160))
+        let (first, second) = ((*places).cast::<u8>(), (*places.add(1)).cast::<u8>());
+        (std::slice::from_raw_parts(first, 4), std::slice::from_raw_parts(second, 160))
     };
     assert_eq!(first, [0xaa; 4]);
     let eight = |at: usize| u64::from_ne_bytes(second[at..at + 8].try_into().expect("eight"));

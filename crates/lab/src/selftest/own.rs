@@ -1,0 +1,66 @@
+//! Random attentions that qkvault's own kernels take, from a seed: the forwards among the cases of cuDNN, dense ones
+//! and batches of serving, with what kernels do not take left out.
+
+use qkvault_graph::{Attention, Pass, Storage, Tensor, validate};
+use qkvault_kernels::{SM, takes};
+
+use super::{cases, serving};
+
+/// Attentions that a case draws until kernels take one.
+const DRAWS: u64 = 100;
+
+/// The attention of one case.
+pub(super) fn attention(seed: u64, case: u64) -> Attention {
+    // Consecutive numbers of serving share an attention.
+    let draw = |n: u64| match case % 2 {
+        0 => cases::attention(seed, case + (n << 32)),
+        _ => serving::attention(seed, 4 * (case + (n << 32))),
+    };
+    let taken = |a: &Attention| validate(a.clone()).is_ok_and(|valid| takes(&valid, SM).is_ok());
+    let found = (0..DRAWS).map(|n| near(draw(n))).find(taken);
+    found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
+}
+
+/// The forward of an attention, without what kernels never take.
+fn near(mut a: Attention) -> Attention {
+    a.pass = Pass::Forward;
+    (a.dropout, a.outputs.max, a.outputs.sum_exp) = (None, false, false);
+    for tensor in [&mut a.k, &mut a.v] {
+        if matches!(tensor.storage, Storage::Varlen { .. }) {
+            let [b, h, s, d] = tensor.dims;
+            *tensor = Tensor::bshd(b, h, s, d, tensor.dtype);
+        }
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_taken_and_they_are_of_every_kind() {
+        let all: Vec<Attention> = (0..1000).map(|case| attention(1, case)).collect();
+        let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
+        for a in &all {
+            let valid = validate(a.clone()).expect("valid");
+            assert_eq!(takes(&valid, SM), Ok(()), "{a}");
+        }
+        let plain = Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16);
+        for (what, found) in [
+            ("drawn", count(&|a| *a != plain)),
+            ("paged", count(&|a| a.k.is_paged())),
+            ("varlen queries", count(&|a| matches!(a.q.storage, Storage::Varlen { .. }))),
+            ("one query", count(&|a| a.seq().0 == 1)),
+            ("many queries", count(&|a| a.seq().0 > 128)),
+            ("score_mod", count(&|a| a.score_mod.is_some())),
+            ("mask_mod", count(&|a| a.mask.mask_mod.is_some())),
+            ("sink", count(&|a| a.sink)),
+            ("window", count(&|a| a.mask.band.is_some_and(|band| band.left.is_some()))),
+            ("lengths", count(&|a| a.mask.lengths == qkvault_graph::Lengths::PerSequence)),
+            ("head_dim 256", count(&|a| a.head_dims().0 == 256)),
+        ] {
+            assert!(found >= 40, "{found} {what}");
+        }
+    }
+}
