@@ -10,7 +10,8 @@ use crate::Error;
 
 struct Writer<'a> {
     bytes: Vec<u8>,
-    places: BTreeMap<Role, u64>,
+    /// The number of each buffer, and its bytes.
+    places: BTreeMap<Role, (u64, u64)>,
     numbers: &'a BTreeMap<Role, Vec<u8>>,
 }
 
@@ -22,7 +23,7 @@ pub(crate) fn write(
     seed: u64,
     poison: u8,
 ) -> Result<Vec<u8>, Error> {
-    let places = buffers.keys().copied().zip(0..).collect();
+    let places = buffers.iter().zip(0..).map(|((role, buffer), n)| (*role, (n, buffer.len() as u64))).collect();
     let mut job = Writer { bytes: Vec::new(), places, numbers };
     job.numbers([seed, buffers.len() as u64 + 1]);
     for buffer in buffers.values() {
@@ -54,7 +55,7 @@ impl Writer<'_> {
     }
 
     fn place(&self, role: Role) -> Result<u64, Error> {
-        self.places.get(&role).copied().ok_or(Error::Missing(role))
+        self.places.get(&role).map(|(n, _)| *n).ok_or(Error::Missing(role))
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
@@ -107,6 +108,13 @@ impl Writer<'_> {
     fn map(&mut self, at: u64, map: &TensorMap) -> Result<(), Error> {
         let TensorMap { role, dtype, dims, strides, tile, swizzle } = map;
         let place = self.place(*role)?;
+        let mut dims = dims.clone();
+        if map.is_open() {
+            // As many as the buffer has room for, as a launch on a GPU makes them.
+            let bytes = self.places.get(role).map_or(0, |(_, bytes)| *bytes);
+            let fitting = map.fitting(bytes).ok_or(Error::Missing(*role))?;
+            dims.last_mut().into_iter().for_each(|last| *last = fitting);
+        }
         self.numbers([at, 1, place, 0, dtype.size() as u64, u64::from(*swizzle), dims.len() as u64]);
         self.numbers(dims.iter().chain(strides).copied());
         self.numbers(tile.iter().map(|&n| n.into()));
