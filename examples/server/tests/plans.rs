@@ -22,7 +22,7 @@ fn cudnn_compiles_the_whole_set_of_the_large_model() {
     let layer = Limits::LARGE.layer(&shape);
     for bucket in Buckets::new(&Limits::LARGE.policy(&shape)).expect("sound").iter() {
         let attention = layer.attention(&bucket).expect("sound");
-        let plan = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
+        let plan = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
         plan.unwrap_or_else(|error| panic!("{bucket:?}: {error}"));
     }
 }
