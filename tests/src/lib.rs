@@ -17,6 +17,7 @@ pub mod generated;
 pub mod golden;
 pub mod kernel;
 pub mod layouts;
+pub mod origins;
 pub mod positions;
 pub mod ragged;
 pub mod same;

@@ -3,7 +3,7 @@
 
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::ScoreExpr;
-use qkvault_graph::{CuSeqlens, DType, Operand, Role, Storage, Valid, operands, ragged_offsets};
+use qkvault_graph::{CuSeqlens, DType, MAX_ORIGIN, Operand, Role, Storage, Valid, operands, ragged_offsets};
 use qkvault_reference::{Buffer, Inputs, alibi_slopes};
 
 /// Elements after which the noise repeats. It is a prime, so that rows and heads differ.
@@ -103,6 +103,9 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     }
     Ok(match role {
         Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
+        // The last chunk of its keys: every query sees one.
+        Role::QueryOrigin => Buffer::of(dtype, [(a.seq().1 - a.seq().0).clamp(0, MAX_ORIGIN.into()) as f64]),
+        Role::KeyOrigin => Buffer::of(dtype, [0.0]),
         Role::Scalar(n) => Buffer::of(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Band, Corner, Lengths};
+use crate::{Band, Corner};
 
 /// The largest origin that a launch may give, and the most queries or keys of an attention with origins: positions
 /// below 2^24 are exact as f32.
@@ -17,9 +17,9 @@ const FAR: i64 = 2 * MAX_ORIGIN as i64;
 ///
 /// Query `i` of each sequence has the position `i + query_origin` and key `j` the position `j + key_origin`. Bands and
 /// the indices `query` and `key` of expressions, ALiBi's among them, are positions. Lengths, tensors, masks and blocks
-/// are those of this attention: element `[.., i, j]` of a tensor is for query `i` and key `j`. A bottom-right band
-/// counts from the lengths of this attention, then from the origins. Random dropout depends on rows and columns of the
-/// launch, not on positions.
+/// are those of this attention: element `[.., i, j]` of a tensor is for query `i` and key `j`. Queries and keys count
+/// from one beginning, so both corners of a band mean position 0, and [`position`](crate::expr::position) is the query's
+/// position. Random dropout depends on rows and columns of the launch, not on positions.
 ///
 /// With origins, bounds of a band may be negative.
 ///
@@ -43,24 +43,17 @@ pub enum Origins {
 }
 
 impl Band {
-    /// The canonical band of positions with origins, for sequences of at most `s_q` queries and `s_kv` keys; `None` if
-    /// it hides nothing whatever the origins are. With lengths that the dims give, the corner is top-left.
-    pub(crate) fn canonical_with_origins(self, (s_q, s_kv): (i64, i64), lengths: Lengths) -> Option<Band> {
-        let Band { corner, left, right } = self;
-        let (corner, delta) = match (corner, lengths) {
-            (Corner::BottomRight, Lengths::Full) => (Corner::TopLeft, s_kv - s_q),
-            (corner, Lengths::Full | Lengths::PerSequence) => (corner, 0),
-        };
-        // The diagonal of a bottom-right band moves by the lengths, which are below 2^23 too.
-        let far = if corner == Corner::TopLeft { FAR } else { 2 * FAR };
-        let right = right.map(|right| right.saturating_add(delta)).filter(|&right| right < far - 1);
-        let left = left.map(|left| left.saturating_sub(delta)).filter(|&left| left < far);
-        (right.is_some() || left.is_some()).then_some(Band { corner, left, right })
+    /// The canonical band of positions; `None` if it hides nothing whatever the origins are. Both corners are the
+    /// beginning of all positions.
+    pub(crate) fn canonical_with_origins(self) -> Option<Band> {
+        let Band { corner: _, left, right } = self;
+        let (left, right) = (left.filter(|&left| left < FAR), right.filter(|&right| right < FAR - 1));
+        (right.is_some() || left.is_some()).then_some(Band { corner: Corner::TopLeft, left, right })
     }
 
     /// Whether the band hides every key from every query, whatever the origins are.
-    pub(crate) fn is_empty_with_origins(self, seq: (i64, i64), lengths: Lengths) -> bool {
-        let Some(Band { corner: _, left, right }) = self.canonical_with_origins(seq, lengths) else { return false };
+    pub(crate) fn is_empty_with_origins(self) -> bool {
+        let Some(Band { corner: _, left, right }) = self.canonical_with_origins() else { return false };
         let crossed = left.zip(right).is_some_and(|(left, right)| left.saturating_add(right) < 1);
         crossed || left.is_some_and(|left| left <= 1 - FAR) || right.is_some_and(|right| right <= -FAR)
     }

@@ -132,6 +132,24 @@ fn other_numbers_than_the_forwards_are_refused_and_named() {
 }
 
 #[test]
+fn a_backward_takes_the_origins_of_its_forward_and_refuses_others() {
+    let scalars = [Role::QueryOrigin, Role::KeyOrigin].map(|role| scalar(role, DType::I32));
+    let with = |mut facts: PlanFacts| {
+        facts.bindings.extend(scalars);
+        facts
+    };
+    let (forward, backward) = (with(facts()), with(backward()));
+    let mut given = numbers().scalar(Role::QueryOrigin, 4096).scalar(Role::KeyOrigin, 0);
+    let run = forward_of(&forward, &mut given).expect("all numbers are there");
+    let mut nothing = RawBindings::new();
+    completed(&run, &backward, &mut nothing).expect("all is known");
+    assert_eq!(nothing, given);
+    let mut other = RawBindings::new().scalar(Role::QueryOrigin, 0);
+    let error = completed(&run, &backward, &mut other).expect_err("another chunk");
+    assert!(matches!(error, TrainingError::OtherNumber { role: Role::QueryOrigin, .. }), "{error}");
+}
+
+#[test]
 fn dropout_without_its_numbers_and_operands_that_the_pair_keeps_are_refused() {
     let run = |mut given: RawBindings| forward_of(&facts(), &mut given).expect_err("something is wrong");
     assert_eq!(run(RawBindings::new()), TrainingError::MissingNumber { role: Role::DropoutSeed });

@@ -6,8 +6,8 @@
 //!   corners become one if every sequence is square.
 //! * The difference between the numbers of keys and queries in an expression becomes a number if every sequence has the
 //!   length in the dims.
-//! * Origins are removed where nothing counts positions; with fixed lengths, a band of positions is top-left, and only
-//!   bounds that hide nothing at any distance are dropped.
+//! * Origins are removed where nothing counts positions. A band of positions is top-left, the difference of lengths is
+//!   zero, and only bounds that hide nothing at any distance are dropped.
 //! * A score expression that does not change the score is removed, and so is Philox dropout with probability 0.
 //! * An author's backward of the score modification is removed in a forward, and if it equals the derived one. With
 //!   another one, a score modification that does not change the score stays.
@@ -48,10 +48,10 @@ pub(super) fn form(attention: Attention) -> Attention {
         let forward = matches!(pass, Pass::Forward);
         Outputs { stats, max: max && forward, sum_exp: sum_exp && forward, amax: amax || fp8.is_none() }
     };
-    let score_mod = score_mod.map(|e| known(e, seq, lengths));
+    let score_mod = score_mod.map(|e| known(e, seq, lengths, origins.is_some()));
     let own = score_mod_bprop.filter(|_| matches!(pass, Pass::Backward(_)));
     let score_mod_bprop = own.zip(score_mod.as_ref()).and_then(|(ScoreModBprop { derivative, trusted }, of)| {
-        let derivative = known(derivative, seq, lengths);
+        let derivative = known(derivative, seq, lengths, origins.is_some());
         // A derivative that equals the derived one gives the same plan.
         let derived = vjp(of).ok().map(|vjp| vjp.d_score);
         (over_operands_of(of, &derivative).ok() != derived).then_some(ScoreModBprop { derivative, trusted })
@@ -91,7 +91,7 @@ pub(super) const RECOGNISED: i64 = 1 << 28;
 fn masks(mask: Mask, (s_q, s_kv): (i64, i64), origins: bool) -> Mask {
     let Mask { band, lengths, mask_mod } = mask;
     let canonical = |band: Band| match origins {
-        true => band.canonical_with_origins((s_q, s_kv), lengths),
+        true => band.canonical_with_origins(),
         false => band.canonical(s_q, s_kv, lengths),
     };
     let band = band.and_then(canonical);
@@ -104,7 +104,7 @@ fn masks(mask: Mask, (s_q, s_kv): (i64, i64), origins: bool) -> Mask {
     let (recognised, mask_mod) = match band_of(&mask_mod) {
         Some(band) => (Some(band), mask_mod),
         None => {
-            let mask_mod = known(mask_mod, (s_q, s_kv), lengths);
+            let mask_mod = known(mask_mod, (s_q, s_kv), lengths, origins);
             (band_of(&mask_mod), mask_mod)
         }
     };
@@ -145,9 +145,11 @@ fn both(a: Option<Band>, b: Option<Band>) -> Option<Option<Band>> {
     (a.corner == b.corner).then_some(Some(joined))
 }
 
-/// The expression with the difference of the lengths of a sequence as a number, if the dims give it.
-fn known(e: ScoreExpr, (s_q, s_kv): (i64, i64), lengths: Lengths) -> ScoreExpr {
+/// The expression with the difference of the lengths of a sequence as a number, if the dims give it. With origins,
+/// queries and keys count from one beginning, so that it is zero.
+fn known(e: ScoreExpr, (s_q, s_kv): (i64, i64), lengths: Lengths, origins: bool) -> ScoreExpr {
     match (lengths, i32::try_from(s_kv - s_q)) {
+        _ if origins => e.with_keys_ahead(0),
         (Lengths::Full, Ok(ahead)) => e.with_keys_ahead(ahead),
         (Lengths::Full | Lengths::PerSequence, _) => e,
     }

@@ -65,7 +65,7 @@ fn origins(a: &Attention, problems: &mut Problems) {
     if s_q.max(s_kv) > i64::from(MAX_ORIGIN) {
         return problems.add(codes::ORIGINS_EXTENT.reason(format!("{s_q} queries and {s_kv} keys")));
     }
-    if let Some(band) = a.mask.band.filter(|band| band.is_empty_with_origins(a.seq(), a.mask.lengths)) {
+    if let Some(band) = a.mask.band.filter(|band| band.is_empty_with_origins()) {
         problems.add(codes::MASK_CONTRADICTION.reason(format!("the band {band:?}, whatever the origins are")));
     }
 }
@@ -182,6 +182,7 @@ fn contradiction(a: &Attention, mask_mod: &ScoreExpr, problems: &mut Problems) {
     if let Some(band) = a.mask.band.filter(|b| a.origins.is_some() || b.left.is_none_or(|l| l >= 1)) {
         let shift = match (band.corner, corner) {
             (x, y) if x == y => Some(0),
+            _ if a.origins.is_some() => Some(0),
             _ if a.mask.lengths == Lengths::PerSequence => None,
             (Corner::TopLeft, _) => Some(s_kv - s_q),
             (Corner::BottomRight, _) => Some(s_q - s_kv),

@@ -2,7 +2,7 @@
 //! nothing but where one number comes from.
 
 use proptest::prelude::*;
-use qkvault_graph::expr::{Expr, key, library, query, score};
+use qkvault_graph::expr::{Expr, key, library, position, query, score};
 use qkvault_graph::op::{Constant, OfOrigins, OpGraph, TensorKind};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
@@ -39,6 +39,20 @@ fn origins_are_removed_where_nothing_counts_positions() {
     assert_eq!(chunk().with_origins(Origins::EveryQuerySeesAKey).validate(), Ok(plain));
 }
 
+/// ALiBi and the masks of the library count from the end of the keys, which with origins is not that of the chunk.
+#[test]
+fn positions_of_the_library_are_those_of_the_launch() {
+    let of = |a: Attention| a.with_origins(Origins::Any).validate().expect("valid");
+    let by_position = score() + (key() - position()).to_float();
+    let by_query = score() + (key() - query()).to_float();
+    for a in [chunk(), chunk().with_lengths()] {
+        let with = |e: &Expr| of(a.clone().with_score_mod(e.build_score_mod().expect("a score")));
+        assert_eq!(with(&by_position).key(), with(&by_query).key());
+        let causal = of(a.clone().with_mask_mod(library::causal().build_mask_mod().expect("a predicate")));
+        assert_eq!(causal, of(a.clone().causal()));
+    }
+}
+
 #[test]
 fn a_promise_is_kept_where_it_changes_the_backward_and_can_hold() {
     let promised = |a: Attention| a.with_origins(Origins::EveryQuerySeesAKey);
@@ -63,11 +77,11 @@ fn bounds_with_origins_are_dropped_only_beyond_every_distance() {
     assert_eq!(of(kept), Some(kept));
     assert_eq!(of(band(Some(far), Some(far - 2))), Some(band(None, Some(far - 2))));
     assert_eq!(of(band(Some(far - 1), Some(far - 1))), Some(band(Some(far - 1), None)));
-    // With fixed lengths, the bottom-right corner is a shift of both bounds.
+    // Both corners are the beginning of all positions, with lengths too.
     let bottom = Band { corner: Corner::BottomRight, left: Some(100), right: Some(0) };
-    assert_eq!(of(bottom), Some(band(Some(100 - 768), Some(768))));
+    assert_eq!(of(bottom), Some(band(Some(100), Some(0))));
     let lengths = chunk().with_band(bottom).with_lengths().with_origins(Origins::Any).validate().expect("valid");
-    assert_eq!(lengths.mask.band, Some(bottom));
+    assert_eq!(lengths.mask.band, Some(band(Some(100), Some(0))));
 }
 
 #[test]
