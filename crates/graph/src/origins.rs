@@ -18,7 +18,7 @@ const FAR: i64 = 2 * MAX_ORIGIN as i64;
 /// Query `i` of each sequence has the position `i + query_origin` and key `j` the position `j + key_origin`. Bands and
 /// the indices `query` and `key` of expressions, ALiBi's among them, are positions. Lengths, tensors, masks and blocks
 /// are those of this attention: element `[.., i, j]` of a tensor is for query `i` and key `j`. Queries and keys count
-/// from one beginning, so both corners of a band mean position 0, and [`position`](crate::expr::position) is the query's
+/// from one beginning: both corners of a band mean position 0, and [`position`](crate::expr::position) is the query's
 /// position. Random dropout depends on rows and columns of the launch, not on positions.
 ///
 /// With origins, bounds of a band may be negative.
