@@ -149,7 +149,8 @@ fn tensor(address: u64, extents: &[i64], strides: &[i64]) -> Value {
     };
     assert_eq!(strides.last(), Some(&1));
     let layout = if strides.len() == 1 {
-        Value::Struct(vec![ints(extents, 32), Value::Struct(Vec::new())])
+        // One extent is no tuple.
+        Value::Struct(vec![ints(extents, 32).part(&[0]).clone(), Value::Struct(Vec::new())])
     } else {
         Value::Struct(vec![ints(extents, 32), ints(&strides[..strides.len() - 1], 64)])
     };
