@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Target};
+use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Role, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
+use crate::bound;
 use crate::engine::{self, Source};
 use crate::failure::Failure;
 use crate::passed::PassedOver;
@@ -112,7 +113,14 @@ impl Attempt<'_> {
             return Ok(None);
         }
         let error = match plan(&config) {
-            Ok(plan) => return Ok(Some((plan, engine))),
+            Ok(plan) => {
+                let unbound = self.unbound(&plan).map_err(fail)?;
+                let Some(first) = unbound.first() else { return Ok(Some((plan, engine))) };
+                let reason = codes::ENGINE_AMAX.reason(format!("{engine}, whose plan does not bind the {first}"));
+                past.passed_over.push(PassedOver::unfit(engine, &reason));
+                past.reasons.push(reason);
+                return Ok(None);
+            }
             Err(error) => error,
         };
         past.passed_over.push(PassedOver::refused(engine.clone(), &error));
@@ -128,6 +136,14 @@ impl Attempt<'_> {
             past.reasons.push(self.reason(&codes::LIBRARY_PLAN, name, error)?);
         }
         Ok(None)
+    }
+
+    /// The largest magnitudes that the plan would not write. Most graphs have none, and their plans are not read.
+    fn unbound(&self, plan: &Descriptor) -> Result<Vec<Role>, Error> {
+        if !self.graph.roles().iter().any(|role| matches!(role, Role::Amax(_))) {
+            return Ok(Vec::new());
+        }
+        Ok(bound::unbound(self.graph, &plan.get_bytes(A::EXECUTION_PLAN_JSON_REPRESENTATION)?))
     }
 
     /// The plan, after the uncertain configurations before it were tried again: if one compiles now, its failure was of

@@ -12,6 +12,7 @@
 
 mod attempt;
 mod blob;
+mod bound;
 mod choice;
 mod compile;
 mod computation;

@@ -1029,7 +1029,8 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 41] = [
+const ELSEWHERE: [&str; 42] = [
+    "engine.amax",
     "fp8.unified",
     "conversion.gpu",
     "kernels.gpu",

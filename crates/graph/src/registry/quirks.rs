@@ -186,6 +186,15 @@ mod tests {
             "tensor.stride-alignment",
             "backward.varlen-key-gradients-old",
             "dropout.mask-odd",
+            "fp8.hopper-varlen",
+            "fp8.hopper-grouped-backward",
+            "fp8.hopper-empty-tile",
+            "fp8.hopper-bottom-right",
+            "fp8.expression",
+            "fp8.dropout-form",
+            "fp8.head-dim-wide",
+            "fp8.backward-band",
+            "fp8.split-zeros",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

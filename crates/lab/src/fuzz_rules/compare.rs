@@ -54,14 +54,13 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
-    let verdict = check(&Request::new(&case.attention, &case.target));
+    let verdict = check(&Request::new(&case.attention, &case.target).with_policy(case.options));
     // The library cannot confirm that something is not built or computed wrongly.
     let beyond = |r: &&Reason| matches!(r.origin, Origin::NotBuilt | Origin::Quirk);
     if let Some(reason) = verdict.reasons.iter().find(beyond) {
         return Ok(Verdict::NotAsked(reason.code.to_string()));
     }
-    let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &qkvault_graph::CompileOptions::default())
-    else {
+    let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &case.options) else {
         let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_str());
         return Ok(Verdict::NotAsked(code.to_owned()));
     };
@@ -104,6 +103,7 @@ mod tests {
             target: profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim),
             profile: "h200".to_owned(),
             library: PathBuf::from("cudnn"),
+            options: qkvault_graph::CompileOptions::default(),
         }
     }
 

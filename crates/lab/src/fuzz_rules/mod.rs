@@ -6,6 +6,7 @@
 
 mod cases;
 mod compare;
+mod eight_bits;
 mod shrink;
 mod worker;
 
@@ -17,7 +18,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use qkvault_base::{MANIFEST, cudnn_dir};
-use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, text};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Target, text};
 use serde_json::json;
 
 use crate::workers::Worker;
@@ -39,6 +40,9 @@ pub struct Args {
     /// Only deterministic backwards
     #[arg(long)]
     deterministic: bool,
+    /// Only 8-bit attentions, with what only a GPU can judge allowed, so that the library is asked for it too
+    #[arg(long)]
+    fp8: bool,
     /// GPUs to compile for, by name
     #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
     targets: Vec<String>,
@@ -70,6 +74,7 @@ pub(super) struct Case {
     target: Target,
     profile: String,
     library: PathBuf,
+    options: CompileOptions,
 }
 
 impl Case {
@@ -149,8 +154,10 @@ fn draw(
         number,
         attention: match given {
             Some(list) => list[(number / pairs) as usize].clone(),
+            None if args.fp8 => eight_bits::attention(args.seed, number, args.deterministic),
             None => cases::attention(args.seed, number, args.deterministic),
         },
+        options: if args.fp8 { eight_bits::options() } else { CompileOptions::cudnn() },
         target: profiles[gpu].target(*version, set),
         profile: profiles[gpu].name.clone(),
         library: folder.clone(),

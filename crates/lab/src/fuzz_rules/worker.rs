@@ -40,7 +40,7 @@ pub(super) enum Answer {
 
 /// Asks the worker of the case's library, and starts it if necessary.
 pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
-    let graph = lower(&case.attention, &case.target, &CompileOptions::cudnn())?;
+    let graph = lower(&case.attention, &case.target, &case.options)?;
     let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
     if !workers.contains_key(&case.library) {
         let program = std::env::current_exe().context("this program's own file is not known")?;

@@ -32,7 +32,231 @@ pub(crate) const LIMITS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed", "b200", "9.14"),
         ("pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed", "h200", "9.14"),
     ),
+    (
+        "fp8.dropout-mask",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: mask 0.1", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.27"),
+    ),
+    (
+        "fp8.backward-deterministic",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\ndeterministic: yes", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\ndeterministic: yes", "b200", "9.27"),
+    ),
 ];
 
 /// The bounds of the rules.
-pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[];
+pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
+    (
+        "fp8.gpu",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "l40s", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.output",
+        ("q: e4m3 [2,8,512,128]\nk: [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: current", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nk: [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: current", "b200", "9.27"),
+    ),
+    (
+        "fp8.output",
+        ("q: e4m3 [2,8,512,128]\nk: [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: current", "rtx-pro-6000", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.27"),
+    ),
+    (
+        "fp8.head-dim-multiple",
+        ("q: e4m3 [2,8,512,72]\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,80]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.head-dim-multiple",
+        ("q: e4m3 [2,8,512,64]\nv: [2,8,512,72]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,64]\nv: [2,8,512,80]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.head-dim",
+        ("q: e4m3 [2,8,512,272]\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,256]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.head-dim",
+        ("q: e4m3 [2,8,512,144]\nfp8: delayed", "rtx-pro-6000", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.27"),
+    ),
+    (
+        "fp8.head-dim",
+        ("q: e4m3 [2,8,512,528]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,512]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.one-query",
+        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,2,128]\nk: [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.one-query-stats",
+        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "b200", "9.17"),
+        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\noutputs: stats\nfp8: delayed", "b200", "9.17"),
+    ),
+    (
+        "fp8.one-query-stats",
+        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "b200", "9.17"),
+        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "b200", "9.16.9"),
+    ),
+    (
+        "fp8.sink",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.15"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.14.9"),
+    ),
+    (
+        "fp8.sink",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.27"),
+    ),
+    (
+        "fp8.paged",
+        ("q: e4m3 [2,8,64,128]\nk: [2,8,512,128] paged 16 x 64\nlengths: per-sequence\nfp8: delayed", "h200", "9.15.9"),
+        ("q: e4m3 [2,8,64,128]\nk: [2,8,512,128] paged 16 x 64\nlengths: per-sequence\nfp8: delayed", "h200", "9.16"),
+    ),
+    (
+        "fp8.dropout",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "rtx-pro-6000", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.27"),
+    ),
+    (
+        "fp8.backward-gpu",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.27"),
+    ),
+    (
+        "fp8.backward-head-dim",
+        ("pass: backward\nq: e4m3 [2,8,512,64]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.backward-varlen",
+        (
+            "pass: backward\nq: e4m3 [2,8,512,128] varlen tokens 900\nlengths: per-sequence\nfp8: delayed",
+            "h200",
+            "9.27",
+        ),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.backward-extras",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "b200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\nmask: causal", "b200", "9.27"),
+    ),
+    (
+        "fp8.hopper-varlen",
+        ("q: e4m3 [2,8,512,128] varlen tokens 900\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-grouped-backward",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nk: [2,2,512,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-empty-tile",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nlengths: per-sequence\nmask: causal window 64", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nlengths: per-sequence\nmask: causal", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-empty-tile",
+        ("q: e4m3 [2,8,576,128]\nk: [2,8,512,128]\nmask: band left 1\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,574,128]\nk: [2,8,512,128]\nmask: band left 1\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-bottom-right",
+        ("q: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.expression",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nscore_mod: tanh(score)", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.expression",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nmask_mod: key % 2 == 0", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nmask: causal", "b200", "9.27"),
+    ),
+    (
+        "fp8.dropout-form",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.27"),
+    ),
+    (
+        "fp8.head-dim-wide",
+        ("q: e4m3 [2,8,512,256]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,256]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.head-dim-wide",
+        ("q: e4m3 [2,8,512,144]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,192]\nv: [2,8,512,128]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.backward-band",
+        (
+            "pass: backward\nq: e4m3 [2,8,96,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "fp8.backward-band",
+        (
+            "pass: backward\nq: e4m3 [2,8,512,128]\nk: [2,8,256,128]\nmask: causal window 64\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+        (
+            "pass: backward\nq: e4m3 [2,8,512,128]\nk: [2,8,256,128]\nmask: causal window 64\nlengths: per-sequence\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "fp8.split-zeros",
+        ("q: e4m3 [1,8,256,128]\nk: [1,8,4096,128]\no: bf16 [1,8,256,128]\nfp8: current", "b200", "9.24"),
+        ("q: e4m3 [1,8,256,128]\nk: [1,8,4095,128]\no: bf16 [1,8,256,128]\nfp8: current", "b200", "9.24"),
+    ),
+    (
+        "fp8.split-zeros",
+        ("q: e4m3 [1,8,256,128]\nk: [1,8,4096,128]\no: bf16 [1,8,256,128]\nfp8: current", "b200", "9.24.9"),
+        ("q: e4m3 [1,8,256,128]\nk: [1,8,4096,128]\no: bf16 [1,8,256,128]\nfp8: current", "b200", "9.25"),
+    ),
+    (
+        "tensor.stride-alignment",
+        (
+            "q: e4m3 [1,2,64,64] strides [8320,64,130,1]\nk: [1,2,64,64]\nv: [1,2,64,64]\no: [1,2,64,64]\nfp8: delayed",
+            "h200",
+            "9.27",
+        ),
+        (
+            "q: e4m3 [1,2,64,64] strides [9216,64,144,1]\nk: [1,2,64,64]\nv: [1,2,64,64]\no: [1,2,64,64]\nfp8: delayed",
+            "h200",
+            "9.27",
+        ),
+    ),
+    (
+        "fp8.gpu",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.18.9"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "rtx-pro-6000", "9.19"),
+    ),
+    (
+        "fp8.backward-one-query",
+        ("pass: backward\nq: e4m3 [1,8,1,128]\nk: [1,8,64,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,1,128]\nk: [2,8,64,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.backward-one-query",
+        ("pass: backward\nq: e4m3 [1,8,1,128]\nk: [1,8,64,128]\nfp8: delayed", "b200", "9.27"),
+        ("pass: backward\nq: e4m3 [1,8,2,128]\nk: [1,8,64,128]\nfp8: delayed", "b200", "9.27"),
+    ),
+];

@@ -38,6 +38,18 @@ entries![
         evidence: "No attention engine was seen to report this.",
         ..Entry::rule()
     },
+    ENGINE_AMAX = Entry {
+        code: "engine.amax",
+        cause: "The plan's kernels do not bind a largest magnitude that the attention puts out, so it would keep its old \
+                number.",
+        field: "outputs.amax",
+        needed: "an engine that binds every largest magnitude: kernels that split the keys bind none",
+        fix: "leave largest magnitudes out (outputs: no_amax), or use cuDNN 9.23 or older",
+        source: "plans of cuDNN 9.24 to 9.27 for compute capability 10.0, which list what their kernels bind",
+        evidence: "Chosen first for forwards without a band over 4096 keys or more that leave a part of the GPU idle; the \
+                   next configuration binds them.",
+        ..Entry::rule()
+    },
     ENGINE_WRONG = Entry {
         code: "engine.wrong",
         cause: "The only engines that support the attention count keys wrongly, so key indices and Philox dropout are \

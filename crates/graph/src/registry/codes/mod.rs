@@ -11,6 +11,8 @@ pub(super) mod fa4;
 pub(super) mod features;
 pub(super) mod forms;
 pub(super) mod fp8;
+pub(super) mod fp8_limits;
+pub(super) mod fp8_unproven;
 pub(super) mod kernels;
 pub(super) mod library;
 pub(super) mod memory;
@@ -35,6 +37,8 @@ pub use fa4::*;
 pub use features::*;
 pub use forms::*;
 pub use fp8::*;
+pub use fp8_limits::*;
+pub use fp8_unproven::*;
 pub use kernels::*;
 pub use library::*;
 pub use memory::*;
@@ -55,6 +59,10 @@ const GPU: &str = "results of an H200, compared with the float64 oracle (docs/re
 const FE_FORWARD: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h";
 /// What NVIDIA's front end refuses or does in a backward.
 const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_attention.h";
+/// What NVIDIA's front end refuses, tests or blocks in 8 bits.
+const FE_FP8: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h and test/python/sdpa";
+/// Answers of cuDNN to 8-bit attention.
+const FP8_COMPILED: &str = "answers of cuDNN 9.14 to 9.27 for compute capabilities 8.9, 9.0, 10.0, 10.3 and 12.0";
 /// What NVIDIA's front end refuses or does in an 8-bit backward.
 const FE_FP8_BACKWARD: &str = "cudnn-frontend 1.23, node/sdpa_fp8_bwd.h";
 /// What NVIDIA's front end tests.

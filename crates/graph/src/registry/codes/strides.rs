@@ -38,16 +38,14 @@ entries![
         field: "strides",
         needed: "strides that are multiples of 16 bytes for Q, K, V, O and their gradients: other strides compile, and \
                  give wrong results without an error",
-        fix: "pad each head, row or sequence to the next multiple of 16 bytes (8 elements of 16 bits), or copy the \
+        fix: "pad each head, row or sequence to the next multiple of 16 bytes (8 elements of 16 bits, 16 of 8), or copy the \
               tensor",
         source: "results of an H200, compared with the float64 oracle and under compute-sanitizer \
                  (docs/results/strides.md); cudnn-frontend 1.32 refuses them",
         evidence: "295 of 297 were wrong or faulted under 9.19, 272 of 314 under 9.14 and 288 of 359 under 9.27, most \
                    without a fault.",
         applies: Applies::Rules(|f| {
-            // 8-bit formats are not built yet, and were not tested.
-            let (name, t, axis) =
-                moved(f).filter(|(_, t)| t.dtype.size() > 1).find_map(|(n, t)| Some((n, t, off(t)?)))?;
+            let (name, t, axis) = moved(f).find_map(|(n, t)| Some((n, t, off(t)?)))?;
             let (stride, bytes) = (t.strides[axis], t.dtype.size());
             Some(format!("the {} stride of {name} is {stride} elements of {bytes} bytes", AXES[axis]))
         }),
