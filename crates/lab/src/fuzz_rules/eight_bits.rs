@@ -1,5 +1,6 @@
 //! Random descriptions of 8-bit attention with one scale per tensor.
 
+use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, CompileOptions, Corner, DType, DropoutSource, Fp8, Order, Outputs, QUIRKS,
     QuirkSet, Tensor, Valid, text, validate,
@@ -15,7 +16,7 @@ const LENGTHS: [i64; 13] = [1, 2, 17, 63, 64, 65, 100, 128, 256, 333, 512, 1000,
 pub(super) fn options() -> CompileOptions {
     // Head dims above 128 on 10.x compile or not for reasons that no rule tells.
     let unproven = QUIRKS.into_iter().map(|quirk| quirk.code);
-    let unproven = unproven.filter(|code| code.starts_with("fp8.") && *code != "fp8.head-dim-wide");
+    let unproven = unproven.filter(|code| code.starts_with("fp8.") && *code != codes::FP8_HEAD_DIM_WIDE.as_str());
     CompileOptions { allowed: QuirkSet::of(unproven).expect("codes of quirks"), ..CompileOptions::cudnn() }
 }
 
