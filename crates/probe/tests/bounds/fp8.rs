@@ -97,11 +97,6 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\noutputs: stats\nfp8: delayed", "b200", "9.17"),
     ),
     (
-        "fp8.one-query-stats",
-        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "b200", "9.17"),
-        ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\nfp8: delayed", "b200", "9.16.9"),
-    ),
-    (
         "fp8.sink",
         ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.15"),
         ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.14.9"),
@@ -258,5 +253,15 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         "fp8.backward-one-query",
         ("pass: backward\nq: e4m3 [1,8,1,128]\nk: [1,8,64,128]\nfp8: delayed", "b200", "9.27"),
         ("pass: backward\nq: e4m3 [1,8,2,128]\nk: [1,8,64,128]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.backward-heads",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,2,64,128]\nv: [2,8,64,128]\nfp8: delayed", "b200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,4,64,128]\nv: [2,2,64,128]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.backward-heads",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,64,128]\nv: [2,2,64,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nfp8: delayed", "h200", "9.27"),
     ),
 ];

@@ -91,12 +91,12 @@ entries![
     FP8_ONE_QUERY_STATS = Entry {
         code: "fp8.one-query-stats",
         cause: "For one query without Stats, cuDNN generates an 8-bit kernel that does not compile.",
-        affected: &[Versions::from(17, 0).on(Gpus::BLACKWELL)],
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "outputs.stats",
-        needed: "on compute capability 10.x since cuDNN 9.17, Stats as an output of an 8-bit attention of one query",
+        needed: "on compute capability 10.x, Stats as an output of an 8-bit attention of one query",
         fix: "add Stats to the outputs",
         source: FP8_COMPILED,
-        evidence: "9.18 to 9.27 give status 4001 without Stats and compile with them; 9.14 and 9.16 compile both.",
+        evidence: "9.14 to 9.27 give status 4001 without Stats and compile with them.",
         applies: Applies::Rules(|f| {
             given(f, f.s_q == 1 && !f.backward() && !f.a.outputs.stats, "one query without Stats")
         }),
@@ -173,6 +173,23 @@ entries![
         evidence: "9.19 and 9.27 give status 4001 with one head and with several, and compile two sequences.",
         applies: Applies::Rules(|f| {
             given(f, f.backward() && f.s_q == 1 && f.a.batch() == 1, "one query of one sequence in a backward")
+        }),
+        ..Entry::rule()
+    },
+    FP8_BACKWARD_HEADS = Entry {
+        code: "fp8.backward-heads",
+        cause: "If query heads share key heads and not value heads, or the reverse, cuDNN generates an 8-bit backward that \
+                does not compile.",
+        affected: &[Versions::ALL.on(Gpus::HOPPER), Versions::ALL.on(Gpus::BLACKWELL)],
+        field: "k.dims[1], v.dims[1]",
+        needed: "in an 8-bit backward, key and value heads that are both fewer than query heads, or both as many",
+        fix: "repeat the shared heads, or compute the backward in 16 bits",
+        source: FP8_COMPILED,
+        evidence: "9.19 and 9.27 give status 4001 for 16 query heads over 2 and 16, and compile 4 and 2.",
+        applies: Applies::Rules(|f| {
+            let as_many = |heads: i64| heads == f.a.q.heads();
+            let (k, v) = (f.a.k.heads(), f.a.v.heads());
+            given(f, f.backward() && as_many(k) != as_many(v), &format!("{k} key and {v} value heads in a backward"))
         }),
         ..Entry::rule()
     },

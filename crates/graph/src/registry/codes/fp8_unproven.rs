@@ -1,5 +1,5 @@
-//! 8-bit attention that compiles, and that NVIDIA refuses, blocks in its own tests or never tests. Each is refused until
-//! a GPU has judged it, and can be allowed by its code.
+//! 8-bit attention that compiles, and that NVIDIA refuses, blocks in its own tests or never tests.
+//! Each is refused until a GPU has judged it, and can be allowed by its code.
 
 use super::{FE_FP8, FE_FP8_BACKWARD};
 use crate::registry::entry::entries;
