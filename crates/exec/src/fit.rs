@@ -192,7 +192,7 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 /// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
 /// build or host architecture are refused; whether they would load is untested.
 ///
-/// Plans of kernels need less: [`check_fit_of_kernels`].
+/// Plans of kernels need less: `check_fit_of_kernels`.
 ///
 /// # Errors
 ///
