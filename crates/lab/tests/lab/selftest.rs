@@ -14,6 +14,7 @@ fn a_dry_self_test_of_serving_does_everything_but_the_launch() {
         "cudnn_set",
         "target",
         "driver",
+        "engine",
         "form",
         "without",
         "allowed",
