@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod candle;
 pub mod capi;
 pub mod cargo;
+pub mod fa4_tests;
 pub mod fetch;
 pub mod jax_tests;
 pub mod miri;

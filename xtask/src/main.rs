@@ -9,7 +9,7 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests,
+    bindings, bundle, candle, capi, fa4_tests, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests,
     ui, wheel,
 };
 
@@ -52,6 +52,8 @@ enum Command {
     JaxTests(jax_tests::Args),
     /// Run the tests of PyTorch's door with the oracle; installs PyTorch and transformers
     TorchTests(torch_tests::Args),
+    /// Compile every family of FlashAttention-4's kernels and compare their launches; downloads its toolchain
+    Fa4Tests(fa4_tests::Args),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
@@ -99,6 +101,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::RecordTests(args) => record_tests::run(&args)?,
         Command::JaxTests(args) => jax_tests::run(&args)?,
         Command::TorchTests(args) => torch_tests::run(&args)?,
+        Command::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
         Command::CandleCheck => candle::check()?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,

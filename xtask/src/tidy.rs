@@ -39,6 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "qkvault-graph",
             "qkvault-probe",
             "qkvault-kernels",
+            "qkvault-fa4",
             "qkvault-sys",
             "qkvault-cache",
             "qkvault-headless",

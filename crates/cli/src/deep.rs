@@ -1,7 +1,10 @@
 //! `cache verify --deep`: compiles every plan again, compares the kernels, and prints one line per entry.
 
 use qkvault_cache::{Entry, Listed, Vault};
-use qkvault_compile::{Compiler, Nvrtc, RebuildCheck, is_of_kernels};
+use qkvault_compile::{
+    Compiler, KernelCompiler, Nvrtc, RebuildCheck, is_of_kernels, kernel_compiler_of, verify_fa4_by_rebuild,
+};
+use qkvault_fa4::Installed;
 use qkvault_graph::PlanKey;
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -26,8 +29,12 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
         true => None,
         false => Some(Compiler::open_compile_only(&library.search()?)?),
     };
-    let nvrtc = all.iter().any(of_kernels).then(|| Nvrtc::open(None)).transpose()?;
-    let compilers = (compiler.as_ref(), nvrtc.as_ref());
+    let by = |listed: &Listed| listed.header.as_ref().ok().and_then(|header| kernel_compiler_of(&header.meta));
+    let by_fa4 = |listed: &Listed| matches!(by(listed), Some(KernelCompiler::Fa4 { .. }));
+    let by_nvrtc = |listed: &Listed| matches!(by(listed), Some(KernelCompiler::Nvrtc(..)));
+    let nvrtc = all.iter().any(by_nvrtc).then(|| Nvrtc::open(None)).transpose()?;
+    let fa4 = all.iter().any(by_fa4).then(Installed::find).transpose()?;
+    let compilers = (compiler.as_ref(), nvrtc.as_ref(), fa4.as_ref());
     let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, compilers, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
@@ -53,12 +60,16 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-fn check(vault: &Vault, (cudnn, nvrtc): (Option<&Compiler>, Option<&Nvrtc>), listed: Listed) -> Row {
+/// The compilers that the vault's plans need.
+type Compilers<'a> = (Option<&'a Compiler>, Option<&'a Nvrtc>, Option<&'a Installed>);
+
+fn check(vault: &Vault, (cudnn, nvrtc, fa4): Compilers<'_>, listed: Listed) -> Row {
     let rebuilt = |entry: &Entry| {
         let key = PlanKey::from_bytes(listed.key.0);
-        match (is_of_kernels(&entry.meta), cudnn, nvrtc) {
-            (true, _, Some(nvrtc)) => nvrtc.verify_by_rebuild(key, entry),
-            (false, Some(cudnn), _) => cudnn.verify_by_rebuild(key, entry),
+        match (kernel_compiler_of(&entry.meta), cudnn, nvrtc, fa4) {
+            (Some(KernelCompiler::Nvrtc(..)), _, Some(nvrtc), _) => nvrtc.verify_by_rebuild(key, entry),
+            (Some(KernelCompiler::Fa4 { .. }), _, _, Some(fa4)) => verify_fa4_by_rebuild(fa4, key, entry),
+            (None, Some(cudnn), ..) => cudnn.verify_by_rebuild(key, entry),
             _ => RebuildCheck::Skipped { why: "it was stored meanwhile".to_owned() },
         }
     };
@@ -76,6 +87,7 @@ fn check(vault: &Vault, (cudnn, nvrtc): (Option<&Compiler>, Option<&Nvrtc>), lis
             RebuildCheck::Different(difference) => ("different", difference.to_string()),
             RebuildCheck::Failed(failure) => ("failed", failure.to_string()),
             RebuildCheck::Uncompiled(failure) => ("failed", failure.to_string()),
+            RebuildCheck::UncompiledByFa4(failure) => ("failed", failure.to_string()),
         },
     };
     Row { listed, status, text }

@@ -48,7 +48,8 @@ pub struct Args {
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, or of each where it is faster or alone (auto)
+    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, of each of these where it is faster or alone
+    /// (auto), or those of FlashAttention-4's kernels (fa4, which `cargo xtask fetch --engine fa4` brings)
     #[arg(long, value_name = "ENGINE", value_parser = crate::word::<EnginePolicy>, default_value = "auto")]
     engine: EnginePolicy,
     /// Codes of quirks to accept (see docs/reasons.md)
@@ -88,7 +89,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let vault = open_vault(globals)?;
     // Plans of kernels need no cuDNN, and are the same with each.
     let compiler = match args.engine {
-        EnginePolicy::Kernels => None,
+        EnginePolicy::Kernels | EnginePolicy::Fa4 => None,
         EnginePolicy::Auto | EnginePolicy::Cudnn => Some(Compiler::open_compile_only(&args.library.search()?)?),
     };
     let targets = args.target.targets(compiler.as_ref())?;

@@ -4,10 +4,12 @@ use std::fmt;
 use std::time::Instant;
 
 use qkvault_cache::Source;
+use qkvault_fa4::CompileError;
 use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid};
 use qkvault_kernels::choice::{Case, Table};
 use qkvault_kernels::{Engine, Generated, generate, takes};
 
+use crate::fa4::{Fa4Failure, Fa4Plan};
 use crate::kernels::KernelPlan;
 use crate::nvrtc::NvrtcError;
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
@@ -50,6 +52,7 @@ impl EngineChoice {
         let (engine, why) = match policy {
             EnginePolicy::Cudnn => (Engine::Cudnn, Why::Named),
             EnginePolicy::Kernels => (Engine::Kernels, Why::Named),
+            EnginePolicy::Fa4 => (Engine::Fa4, Why::Named),
             EnginePolicy::Auto => match takes(attention, sm) {
                 Err(refusal) => (Engine::Cudnn, Why::OtherRefuses(refusal)),
                 Ok(()) => match Table::built_in().nearest(&Case::of(attention)) {
@@ -94,6 +97,7 @@ impl fmt::Display for EngineChoice {
         let (one, other) = match self.engine {
             Engine::Cudnn => ("cuDNN", "kernels"),
             Engine::Kernels => ("kernels", "cuDNN"),
+            Engine::Fa4 => ("FlashAttention-4", "cuDNN"),
         };
         match &self.why {
             Why::Named => write!(f, "{one}, as the options say"),
@@ -136,7 +140,7 @@ pub fn ask_engines<R>(choice: EngineChoice, policy: EnginePolicy, mut of: impl F
     let both = policy == EnginePolicy::Auto && choice.may_be_kernels();
     let other = match choice.engine {
         Engine::Cudnn => Engine::Kernels,
-        Engine::Kernels => Engine::Cudnn,
+        Engine::Kernels | Engine::Fa4 => Engine::Cudnn,
     };
     match first {
         Answer::Refused(_, refusal) if both && choice.engine == Engine::Cudnn => {
@@ -167,6 +171,9 @@ impl PlanError {
             PlanError::Kernels { failure, .. } => {
                 matches!(**failure, NvrtcError::NotFound { .. } | NvrtcError::Variable { .. })
             }
+            PlanError::Fa4 { failure, .. } => {
+                matches!(**failure, Fa4Failure::Compile(CompileError::NotInstalled(_)))
+            }
             PlanError::Failure(_) | PlanError::Recipe { .. } | PlanError::Interrupted { .. } => false,
         }
     }
@@ -183,11 +190,13 @@ impl Planner {
         policy: EnginePolicy,
         of_cudnn: impl Fn() -> Answered,
         of_kernels: impl Fn(&KernelPlan<'_>) -> Answered,
+        of_fa4: impl Fn(&Fa4Plan<'_>) -> Answered,
     ) -> Answered {
         ask_engines(EngineChoice::of(attention, sm, policy), policy, |choice| {
             let answered = match choice.engine {
                 Engine::Cudnn => of_cudnn(),
                 Engine::Kernels => kernels(attention, sm, &of_kernels),
+                Engine::Fa4 => fa4(attention, sm, &of_fa4),
             };
             match answered {
                 Ok(answer) => {
@@ -224,6 +233,25 @@ impl Planner {
     pub fn rebuild_kernels_of(&self, attention: &Valid, sm: u32) -> Answered {
         kernels(attention, sm, |plan| self.kernels_anew(plan))
     }
+
+    /// The plan of FlashAttention-4's kernels for an attention on every GPU of a compute capability. It needs no cuDNN
+    /// and no target.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::fa4`]; that the kernels do not take it is an answer.
+    pub fn fa4_of(&self, attention: &Valid, sm: u32, on_miss: OnMiss) -> Answered {
+        fa4(attention, sm, |plan| self.fa4(plan, on_miss))
+    }
+
+    /// The same with [`OnMiss::Compile`], but compiled even if the vault has it, in the place of the stored one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::fa4`].
+    pub fn rebuild_fa4_of(&self, attention: &Valid, sm: u32) -> Answered {
+        fa4(attention, sm, |plan| self.fa4_anew(plan))
+    }
 }
 
 /// The answer of kernels.
@@ -233,14 +261,27 @@ fn kernels(attention: &Valid, sm: u32, of: impl Fn(&KernelPlan<'_>) -> Answered)
         Ok(Generated { source, options, recipe }) => {
             of(&KernelPlan { of: attention, source: &source, options: &options, recipe: &recipe })
         }
-        Err(refusal) => Ok(Resolution {
-            key: None,
-            graph_key: attention.key(),
-            source: Source::Built,
-            unstored: None,
-            engine: EngineChoice::named(Engine::Kernels),
-            outcome: Err(refusal),
-            milliseconds: started.elapsed().as_secs_f64() * 1e3,
-        }),
+        Err(refusal) => Ok(refused(attention, Engine::Kernels, refusal, started)),
+    }
+}
+
+/// The answer of FlashAttention-4's kernels.
+fn fa4(attention: &Valid, sm: u32, of: impl Fn(&Fa4Plan<'_>) -> Answered) -> Answered {
+    let started = Instant::now();
+    match Fa4Plan::of(attention, sm) {
+        Ok(plan) => of(&plan),
+        Err(refusal) => Ok(refused(attention, Engine::Fa4, refusal, started)),
+    }
+}
+
+fn refused(attention: &Valid, engine: Engine, refusal: Refusal, started: Instant) -> Resolution {
+    Resolution {
+        key: None,
+        graph_key: attention.key(),
+        source: Source::Built,
+        unstored: None,
+        engine: EngineChoice::named(engine),
+        outcome: Err(refusal),
+        milliseconds: started.elapsed().as_secs_f64() * 1e3,
     }
 }

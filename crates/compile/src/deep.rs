@@ -47,6 +47,8 @@ pub enum RebuildCheck {
     Failed(Failure),
     /// NVRTC does not compile its source.
     Uncompiled(NvrtcError),
+    /// FlashAttention-4's toolchain does not compile its kernels.
+    UncompiledByFa4(qkvault_fa4::CompileError),
 }
 
 /// The difference between a stored plan and its rebuild.

@@ -23,10 +23,27 @@ use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelFacts {
-    /// NVRTC that compiled the cubins, major and minor.
-    pub nvrtc: (u32, u32),
+    /// What compiled the cubins.
+    pub by: KernelCompiler,
     /// What a launch does.
     pub recipe: Recipe,
+}
+
+/// A compiler of kernels, with the versions that decide the code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum KernelCompiler {
+    /// NVRTC, major and minor.
+    Nvrtc(u32, u32),
+    /// FlashAttention-4's toolchain.
+    Fa4 {
+        /// Version of `flash-attn-4`.
+        flash_attn: String,
+        /// Version of `nvidia-cutlass-dsl`.
+        cutlass_dsl: String,
+        /// Version of `quack-kernels`.
+        quack: String,
+    },
 }
 
 impl KernelFacts {
@@ -36,7 +53,7 @@ impl KernelFacts {
     ///
     /// [`BadRecipe`], with the first part that is wrong.
     pub fn check(&self, facts: &PlanFacts) -> Result<Checked, BadRecipe> {
-        let KernelFacts { nvrtc: _, recipe } = self;
+        let KernelFacts { by: _, recipe } = self;
         for (place, given, needed) in [
             ("scratch memory in bytes", recipe.scratch, facts.workspace),
             ("the architecture", u64::from(recipe.sm), u64::from(facts.sm)),
@@ -117,7 +134,7 @@ impl KernelPlan<'_> {
             bindings: of.bindings(),
             again: Vec::new(),
             fixed: Vec::new(),
-            kernels: Some(Box::new(KernelFacts { nvrtc: NVRTC, recipe: whole })),
+            kernels: Some(Box::new(KernelFacts { by: KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), recipe: whole })),
         };
         Ok(Plan { facts, blob: Blob::from(cubin) })
     }
@@ -222,7 +239,13 @@ fn read(kernels: &KernelPlan<'_>, key: PlanKey, entry: &Arc<Entry>) -> Result<Ar
 /// Whether an entry's metadata are the facts of a plan of kernels.
 #[must_use]
 pub fn is_of_kernels(meta: &[u8]) -> bool {
-    codec::decode::<PlanFacts>(meta).is_ok_and(|facts| facts.kernels.is_some())
+    kernel_compiler_of(meta).is_some()
+}
+
+/// What compiled the kernels of an entry with these metadata; `None` for cuDNN's plans.
+#[must_use]
+pub fn kernel_compiler_of(meta: &[u8]) -> Option<KernelCompiler> {
+    codec::decode::<PlanFacts>(meta).ok()?.kernels.map(|kernels| kernels.by)
 }
 
 impl Nvrtc {
@@ -237,17 +260,19 @@ impl Nvrtc {
 
     fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
         let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
-        let Some(facts) = &plan.facts.kernels else {
-            return Ok(RebuildCheck::Skipped { why: "it is a plan of cuDNN".to_owned() });
+        let Some((facts, nvrtc)) = plan.facts.kernels.as_deref().and_then(|facts| match facts.by {
+            KernelCompiler::Nvrtc(major, minor) => Some((facts, (major, minor))),
+            KernelCompiler::Fa4 { .. } => None,
+        }) else {
+            return Ok(RebuildCheck::Skipped { why: "NVRTC compiled none of it".to_owned() });
         };
         let Inputs { source, options, recipe } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let found = Origin { source: &source, options: &options, recipe: &recipe, nvrtc: facts.nvrtc }.key();
+        let found = Origin { source: &source, options: &options, recipe: &recipe, nvrtc }.key();
         if found != key {
             return Err(Difference::Key { found });
         }
-        if facts.nvrtc != NVRTC {
-            let why =
-                format!("NVRTC {}.{} compiled it, and this is {}.{}", facts.nvrtc.0, facts.nvrtc.1, NVRTC.0, NVRTC.1);
+        if nvrtc != NVRTC {
+            let why = format!("NVRTC {}.{} compiled it, and this is {}.{}", nvrtc.0, nvrtc.1, NVRTC.0, NVRTC.1);
             return Ok(RebuildCheck::Skipped { why });
         }
         let cubin = match self.compile(FILE, &source, &options, recipe.sm) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use qkvault_graph::PlanKey;
 
+use crate::fa4::Fa4Failure;
 use crate::failure::Failure;
 use crate::nvrtc::NvrtcError;
 
@@ -48,6 +49,14 @@ pub enum PlanError {
         key: PlanKey,
         /// Why not.
         failure: Arc<NvrtcError>,
+    },
+    /// The kernels of FlashAttention-4 must be compiled, and that does not work here.
+    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
+    Fa4 {
+        /// The key.
+        key: PlanKey,
+        /// Why not.
+        failure: Arc<Fa4Failure>,
     },
     /// A recipe does not fit its attention.
     #[error("the kernels of plan {key} are not launched: {why}")]

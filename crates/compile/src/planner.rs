@@ -11,6 +11,7 @@ use qkvault_graph::{
 use crate::choice::EngineChoice;
 use crate::compile::Compiler;
 use crate::deep::Origin;
+use crate::fa4::Fa4Plan;
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::kernels::KernelPlan;
@@ -150,7 +151,8 @@ impl Planner {
         on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
         let of_cudnn = || self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss));
-        self.choose(attention, target.sm(), options.engine, of_cudnn, |kernels| self.kernels(kernels, on_miss))
+        let of_kernels = |kernels: &KernelPlan<'_>| self.kernels(kernels, on_miss);
+        self.choose(attention, target.sm(), options.engine, of_cudnn, of_kernels, |fa4| self.fa4(fa4, on_miss))
     }
 
     /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.
@@ -159,8 +161,10 @@ impl Planner {
     ///
     /// The reasons of lowering and rules, for which there is no op graph and no key.
     pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
-        if EngineChoice::of(attention, target.sm(), options.engine).engine == Engine::Kernels {
-            return crate::choice::kernel_key(attention, target.sm());
+        match EngineChoice::of(attention, target.sm(), options.engine).engine {
+            Engine::Kernels => return crate::choice::kernel_key(attention, target.sm()),
+            Engine::Fa4 => return Fa4Plan::of(attention, target.sm()).map(|plan| plan.key()),
+            Engine::Cudnn => {}
         }
         let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
         let graph = match lowered(attention, target, options) {
@@ -196,7 +200,11 @@ impl Planner {
             true => self.kernels_anew(kernels),
             false => self.kernels(kernels, OnMiss::Compile),
         };
-        self.choose(attention, target.sm(), options.engine, of_cudnn, again)
+        let again_fa4 = |fa4: &Fa4Plan<'_>| match fa4.key() == *unusable {
+            true => self.fa4_anew(fa4),
+            false => self.fa4(fa4, OnMiss::Compile),
+        };
+        self.choose(attention, target.sm(), options.engine, of_cudnn, again, again_fa4)
     }
 
     /// Lowers, and finds the plan or refusal of the op graph with `find`.

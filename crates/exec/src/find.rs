@@ -105,7 +105,14 @@ pub fn prepare_on<'t, P>(
                 let options = CompileOptions { engine: EnginePolicy::Cudnn, ..*options };
                 here().and_then(|here| prepare_cudnn(planner, here, attention, &options, on_miss, &mut load))
             }
-            Engine::Kernels => prepare_kernels(planner, sm, attention, on_miss, &mut load),
+            Engine::Kernels => {
+                let find = || planner.kernels_of(attention, sm, on_miss);
+                prepare_kernels(on_miss, find, || planner.rebuild_kernels_of(attention, sm), &mut load)
+            }
+            Engine::Fa4 => {
+                let find = || planner.fa4_of(attention, sm, on_miss);
+                prepare_kernels(on_miss, find, || planner.rebuild_fa4_of(attention, sm), &mut load)
+            }
         };
         match prepared {
             Ok(mut prepared) => {
@@ -180,27 +187,26 @@ fn prepare_cudnn<P>(
     }
 }
 
-/// Looks up a plan of kernels and loads it: one plan serves every machine of the architecture, so there are no others
-/// to look for. One that does not load is built again if `on_miss` allows it.
+/// Finds a plan of kernels and loads it: one plan serves every machine of the architecture, so there are no others to
+/// look for. One that does not load is built again if `on_miss` allows it.
 fn prepare_kernels<P>(
-    planner: &Planner,
-    sm: u32,
-    attention: &Valid,
     on_miss: OnMiss,
+    find: impl FnOnce() -> Result<Resolution, PlanError>,
+    rebuild: impl FnOnce() -> Result<Resolution, PlanError>,
     mut load: impl FnMut(&Plan) -> Result<P, LoadError>,
 ) -> Result<Prepared<P>, PrepareError> {
     let mut loaded = |answer: &Resolution| match &answer.outcome {
         Ok(plan) => load(plan).map_err(PrepareError::Load),
         Err(refusal) => Err(PrepareError::Refused(refusal.clone())),
     };
-    let mut answer = planner.kernels_of(attention, sm, on_miss)?;
+    let mut answer = find()?;
     let plan = match (loaded(&answer), answer.key) {
         (Err(PrepareError::Load(error)), Some(key)) if is_of_the_plan(&error) => {
             if on_miss != OnMiss::Compile {
                 return Err(PrepareError::Unusable(error));
             }
             tracing::warn!(%key, %error, "a stored plan does not load; it is built again");
-            answer = planner.rebuild_kernels_of(attention, sm)?;
+            answer = rebuild()?;
             loaded(&answer)?
         }
         (other, _) => other?,

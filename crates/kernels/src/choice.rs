@@ -28,6 +28,8 @@ pub enum Engine {
     Cudnn,
     /// The kernels of this crate.
     Kernels,
+    /// FlashAttention-4's kernels.
+    Fa4,
 }
 
 impl Engine {
@@ -37,6 +39,7 @@ impl Engine {
         match self {
             Engine::Cudnn => "cudnn",
             Engine::Kernels => "kernels",
+            Engine::Fa4 => "fa4",
         }
     }
 }

@@ -111,7 +111,8 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
         Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
     // What cuDNN compares says nothing about kernels.
     (facts.cudnn, facts.multi_processors, facts.driver) = (CudnnVersion::new(0, 0, 0), 0, 13_000);
-    facts.kernels = Some(Box::new(qkvault_compile::KernelFacts { nvrtc: (13, 0), recipe }));
+    facts.kernels =
+        Some(Box::new(qkvault_compile::KernelFacts { by: qkvault_compile::KernelCompiler::Nvrtc(13, 0), recipe }));
     let mut here = qkvault_graph::Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
     let Machine { sm, driver, .. } = Machine::of(&here);

@@ -71,11 +71,14 @@ pub enum EnginePolicy {
     Auto,
     /// Those of kernels alone.
     Kernels,
+    /// Those of FlashAttention-4's kernels alone.
+    Fa4,
 }
 
 impl EnginePolicy {
     /// Every policy.
-    pub const ALL: [EnginePolicy; 3] = [EnginePolicy::Cudnn, EnginePolicy::Auto, EnginePolicy::Kernels];
+    pub const ALL: [EnginePolicy; 4] =
+        [EnginePolicy::Cudnn, EnginePolicy::Auto, EnginePolicy::Kernels, EnginePolicy::Fa4];
 
     /// Its name in options.
     #[must_use]
@@ -84,6 +87,7 @@ impl EnginePolicy {
             EnginePolicy::Cudnn => "cudnn",
             EnginePolicy::Auto => "auto",
             EnginePolicy::Kernels => "kernels",
+            EnginePolicy::Fa4 => "fa4",
         }
     }
 

@@ -43,6 +43,10 @@ impl Predictions {
             EnginePolicy::Kernels => {
                 takes(attention, target.sm()).err().map_or_else(Vec::new, |r| r.reasons().to_vec())
             }
+            EnginePolicy::Fa4 => {
+                let plan = qkvault_compile::Fa4Plan::of(attention, target.sm());
+                plan.err().map_or_else(Vec::new, |r| r.reasons().to_vec())
+            }
             EnginePolicy::Auto | EnginePolicy::Cudnn => {
                 check(&Request::new(attention, target).with_policy(*options)).reasons
             }

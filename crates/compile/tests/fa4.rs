@@ -1,0 +1,75 @@
+//! Plans of FlashAttention-4's kernels in a vault: compiled once, found afterwards, compiled again for a comparison. This
+//! needs the fetched toolchain (`cargo xtask fetch --engine fa4`), no GPU and no cuDNN.
+
+use std::sync::Arc;
+
+use qkvault_cache::{Key, Source, Vault, VaultOptions};
+use qkvault_compile::{Fa4Plan, KernelCompiler, OnMiss, Plan, PlanError, Planner, RebuildCheck, verify_fa4_by_rebuild};
+use qkvault_fa4::{DRIVER, Installed, SM};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
+use qkvault_kernels::recipe::{Step, Value};
+use qkvault_skip::{Need, skip};
+
+fn toolchain() -> Option<Installed> {
+    Installed::find().map_err(|error| skip(Need::Fa4, &error.to_string())).ok()
+}
+
+fn forward() -> Attention {
+    Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats()
+}
+
+fn valid(attention: Attention) -> Valid {
+    validate(attention).expect("is valid")
+}
+
+#[test]
+fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
+    let Some(toolchain) = toolchain() else { return };
+    let attention = valid(forward());
+    let folder = tempfile::tempdir().expect("is made");
+    let open = || Planner::new(Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault"), None);
+    let missing = open().fa4_of(&attention, SM, OnMiss::Load).expect_err("it is not there");
+    assert!(matches!(missing, PlanError::Missing { .. }), "{missing}");
+    let built = open().fa4_of(&attention, SM, OnMiss::Compile).expect("an answer");
+    assert_eq!(built.source, Source::Built);
+    let found = open().fa4_of(&attention, SM, OnMiss::Load).expect("an answer");
+    assert_eq!((found.source, found.key), (Source::Disk, built.key));
+    let (built, found) = (built.outcome.expect("a plan"), found.outcome.expect("a plan"));
+    assert_eq!(*built, *found);
+
+    let facts = &found.facts;
+    let kernels = facts.kernels.as_ref().expect("a plan of kernels");
+    assert!(matches!(&kernels.by, KernelCompiler::Fa4 { flash_attn, .. } if flash_attn == "4.0.0b36"), "{kernels:?}");
+    assert_eq!((facts.driver, facts.sm, kernels.recipe.steps.len()), (i64::from(DRIVER), SM, 1));
+    assert!(facts.engine.contains("FlashAttention-4"), "{}", facts.engine);
+    let Step::Launch(launch) = &kernels.recipe.steps[0] else { panic!("a launch") };
+    let maps = launch.params.iter().flat_map(|param| &param.patches);
+    assert_eq!(maps.filter(|patch| matches!(patch.value, Value::Map(_))).count(), 4);
+
+    let key = found.facts.key;
+    let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+    let (_, entry) = vault.show(&Key(*key.bytes())).into_iter().next().expect("it is stored");
+    let entry = entry.expect("it is whole");
+    let check = verify_fa4_by_rebuild(&toolchain, key, &entry);
+    assert!(matches!(check, RebuildCheck::Same { kernels: 1, .. }), "{check:?}");
+    let mut other = qkvault_cache::Entry::clone(&entry);
+    let place = found.blob.len() / 2;
+    other.payload[place] ^= 1;
+    let check = verify_fa4_by_rebuild(&toolchain, key, &other);
+    assert!(matches!(check, RebuildCheck::Different(_)), "{check:?}");
+    assert!(Plan::from_entry(key, &Arc::new(other)).is_ok(), "the vault's hash finds this, not the recipe");
+}
+
+#[test]
+fn what_the_kernels_do_not_take_is_an_answer_without_a_toolchain() {
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let dropout = valid(forward().with_dropout(0.5));
+    let answer = planner.fa4_of(&dropout, SM, OnMiss::Compile).expect("an answer");
+    let refusal = answer.outcome.expect_err("refused");
+    assert!(refusal.to_string().contains("fa4.dropout"), "{refusal}");
+    assert!(Fa4Plan::of(&valid(forward()), 100).is_err(), "another GPU");
+    let backward = valid(forward().backward(BackwardOptions::default()));
+    let (one, other) = (valid(forward()), &backward);
+    let key = |attention| Fa4Plan::of(attention, SM).expect("taken").key();
+    assert_ne!(key(&one), key(other));
+}

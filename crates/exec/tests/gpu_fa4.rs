@@ -1,0 +1,106 @@
+//! FlashAttention-4's kernels on a real GPU: plans that were compiled ahead are loaded from a vault, launched over poisoned
+//! outputs and compared with the oracle, forwards and backwards.
+//!
+//! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
+//! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
+//! set as well. Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
+#![cfg(feature = "cudarc")]
+
+mod common;
+mod kit;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::say;
+use kit::{Case, Gpu};
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{OnMiss, Planner};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Tensor, Valid, validate};
+use qkvault_skip::{Need, skip};
+
+/// The compute capability of the plans.
+const SM: u32 = 90;
+
+/// Every family with its backwards: head dims, masks, groups, both element types, and lengths that end within a tile.
+fn attentions() -> Vec<Valid> {
+    let mut list = Vec::new();
+    let corner = Corner::BottomRight;
+    let bands = [
+        None,
+        Some(Band { corner, left: None, right: Some(0) }),
+        Some(Band { corner, left: Some(70), right: Some(0) }),
+        Some(Band { corner, left: Some(40), right: Some(25) }),
+    ];
+    let dims = [(128, 128, DType::BF16), (64, 64, DType::F16), (96, 96, DType::BF16), (192, 128, DType::BF16)];
+    let dims = dims.into_iter().chain([(256, 256, DType::BF16), (72, 72, DType::F16)]);
+    for (n, (d, d_v, dtype)) in dims.enumerate() {
+        for (m, band) in bands.into_iter().enumerate() {
+            // Both groups at head dim 128, one of them elsewhere, so that there are not too many kernels to compile.
+            let groups: &[i64] = if n == 0 { &[1, 4] } else if (n + m) % 2 == 0 { &[4] } else { &[1] };
+            for &group in groups {
+                let (queries, keys) = ([331, 257, 128][(n + m) % 3], [331, 517, 190][(n + m) % 3]);
+                let tensor = |heads, rows, columns| match m % 2 {
+                    0 => Tensor::bshd(2, heads, rows, columns, dtype),
+                    _ => Tensor::bhsd(2, heads, rows, columns, dtype),
+                };
+                let (q, o) = (tensor(2 * group, queries, d), tensor(2 * group, queries, d_v));
+                let mut a = Attention::forward(q, tensor(2, keys, d), tensor(2, keys, d_v), o).with_stats();
+                a.mask.band = band;
+                if group == 1 || d == d_v {
+                    let deterministic = (n + m) % 2 == 0;
+                    list.push(a.backward(BackwardOptions { deterministic, ..BackwardOptions::default() }));
+                }
+                list.push(if group == 4 && m == 1 { a.with_sink() } else { a });
+            }
+        }
+    }
+    list.into_iter().map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
+}
+
+#[test]
+fn fill() {
+    let (Ok(folder), true) = (std::env::var("QKVAULT_TEST_VAULT"), std::env::var_os("QKVAULT_TEST_FILL").is_some())
+    else {
+        return skip(Need::Asked, "QKVAULT_TEST_VAULT and QKVAULT_TEST_FILL are not both set");
+    };
+    let planner = Planner::new(Vault::open(VaultOptions::in_folder(folder)).expect("a vault"), None);
+    let (attentions, next) = (attentions(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(attention) = attentions.get(next.fetch_add(1, Relaxed)) {
+                    let answer = planner.fa4_of(attention, SM, OnMiss::Compile);
+                    let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", **attention));
+                    let plan = answer.outcome.unwrap_or_else(|refusal| panic!("{}: {refusal}", **attention));
+                    say(&format!("{}: {} bytes", **attention, plan.facts.blob_bytes));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn fa4_kernels_compute_what_the_oracle_computes() {
+    let Some(gpu) = Gpu::open() else { return };
+    let attentions = attentions();
+    // All of them, so that one run names every fault.
+    let judge = |(seed, attention): (usize, &Valid)| {
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            let answer = gpu.engine.planner().fa4_of(attention, SM, OnMiss::Load).expect("`fill` compiled it");
+            let plan = answer.outcome.expect("a plan");
+            let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{error}"));
+            let mut case = Case::new(&gpu, attention, seed as u64);
+            loaded.launch(&gpu.stream, case.bindings(&loaded)).unwrap_or_else(|error| panic!("{error}"));
+            case.check(&gpu);
+            // Again over the sums that the first launch left in the scratch memory.
+            case.poison(&gpu);
+            loaded.launch(&gpu.stream, case.bindings(&loaded)).expect("launches again");
+            case.check(&gpu);
+        }));
+        judged.is_err().then(|| format!("{seed}: {}", **attention))
+    };
+    let wrong: Vec<String> = attentions.iter().enumerate().filter_map(judge).collect();
+    say(&format!("{} attentions, {} wrong", attentions.len(), wrong.len()));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,34 @@
+//! `cargo xtask fa4-tests`: compiles the kernels of every family of FlashAttention-4 and compares their launches with the
+//! compiler's own host functions.
+//!
+//! It is in no run of CI, because it downloads 110 MB and compiles for a quarter of an hour of one core. Where the
+//! toolchain is fetched, `cargo xtask test` compares one family.
+
+use anyhow::Result;
+
+use crate::{cargo, fetch, ui};
+
+/// Options of `fa4-tests`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only families whose names contain one of these parts, separated by commas: "backward d64,forward"
+    #[arg(long, value_name = "PARTS")]
+    family: Option<String>,
+}
+
+/// Fetches the toolchain, then runs the tests that need it.
+///
+/// # Errors
+///
+/// The toolchain cannot be fetched, or a test fails.
+pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+    let fetched = fetch::ensure_engine("fa4", options)?;
+    ui::say(&format!("FlashAttention-4: {}", fetched.dir.display()));
+    let mut variables = vec![("QKVAULT_REQUIRE_FA4", "1")];
+    match &args.family {
+        Some(parts) => variables.push(("QKVAULT_FA4_FAMILY", parts)),
+        None => variables.push(("QKVAULT_FA4_ALL", "1")),
+    }
+    cargo::run(&["test", "--package", "qkvault-fa4", "--test", "launches", "--", "--nocapture"], &variables)?;
+    cargo::run(&["test", "--package", "qkvault-compile", "--test", "fa4"], &variables)
+}
