@@ -1,5 +1,5 @@
-//! `cargo xtask fa4-tests`: compiles the kernels of every family of FlashAttention-4 and compares their launches with the
-//! compiler's own host functions.
+//! `cargo xtask fa4-tests`: compiles the kernels of every family of FlashAttention-4 and compares their launches with
+//! the compiler's own host functions.
 //!
 //! It is in no run of CI, because it downloads 110 MB and compiles for a quarter of an hour of one core. Where the
 //! toolchain is fetched, `cargo xtask test` compares one family.

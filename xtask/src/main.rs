@@ -9,8 +9,8 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, fa4_tests, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy, torch_tests,
-    ui, wheel,
+    bindings, bundle, candle, capi, fa4_tests, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy,
+    torch_tests, ui, wheel,
 };
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.

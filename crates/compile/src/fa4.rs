@@ -192,8 +192,8 @@ fn resolution(fa4: &Fa4Plan<'_>, (source, unstored, plan): Found, started: Insta
     Resolution { key, graph_key, source, unstored, engine, outcome: Ok(plan), milliseconds }
 }
 
-/// Compiles a stored plan of FlashAttention-4's kernels again, from the request that is stored with it, and compares the
-/// cubins.
+/// Compiles a stored plan of FlashAttention-4's kernels again, from the request that is stored with it, and compares
+/// the cubins.
 #[must_use]
 pub fn verify_fa4_by_rebuild(toolchain: &Installed, key: PlanKey, entry: &Entry) -> RebuildCheck {
     match deep(toolchain, key, entry) {

@@ -1,5 +1,5 @@
-//! Plans of FlashAttention-4's kernels in a vault: compiled once, found afterwards, compiled again for a comparison. This
-//! needs the fetched toolchain (`cargo xtask fetch --engine fa4`), no GPU and no cuDNN.
+//! Plans of FlashAttention-4's kernels in a vault: compiled once, found afterwards, compiled again for a comparison.
+//! This needs the fetched toolchain (`cargo xtask fetch --engine fa4`), no GPU and no cuDNN.
 
 use std::sync::Arc;
 

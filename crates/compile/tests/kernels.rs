@@ -10,7 +10,8 @@ use qkvault_compile::graph::{
     Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
-    BadPlan, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Why,
+    BadPlan, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner,
+    RebuildCheck, Why,
 };
 use qkvault_graph::Role;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
@@ -80,7 +81,10 @@ fn a_plan_is_compiled_once_and_then_found_by_those_who_may_not_compile() {
     let (built, found) = (built.outcome.expect("a plan"), found.outcome.expect("a plan"));
     assert_eq!(built, found);
     let kernels = found.facts.kernels.as_ref().expect("of kernels");
-    assert_eq!((&kernels.by, &kernels.recipe.modules[..]), (&KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), &[found.blob.len() as u64][..]));
+    assert_eq!(
+        (&kernels.by, &kernels.recipe.modules[..]),
+        (&KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), &[found.blob.len() as u64][..])
+    );
     assert!(found.blob.starts_with(b"\x7fELF") && found.facts.driver == 13_000 && found.facts.sm == 90);
     assert_eq!(found.facts.scratch().bytes, 256);
     let listed: Vec<_> = first.vault().ls().map(|l| l.header.expect("good")).collect();

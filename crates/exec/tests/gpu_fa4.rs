@@ -1,5 +1,5 @@
-//! FlashAttention-4's kernels on a real GPU: plans that were compiled ahead are loaded from a vault, launched over poisoned
-//! outputs and compared with the oracle, forwards and backwards.
+//! FlashAttention-4's kernels on a real GPU: plans that were compiled ahead are loaded from a vault, launched over
+//! poisoned outputs and compared with the oracle, forwards and backwards.
 //!
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
@@ -37,7 +37,13 @@ fn attentions() -> Vec<Valid> {
     for (n, (d, d_v, dtype)) in dims.enumerate() {
         for (m, band) in bands.into_iter().enumerate() {
             // Both groups at head dim 128, one of them elsewhere, so that there are not too many kernels to compile.
-            let groups: &[i64] = if n == 0 { &[1, 4] } else if (n + m) % 2 == 0 { &[4] } else { &[1] };
+            let groups: &[i64] = if n == 0 {
+                &[1, 4]
+            } else if (n + m) % 2 == 0 {
+                &[4]
+            } else {
+                &[1]
+            };
             for &group in groups {
                 let (queries, keys) = ([331, 257, 128][(n + m) % 3], [331, 517, 190][(n + m) % 3]);
                 let tensor = |heads, rows, columns| match m % 2 {
