@@ -14,6 +14,7 @@ use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
 use crate::model::ShardArgs;
+use crate::ranks::RanksArgs;
 use crate::serve::ServeArgs;
 use crate::traffic::{Lengths, TrafficArgs};
 
@@ -50,6 +51,8 @@ pub struct ModelArgs {
     pub deterministic: bool,
     #[command(flatten)]
     pub(super) serve: ServeArgs,
+    #[command(flatten)]
+    pub(super) ranks: RanksArgs,
 }
 
 /// One attention to compile, and its uses.
@@ -160,7 +163,7 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
         notes.extend(skipped);
         attentions(args, &traffic, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
     }
-    Ok(Jobs { jobs, notes })
+    Ok(args.ranks.share(Jobs { jobs, notes }))
 }
 
 fn attentions(

@@ -21,6 +21,7 @@ pub mod out;
 mod pack;
 mod probe;
 mod profile;
+mod ranks;
 mod rejections;
 mod run;
 mod serve;

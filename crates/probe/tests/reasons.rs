@@ -74,7 +74,7 @@ fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
 #[test]
 fn every_entry_is_used() {
     let mut named = BTreeSet::new();
-    for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli", "kernels", "fa4"] {
+    for package in ["graph", "probe", "exec", "compile", "models", "serving", "cli", "kernels", "fa4", "parallel"] {
         named_in(&repository().join("crates").join(package).join("src"), &mut named);
     }
     assert!(named.len() > 60, "the sources were not read: {named:?}");

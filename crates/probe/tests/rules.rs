@@ -1029,10 +1029,18 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 42] = [
+const ELSEWHERE: [&str; 50] = [
     "engine.amax",
     "fp8.unified",
     "conversion.gpu",
+    "shard.lengths",
+    "shard.storage",
+    "shard.dropout",
+    "shard.block-mask",
+    "shard.fp8",
+    "shard.outputs",
+    "shard.tensor-gradient",
+    "shard.sink",
     "kernels.gpu",
     "kernels.backward",
     "kernels.type",

@@ -87,6 +87,7 @@ pub use qkvault_compile as compile;
 pub use qkvault_exec as exec;
 pub use qkvault_graph as graph;
 pub use qkvault_models as models;
+pub use qkvault_parallel as parallel;
 pub use qkvault_probe as probe;
 #[cfg(feature = "oracle")]
 pub use qkvault_reference as reference;

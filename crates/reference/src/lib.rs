@@ -75,7 +75,7 @@ mod setup;
 mod view;
 
 pub use alibi::alibi_slopes;
-pub use backward::{backward, backward_of_o};
+pub use backward::{Whole, backward, backward_of_o, backward_part};
 pub use buffer::{Buffer, POISON};
 pub use compare::{Comparison, Tolerance, compare, compare_rows};
 pub use conversion::convert;

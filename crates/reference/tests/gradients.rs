@@ -222,3 +222,40 @@ fn row_sums_of_a_given_o_are_those_of_the_exact_one_up_to_its_rounding() {
         assert!(if role == Role::DV { largest == 0.0 } else { largest > 0.0 && largest < 1e-3 }, "{role}: {largest}");
     }
 }
+
+/// Ring attention feeds each part of the keys the Stats and O of all of them; with those of the part alone, gradients
+/// are wrong.
+#[test]
+fn parts_of_the_keys_add_up_to_the_backward_of_all() {
+    use qkvault_reference::{Whole, backward_part};
+
+    let of = |keys| Attention::bshd(1, (2, 1), (3, keys), 8, DType::BF16).with_stats();
+    let whole = valid(of(6).backward(BackwardOptions::default()));
+    let part = valid(of(3).backward(BackwardOptions::default()));
+    let inputs = Inputs::random(&whole, 5).expect("random");
+    let exact = forward(&valid(of(6)), &inputs).expect("forward");
+    let numbers = |role| exact.get(role).expect("an output").values();
+    let saved = Whole { o: numbers(Role::O), stats: numbers(Role::Stats) };
+    let expected = backward(&whole, &inputs).expect("backward");
+    let mut d_q = vec![0.0; expected.get(Role::DQ).expect("dQ").values().len()];
+    for half in 0..2 {
+        let mut bound = inputs.clone();
+        for role in [Role::K, Role::V] {
+            let bytes = inputs.buffer(role).expect("bound").bytes();
+            let half = bytes.chunks(bytes.len() / 2).nth(half).expect("two halves").to_vec();
+            bound.insert(role, Buffer::new(DType::BF16, half).expect("whole"));
+        }
+        let found = backward_part(&part, &bound, saved).expect("a part");
+        d_q.iter_mut().zip(found.get(Role::DQ).expect("dQ").values()).for_each(|(sum, x)| *sum += x);
+        for role in [Role::DK, Role::DV] {
+            let of_all = expected.get(role).expect("a gradient").values();
+            let of_half = found.get(role).expect("a gradient").values();
+            let pairs = of_all[half * of_half.len()..].iter().zip(of_half);
+            assert!(pairs.clone().all(|(x, y)| (x - y).abs() < 1e-12), "{role}");
+        }
+    }
+    let pairs = d_q.iter().zip(expected.get(Role::DQ).expect("dQ").values());
+    assert!(pairs.clone().all(|(x, y)| (x - y).abs() < 1e-12));
+    let short = Whole { o: &saved.o[1..], ..saved };
+    assert!(backward_part(&whole, &inputs, short).is_err());
+}

@@ -15,6 +15,7 @@ mod models;
 mod others;
 mod packs;
 mod probe;
+mod ranks;
 mod remotes;
 mod scale;
 mod serving;

@@ -51,6 +51,11 @@ impl Expr {
     }
 }
 
+/// The expression in canonical form, if its result has this type.
+pub(super) fn rooted_like(expr: &Expr, needed: Ty) -> Result<ScoreExpr, ExprErrors> {
+    rooted(expr.build()?, needed, "replace each place by an expression of its type")
+}
+
 fn rooted(expr: ScoreExpr, needed: Ty, fix: &'static str) -> Result<ScoreExpr, ExprErrors> {
     let given = expr.root_ty();
     if given == needed { Ok(expr) } else { Err(ExprError::RootType { given, needed, fix }.into()) }

@@ -31,7 +31,7 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 25] = [
+const THEMES: [&[&Entry]; 26] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
@@ -56,6 +56,7 @@ const THEMES: [&[&Entry]; 25] = [
     codes::offsets::ENTRIES,
     codes::callers::ENTRIES,
     codes::conversion::ENTRIES,
+    codes::parallel::ENTRIES,
     codes::library::ENTRIES,
 ];
 

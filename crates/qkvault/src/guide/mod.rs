@@ -7,6 +7,7 @@
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
 //! | [`quantizing`] | your attention has 8 bits, and your tensors have 16 |
+//! | [`several_gpus`] | a sequence or a cache is too long for one GPU |
 //! | [`pytorch`] | your program is in Python and PyTorch |
 //! | [`jax`] | your program is in Python and JAX |
 //! | [`score_mods`] | your scores are not plain: softcap, ALiBi, biases, masks of your own |
@@ -41,6 +42,9 @@ pub mod serving {}
 
 #[doc = include_str!("training.md")]
 pub mod training {}
+
+#[doc = include_str!("several_gpus.md")]
+pub mod several_gpus {}
 
 #[doc = include_str!("score_mods.md")]
 pub mod score_mods {}

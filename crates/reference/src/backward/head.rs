@@ -5,6 +5,7 @@ use std::ops::Range;
 use qkvault_graph::Scaled;
 
 use super::block::Block;
+use super::given::Given;
 use crate::fp8::Rounded;
 use crate::kernel::{add_scaled, dot, softmax};
 use crate::score::{LANES, Registers, element};
@@ -26,6 +27,8 @@ pub(super) struct Shared<'a> {
     /// The O whose products with dO are the row sums; `None` for the exact O.
     pub(super) o: Option<Source<'a>>,
     pub(super) o_factor: f64,
+    /// The O and Stats of all keys, if the keys here are only some of them.
+    pub(super) given: Option<Given<'a>>,
 }
 
 impl Shared<'_> {
@@ -120,7 +123,11 @@ impl HeadGradients {
         for ((row, plain), (d_o, summed_d_o)) in masked.list.iter_mut().zip(&plain.list).zip(rows_of_d_o) {
             let keys = row.first..row.first + row.scores.len();
             let sink = setup.sink::<f64>(h);
-            let stat = softmax(&mut row.scores, sink);
+            let of_all = shared.given.as_ref().map(|given| (given.stats((b, h), row.at.query), given));
+            let stats = match of_all {
+                Some((stats, _)) => probabilities(&mut row.scores, stats),
+                None => softmax(&mut row.scores, sink).stats,
+            };
             let dropout = setup.survivors(row.at, keys.clone());
             let kept = |at: usize| dropout.as_ref().map_or(1.0, |factors| factors[at]);
             // Masked keys contribute nothing, whatever their values.
@@ -130,13 +137,16 @@ impl HeadGradients {
                     d_p[at] = kept(at) * dot(d_o, value);
                 }
             }
-            let d = match (block, &shared.o) {
-                (Some(block), _) => block.row_sum((b, h), row.at.query),
-                (None, Some(o)) => shared.o_factor * dot(d_o, &o.rows::<f64>(b, h, std::iter::once(row.at.query))),
-                (None, None) => dot(&row.scores, &d_p),
+            let d = match (of_all, block, &shared.o) {
+                (Some((_, given)), ..) => dot(d_o, given.o((b, h), row.at.query)),
+                (None, Some(block), _) => block.row_sum((b, h), row.at.query),
+                (None, None, Some(o)) => {
+                    shared.o_factor * dot(d_o, &o.rows::<f64>(b, h, std::iter::once(row.at.query)))
+                }
+                (None, None, None) => dot(&row.scores, &d_p),
             };
             if let Some(sink) = sink {
-                self.d_sink -= (sink - stat.stats).exp() * d;
+                self.d_sink -= (sink - stats).exp() * d;
             }
             for (at, &p) in row.scores.iter().enumerate() {
                 let weight = p * kept(at);
@@ -209,6 +219,14 @@ impl HeadGradients {
             }
         }
     }
+}
+
+/// Replaces a row of scores by the probabilities among all keys, from the log-sum-exp of all keys, which it returns.
+fn probabilities(scores: &mut [f64], stats: f64) -> f64 {
+    for s in scores {
+        *s = if *s == f64::NEG_INFINITY { 0.0 } else { (*s - stats).exp() };
+    }
+    stats
 }
 
 /// The rows of these keys, one after another.

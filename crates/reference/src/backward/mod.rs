@@ -15,12 +15,15 @@
 //! and dV before heads are summed. In 8 bits, P and dS are rounded with the scales of the description.
 
 mod block;
+mod given;
 mod head;
 
 use qkvault_graph::{Attention, Fp8, Gradients, Pass, Role, Scaled, Valid};
 use rayon::prelude::*;
 
 use self::block::Block;
+use self::given::Given;
+pub use self::given::Whole;
 use self::head::{HeadGradients, Shared};
 use crate::fp8::{Rounded, factor};
 use crate::outputs::{Output, Outputs};
@@ -35,7 +38,7 @@ use crate::{Inputs, ReferenceError, operand};
 /// [`ReferenceError::NotABackward`] for a forward; an error for each missing or invalid operand;
 /// [`ReferenceError::NotModelled`] for a feature that the oracle does not compute.
 pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
-    compute(attention, inputs, false)
+    compute(attention, inputs, false, None)
 }
 
 /// Computes a backward in float64 as [`backward`] does, but takes the row sums of `dO ∘ O` from the given O. They are
@@ -45,10 +48,34 @@ pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Reference
 ///
 /// The errors of [`backward`].
 pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
-    compute(attention, inputs, true)
+    compute(attention, inputs, true, None)
 }
 
-fn compute(attention: &Valid, inputs: &Inputs, of_o: bool) -> Result<Outputs, ReferenceError> {
+/// Computes the part of a backward that some of the keys have, from the Stats and the O of all keys. The sums over all
+/// parts of the keys are the gradients of the queries; with all keys, the result is that of [`backward`].
+///
+/// The gradient of a sink is complete in each part, so one part for each row must ask for it.
+///
+/// # Errors
+///
+/// The errors of [`backward`], and [`ReferenceError::TooShort`] for an O or Stats with too few numbers;
+/// [`ReferenceError::NotModelled`] in 8 bits.
+pub fn backward_part(attention: &Valid, inputs: &Inputs, whole: Whole<'_>) -> Result<Outputs, ReferenceError> {
+    if attention.fp8.is_some() {
+        return Err(ReferenceError::NotModelled {
+            what: "a part of a backward in 8 bits",
+            why: "its roundings belong to the whole",
+        });
+    }
+    compute(attention, inputs, false, Some(whole))
+}
+
+fn compute(
+    attention: &Valid,
+    inputs: &Inputs,
+    of_o: bool,
+    whole: Option<Whole<'_>>,
+) -> Result<Outputs, ReferenceError> {
     let a = attention.get();
     let Pass::Backward(Gradients { d_o, d_o_half: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass
     else {
@@ -71,6 +98,7 @@ fn compute(attention: &Valid, inputs: &Inputs, of_o: bool) -> Result<Outputs, Re
                 dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },
             }),
         },
+        given: whole.map(|whole| Given::new(a, whole, inputs, &setup.lens)).transpose()?,
         o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| Source::of(a, Role::O, inputs, &setup.lens)).transpose()?,
         o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,

@@ -1,0 +1,109 @@
+//! What ranks compare before the first launch: version, number of ranks, schedule.
+
+use super::{CommError, Communicator};
+use crate::Schedule;
+
+/// What all ranks must have alike.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The version of this package.
+    pub version: String,
+    /// Number of ranks of the schedule.
+    pub ranks: u32,
+    /// The digest of the schedule.
+    pub digest: String,
+}
+
+impl Hello {
+    /// What this rank has.
+    #[must_use]
+    pub fn of(schedule: &Schedule) -> Hello {
+        Hello {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ranks: schedule.sharding.ranks,
+            digest: schedule.digest().to_string(),
+        }
+    }
+
+    fn fields(&self) -> [(&'static str, String); 3] {
+        let Hello { version, ranks, digest } = self;
+        [("version", version.clone()), ("schedule for ranks", ranks.to_string()), ("schedule", digest.clone())]
+    }
+}
+
+/// Compares what all ranks have. Call it once for each schedule, before its first exchange: ranks that do not run the
+/// same would wait for each other or read each other's bytes as something else.
+///
+/// # Errors
+///
+/// [`CommError::Size`] for a communicator of another number of ranks; [`CommError::Differs`] with the rank that differs
+/// from most, the same on every rank; the errors of an exchange.
+pub fn agree(communicator: &mut dyn Communicator, hello: &Hello) -> Result<(), CommError> {
+    if communicator.size() != hello.ranks {
+        // The others may have the right number, so they hear of it too, and name this rank.
+        let told = serde_json::to_vec(hello).unwrap_or_default();
+        let heard = communicator.tell_all(&told);
+        communicator.abort();
+        heard?;
+        return Err(CommError::Size {
+            rank: None,
+            what: "ranks of the communicator".to_owned(),
+            given: communicator.size().into(),
+            expected: hello.ranks.into(),
+        });
+    }
+    let told = serde_json::to_vec(hello).unwrap_or_default();
+    let heard = communicator.tell_all(&told)?;
+    let all: Result<Vec<Hello>, CommError> = (0..)
+        .zip(heard)
+        .map(|(rank, bytes)| {
+            serde_json::from_slice(&bytes).map_err(|_| CommError::Differs {
+                rank,
+                what: "a greeting of".to_owned(),
+                theirs: "another form".to_owned(),
+                ours: format!("version {}", hello.version),
+            })
+        })
+        .collect();
+    let found = all.and_then(|all| compare(&all));
+    if found.is_err() {
+        communicator.abort();
+    }
+    found
+}
+
+/// The first field that is not the same everywhere, and the first rank that differs from most.
+fn compare(all: &[Hello]) -> Result<(), CommError> {
+    for field in 0..3 {
+        let values: Vec<(&'static str, String)> = all.iter().map(|hello| hello.fields()[field].clone()).collect();
+        let count = |value: &str| values.iter().filter(|(_, other)| other == value).count();
+        // Of values that are equally common the first one counts.
+        let most = values.iter().rev().max_by_key(|(_, value)| count(value));
+        let Some((what, usual)) = most else { return Ok(()) };
+        if let Some(rank) = values.iter().position(|(_, value)| value != usual) {
+            return Err(CommError::Differs {
+                rank: rank as u32,
+                what: (*what).to_owned(),
+                theirs: values[rank].1.clone(),
+                ours: usual.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rank_that_differs_from_most_is_named() {
+        let hello = |digest: &str| Hello { version: "1".to_owned(), ranks: 3, digest: digest.to_owned() };
+        let named = |list: [&str; 3]| compare(&list.map(hello)).err().and_then(|e| e.rank());
+        assert_eq!(named(["a", "a", "a"]), None);
+        assert_eq!(named(["b", "a", "a"]), Some(0));
+        assert_eq!(named(["a", "a", "b"]), Some(2));
+        assert_eq!(named(["a", "b", "c"]), Some(1));
+    }
+}

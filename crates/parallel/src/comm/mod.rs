@@ -1,0 +1,67 @@
+//! Communicators: what carries the messages of an exchange between ranks, and what is known when it does not arrive.
+
+mod error;
+mod hello;
+mod threads;
+mod wait;
+
+use std::ffi::c_void;
+
+pub use error::CommError;
+pub use hello::{Hello, agree};
+pub use threads::{Fault, Threads};
+pub use wait::wait;
+
+/// One message of an exchange: memory of this rank that is sent or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The other rank.
+    pub peer: u32,
+    /// Whether this rank sends it.
+    pub send: bool,
+    /// Address of the first byte: on the GPU for NCCL, on the host for the others.
+    pub address: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+/// Carries messages between ranks. All ranks exchange in the same order; two ranks list the messages between them in
+/// the same order.
+pub trait Communicator: Send {
+    /// This rank.
+    fn rank(&self) -> u32;
+
+    /// Number of ranks.
+    fn size(&self) -> u32;
+
+    /// Sends and receives all messages of one exchange. A communicator of GPUs queues it on the stream and returns;
+    /// one of hosts ignores the stream and returns when everything has arrived.
+    ///
+    /// # Errors
+    ///
+    /// What is known of why the messages cannot arrive, with the rank that is the cause. The communicator is of no more
+    /// use then, on any rank: make a new one.
+    ///
+    /// # Safety
+    ///
+    /// Each address has so many bytes of memory, writable if it receives, which stay until the exchange is done; those
+    /// that receive overlap nothing. The stream is one of the communicator's GPU.
+    unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError>;
+
+    /// Whether everything is well, without waiting. A host that waits for a stream asks again and again.
+    ///
+    /// # Errors
+    ///
+    /// What has failed since the last call.
+    fn check(&mut self) -> Result<(), CommError>;
+
+    /// Ends the communicator on this rank, also while an exchange waits. The other ranks get errors.
+    fn abort(&mut self);
+
+    /// Sends the same few bytes to every rank, and receives those of every rank, in the order of ranks.
+    ///
+    /// # Errors
+    ///
+    /// Those of an exchange.
+    fn tell_all(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError>;
+}

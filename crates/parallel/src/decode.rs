@@ -1,0 +1,100 @@
+//! Decode over sharded keys: each rank computes all queries over the keys that it has; the outputs of all ranks are
+//! merged on each of them.
+
+use qkvault_graph::{Refusal, Role, Storage, operands};
+
+use crate::maker::{Maker, in_order, like};
+use crate::part::Part;
+use crate::step::{Piece, Step, Stream, Transfer};
+use crate::tile::{Block, Tile};
+use crate::work::{Local, Work};
+use crate::{Slice, dealt};
+
+/// A part of an operand: where it begins there, where in the rank's buffer, and its dims.
+type Share = ([i64; 4], [i64; 4], [i64; 4]);
+
+pub(crate) fn ranks(work: &mut Work<'_>, run: u32) -> Result<Vec<crate::Rank>, Refusal> {
+    (0..work.sharding.ranks).map(|rank| one(work, rank, run)).collect()
+}
+
+/// The runs of a list of `length` that are dealt to a rank, along one dim.
+fn runs(rank: u32, ranks: u32, run: i64, length: i64, dim: usize, dims: [i64; 4]) -> Vec<Share> {
+    let round = i64::from(ranks) * run;
+    let starts = (0..).map(|n| n * round + i64::from(rank) * run).take_while(|start| *start < length);
+    let share = |(n, start): (i64, i64)| {
+        let (mut from, mut at, mut size) = ([0; 4], [0; 4], dims);
+        (from[dim], at[dim], size[dim]) = (start, n * run, run.min(length - start));
+        (from, at, size)
+    };
+    (0..).zip(starts).map(share).collect()
+}
+
+fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal> {
+    let mut m = Maker::new(rank);
+    let ranks = work.sharding.ranks;
+    let whole = work.whole();
+    let (s_q, s_kv) = whole.seq();
+    // The first rank has the most keys; all ranks have room for as many, and so one plan.
+    let most = dealt(0, ranks, run, s_kv);
+    for o in operands(whole) {
+        let dims = o.tensor.dims;
+        match o.role {
+            Role::Q | Role::O | Role::Stats | Role::Sink => {
+                m.operand(o.role, o.tensor, &[([0; 4], [0; 4], dims)]);
+            }
+            Role::K | Role::V => match o.tensor.storage {
+                Storage::Paged { .. } => {
+                    let pool = crate::maker::flat(&o.tensor);
+                    m.operand(o.role, pool, &[([0; 4], [0; 4], pool.dims)]);
+                }
+                Storage::Dense | Storage::Varlen { .. } => {
+                    let shares = runs(rank, ranks, run.into(), s_kv, 2, dims);
+                    m.operand(o.role, like(&o.tensor, [dims[0], dims[1], most, dims[3]]), &shares);
+                }
+            },
+            Role::PageTableK | Role::PageTableV => {
+                let paged = if o.role == Role::PageTableK { &whole.k } else { &whole.v };
+                let Storage::Paged { page_size, .. } = paged.storage else { continue };
+                let shares = runs(rank, ranks, i64::from(run) / page_size, dims[2], 2, dims);
+                let pages = (most + page_size - 1) / page_size;
+                m.operand(o.role, in_order([dims[0], 1, pages, 1], o.tensor.dtype), &shares);
+            }
+            Role::ScoreTensor(_) if dims[3] == 1 => {
+                m.operand(o.role, o.tensor, &[([0; 4], [0; 4], dims)]);
+            }
+            Role::ScoreTensor(_) => {
+                let shares = runs(rank, ranks, run.into(), s_kv, 3, dims);
+                m.operand(o.role, in_order([dims[0], dims[1], dims[2], most], o.tensor.dtype), &shares);
+            }
+            _ => {}
+        }
+    }
+    let tile = Tile { block: Block { rows: (0, s_q), keys: (0, most) }, band: None };
+    let slice = Some(Slice::Dealt { rank, ranks, run });
+    let part = Part { tile, heads: (0, whole.q.dims[1]), sink: false, stats: true, slice, keys_move: false };
+    let (o, rows) = (whole.o, whole.row_tensor());
+    let parts: Vec<(Piece, Piece)> = (0..ranks)
+        .map(|of| {
+            let output = m.scratch(format!("o of rank {of}"), like(&o, o.dims));
+            (output, m.scratch(format!("stats of rank {of}"), rows))
+        })
+        .collect();
+    let (own_o, own_stats) = parts[rank as usize];
+    let mut pieces = vec![(Role::O, own_o), (Role::Stats, own_stats)];
+    pieces.extend([Role::Q, Role::K, Role::V].into_iter().filter_map(|role| Some((role, m.of(role)?))));
+    work.launch(&mut m, &part, &pieces, Local::default())?;
+    m.hand_over(Stream::Compute);
+    let mut moved = Vec::new();
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        let theirs = parts[peer as usize];
+        moved.extend([own_o, own_stats].map(|piece| Transfer { peer, send: true, piece }));
+        moved.extend([theirs.0, theirs.1].map(|piece| Transfer { peer, send: false, piece }));
+    }
+    m.exchange(moved);
+    m.hand_over(Stream::Exchange);
+    let sink = m.of(Role::Sink);
+    let Some(o) = m.of(Role::O) else { return Ok(m.made) };
+    let stats = m.of(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
+    m.push(Step::Merge { parts, sink, o, stats });
+    Ok(m.made)
+}

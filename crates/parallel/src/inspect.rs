@@ -1,0 +1,169 @@
+//! Faults of a schedule that a run on one machine may not show: a step that does not wait for what it reads, exchanges
+//! that would wait for each other, messages of different sizes.
+
+use std::collections::VecDeque;
+
+use qkvault_graph::operand;
+
+use crate::{Bind, Piece, Schedule, Step, Stream, Transfer};
+
+/// What a step reads and writes.
+struct Access {
+    step: usize,
+    stream: Stream,
+    piece: Piece,
+    writes: bool,
+    /// The steps of each stream that have happened before, as the number of the last one.
+    after: [usize; 2],
+    /// The number of the step on its stream.
+    number: usize,
+}
+
+impl Schedule {
+    /// Every fault; none in a schedule that [`crate::schedule`] made. For schedules that are read or written by hand.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for rank in 0..self.ranks.len() {
+            self.places(rank, &mut faults);
+            if faults.is_empty() {
+                self.races(rank, &mut faults);
+            }
+        }
+        self.meetings(&mut faults);
+        faults
+    }
+
+    /// The pieces of a step, and whether it writes each.
+    fn pieces(&self, step: &Step) -> Vec<(Piece, bool)> {
+        match step {
+            Step::Copy { from, to, .. } => vec![(*from, false), (*to, true)],
+            Step::Fill { piece, .. } => vec![(*piece, true)],
+            Step::Exchange { transfers } => transfers.iter().map(|t| (t.piece, !t.send)).collect(),
+            Step::Launch(launch) => {
+                let plan = self.plans.get(launch.plan as usize);
+                let output = |role| plan.and_then(|p| operand(p.get(), role)).is_some_and(|o| o.output);
+                let piece = |(role, bind): &(_, Bind)| match bind {
+                    Bind::Piece(piece) => Some((*piece, output(*role))),
+                    Bind::Given(_) | Bind::Int(_) | Bind::Sequences(_) => None,
+                };
+                launch.binds.iter().filter_map(piece).collect()
+            }
+            Step::Merge { parts, sink, o, stats } => {
+                let read = parts.iter().flat_map(|(o, stats)| [*o, *stats]).chain(*sink);
+                read.map(|piece| (piece, false)).chain([(*o, true), (*stats, true)]).collect()
+            }
+            Step::Sum { parts, into } => parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect(),
+            Step::Record { .. } | Step::Wait { .. } => Vec::new(),
+        }
+    }
+
+    /// Pieces outside their buffers, messages that are not contiguous, plans that do not exist.
+    fn places(&self, rank: usize, faults: &mut Vec<String>) {
+        let buffers = &self.ranks[rank].buffers;
+        for (number, step) in self.ranks[rank].steps.iter().enumerate() {
+            if let Step::Launch(launch) = step
+                && launch.plan as usize >= self.plans.len()
+            {
+                faults.push(format!("rank {rank}, step {number}: there is no plan {}", launch.plan));
+            }
+            for (piece, _) in self.pieces(step) {
+                let buffer = buffers.get(piece.buffer as usize);
+                if !buffer.is_some_and(|b| piece.fits(&b.tensor)) {
+                    faults.push(format!("rank {rank}, step {number}: {piece:?} is outside its buffer"));
+                } else if matches!(step, Step::Exchange { .. })
+                    && !buffer.is_some_and(|b| piece.is_contiguous(&b.tensor))
+                {
+                    faults.push(format!("rank {rank}, step {number}: the message {piece:?} is not contiguous"));
+                }
+            }
+        }
+    }
+
+    /// Steps of different streams that touch the same memory in no order.
+    fn races(&self, rank: usize, faults: &mut Vec<String>) {
+        let mut accesses: Vec<Access> = Vec::new();
+        let (mut clocks, mut marks) = ([[0; 2]; 2], Vec::new());
+        for (step, what) in self.ranks[rank].steps.iter().enumerate() {
+            let stream = what.stream();
+            let own = stream as usize;
+            clocks[own][own] += 1;
+            match what {
+                Step::Record { mark, .. } => {
+                    if *mark as usize != marks.len() {
+                        faults.push(format!("rank {rank}, step {step}: mark {mark} is recorded out of order"));
+                    }
+                    marks.push(clocks[own]);
+                }
+                Step::Wait { mark, .. } => match marks.get(*mark as usize) {
+                    Some(at) => (0..2).for_each(|s| clocks[own][s] = clocks[own][s].max(at[s])),
+                    None => faults.push(format!("rank {rank}, step {step}: mark {mark} is not recorded yet")),
+                },
+                _ => {}
+            }
+            for (piece, writes) in self.pieces(what) {
+                let now = Access { step, stream, piece, writes, after: clocks[own], number: clocks[own][own] };
+                let race = accesses.iter().find(|before| {
+                    before.stream != stream
+                        && (before.writes || writes)
+                        && before.piece.overlaps(&piece)
+                        && now.after[before.stream as usize] < before.number
+                });
+                if let Some(before) = race {
+                    let name = &self.ranks[rank].buffers[piece.buffer as usize].name;
+                    faults.push(format!("rank {rank}: steps {} and {step} touch {name} in no order", before.step));
+                }
+                accesses.push(now);
+            }
+        }
+    }
+
+    /// Exchanges that never end: each rank is in one exchange until all its messages have met those of the other side.
+    fn meetings(&self, faults: &mut Vec<String>) {
+        let exchanges = |rank: &crate::Rank| -> VecDeque<Vec<Transfer>> {
+            let of = |step: &Step| match step {
+                Step::Exchange { transfers } => Some(transfers.clone()),
+                _ => None,
+            };
+            rank.steps.iter().filter_map(of).collect()
+        };
+        let mut waiting: Vec<VecDeque<Vec<Transfer>>> = self.ranks.iter().map(exchanges).collect();
+        loop {
+            let mut moved = false;
+            for rank in 0..waiting.len() {
+                if waiting[rank].front().is_some_and(Vec::is_empty) {
+                    waiting[rank].pop_front();
+                    moved = true;
+                }
+                // The first message to a peer that is there for it.
+                let list = waiting[rank].front().map_or(&[][..], Vec::as_slice);
+                let met = list
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, t)| t.send)
+                    .find_map(|(at, t)| Some((at, *t, takes(&waiting, rank, t.peer as usize)?)));
+                let Some((at, sent, to)) = met else { continue };
+                let received = waiting[sent.peer as usize].front_mut().map(|list| list.remove(to));
+                waiting[rank].front_mut().map(|list| list.remove(at));
+                moved = true;
+                if received.is_some_and(|r| r.piece.len() != sent.piece.len()) {
+                    faults.push(format!(
+                        "rank {rank} sends rank {} a message of another size than it expects",
+                        sent.peer
+                    ));
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        for (rank, left) in waiting.iter().enumerate().filter(|(_, left)| !left.is_empty()) {
+            faults.push(format!("rank {rank}: {} exchanges never end", left.len()));
+        }
+    }
+}
+
+/// The place of the first message that a rank takes from another one in its present exchange.
+fn takes(waiting: &[VecDeque<Vec<Transfer>>], from: usize, by: usize) -> Option<usize> {
+    waiting.get(by)?.front()?.iter().position(|t| !t.send && t.peer as usize == from)
+}

@@ -1,0 +1,45 @@
+//! One attention over several GPUs.
+//!
+//! [`schedule`] is a pure function: from a description and a [`Sharding`] it gives what every rank does, as data. Ranks
+//! compare the digests of their schedules ([`agree`]) and then run them over a [`Communicator`].
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod choose;
+mod comm;
+mod decode;
+mod explain;
+mod gather;
+mod heads;
+mod inspect;
+mod limits;
+mod machine;
+mod maker;
+mod nccl;
+mod part;
+mod parts;
+mod predict;
+mod ring;
+mod rows;
+mod schedule;
+mod sharding;
+#[cfg(feature = "oracle")]
+mod simulate;
+mod slice;
+mod step;
+mod store;
+mod tile;
+mod work;
+
+pub use choose::{Choice, choose};
+pub use comm::{CommError, Communicator, Fault, Hello, Message, Threads, agree, wait};
+pub use explain::Costs;
+pub use machine::Machine;
+pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
+pub use predict::{Bound, Estimate};
+pub use schedule::{Digest, Schedule, schedule};
+pub use sharding::{Order, Scheme, Sharding, dealt};
+#[cfg(feature = "oracle")]
+pub use simulate::{Gathered, SimulateError, difference, simulate, simulate_rank};
+pub use slice::{Lengths, Slice};
+pub use step::{Bind, Buffer, Held, Launch, PerSequence, Piece, Rank, Step, Stream, Transfer};
+pub use store::{Store, World};

@@ -1,0 +1,274 @@
+//! NCCL as a communicator: calls that return at once, errors that are asked for, and an end for every wait.
+
+mod library;
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use library::{Config, Handle, Status};
+pub use library::{NcclId, NcclLibrary};
+
+use crate::comm::{CommError, Communicator, Message};
+use crate::store::Store;
+
+/// NCCL's number of the type of bytes.
+const BYTES: c_int = 1;
+
+/// Carries a few bytes of every rank to every rank, in the order of ranks.
+pub type TellAll = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, CommError> + Send>;
+
+/// What ranks say to each other besides NCCL.
+enum Beside {
+    /// The store in which they met: it knows which ranks live.
+    Store(Box<Store>),
+    /// What the caller brings.
+    Caller(TellAll),
+}
+
+/// A rank of NCCL. Messages are memory of its GPU, and exchanges are queued on a stream.
+///
+/// One process has one rank and one GPU, which is current on the thread that makes it and on those that use it.
+pub struct Nccl {
+    library: Arc<NcclLibrary>,
+    handle: Handle,
+    rank: u32,
+    size: u32,
+    deadline: Duration,
+    beside: Beside,
+    /// The first error: NCCL's communicator is of no use after it.
+    broken: Option<CommError>,
+}
+
+// SAFETY: NCCL lets any thread use a communicator, one at a time, which `&mut self` ensures.
+unsafe impl Send for Nccl {}
+
+impl Nccl {
+    /// Joins the ranks that have met in a store: rank 0 makes the id and gives it to the others.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Library`] without NCCL; [`CommError::Late`] and [`CommError::Gone`] for a rank that does not come;
+    /// [`CommError::Call`] for what NCCL refuses.
+    pub fn join(mut store: Store, max_ctas: Option<u32>) -> Result<Nccl, CommError> {
+        let joined = (|| {
+            let library = NcclLibrary::open()?;
+            let id = if store.rank() == 0 {
+                let id = library.new_id()?;
+                store.give_all("nccl id", &id.0)?;
+                id
+            } else {
+                let bytes = store.take_all("nccl id", 0)?;
+                let size = bytes.len() as u64;
+                NcclId(bytes.try_into().map_err(|_| CommError::Size {
+                    rank: Some(0),
+                    what: "the id of NCCL".to_owned(),
+                    given: size,
+                    expected: 128,
+                })?)
+            };
+            Ok((library, id))
+        })();
+        match joined {
+            Ok((library, id)) => {
+                let (rank, size, deadline) = (store.rank(), store.size(), store.deadline());
+                Nccl::begin(library, id, (rank, size), deadline, max_ctas, Beside::Store(Box::new(store)))
+            }
+            Err(error) => {
+                // The others wait for this rank, and hear why it does not come.
+                store.tell_fault(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Joins ranks that the caller has brought together, with the id of [`NcclLibrary::new_id`] and a way to tell all
+    /// ranks a few bytes, such as `all_gather_object` of a framework.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nccl::join`]; a rank that does not come has no name here, because nobody tells which one it is.
+    pub fn with_id(
+        id: NcclId,
+        rank: u32,
+        size: u32,
+        deadline: Duration,
+        max_ctas: Option<u32>,
+        tell_all: TellAll,
+    ) -> Result<Nccl, CommError> {
+        Nccl::begin(NcclLibrary::open()?, id, (rank, size), deadline, max_ctas, Beside::Caller(tell_all))
+    }
+
+    fn begin(
+        library: Arc<NcclLibrary>,
+        id: NcclId,
+        (rank, size): (u32, u32),
+        deadline: Duration,
+        max_ctas: Option<u32>,
+        beside: Beside,
+    ) -> Result<Nccl, CommError> {
+        let mut nccl = Nccl { library, handle: std::ptr::null_mut(), rank, size, deadline, beside, broken: None };
+        let mut config = Config::non_blocking(max_ctas);
+        // SAFETY: the pointers are to a handle and a configuration that outlive the call, which reads both at once.
+        let status = unsafe {
+            (nccl.library.functions.init)(&raw mut nccl.handle, size as c_int, id, rank as c_int, &raw mut config)
+        };
+        nccl.call("ncclCommInitRankConfig", status)?;
+        Ok(nccl)
+    }
+
+    /// Ends without a fault, when everything that was queued is done.
+    ///
+    /// # Errors
+    ///
+    /// What NCCL refuses, and ranks that do not end.
+    pub fn finish(mut self) -> Result<(), CommError> {
+        // SAFETY: the handle is a communicator.
+        let status = unsafe { (self.library.functions.finalize)(self.handle) };
+        self.call("ncclCommFinalize", status)?;
+        // SAFETY: the communicator is finalized, and is forgotten here.
+        let status = unsafe { (self.library.functions.destroy)(self.handle) };
+        self.handle = std::ptr::null_mut();
+        self.library.checked("ncclCommDestroy", status, std::ptr::null_mut())?;
+        if let Beside::Store(store) = std::mem::replace(&mut self.beside, Beside::Caller(Box::new(|_| Ok(Vec::new()))))
+        {
+            store.leave();
+        }
+        Ok(())
+    }
+
+    /// Waits until a call that returned at once is done, or a rank is known to be lost, or the deadline.
+    fn call(&mut self, call: &'static str, status: Status) -> Result<(), CommError> {
+        let begin = Instant::now();
+        let mut status = self.library.checked(call, status, self.handle);
+        let mut asked = begin;
+        loop {
+            match status {
+                Ok(Status::SUCCESS) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(self.fail(error)),
+            }
+            if begin.elapsed() > self.deadline {
+                let ranks = (0..self.size).filter(|rank| *rank != self.rank).collect();
+                let late = CommError::Late { ranks, what: call.to_owned(), waited: begin.elapsed() };
+                return Err(self.fail(late));
+            }
+            if asked.elapsed() > Duration::from_millis(20) {
+                asked = Instant::now();
+                if let Err(error) = self.others() {
+                    return Err(self.fail(error));
+                }
+            }
+            std::thread::sleep(Duration::from_micros(50));
+            status = self.state(call);
+        }
+    }
+
+    /// The state of the communicator.
+    fn state(&self, call: &'static str) -> Result<Status, CommError> {
+        let mut state = Status::SUCCESS;
+        // SAFETY: the handle is a communicator, and the function writes one status.
+        let asked = unsafe { (self.library.functions.async_error)(self.handle, &raw mut state) };
+        self.library.checked("ncclCommGetAsyncError", asked, self.handle)?;
+        self.library.checked(call, state, self.handle)
+    }
+
+    /// Whether a store knows of a rank that is lost.
+    fn others(&mut self) -> Result<(), CommError> {
+        match &mut self.beside {
+            Beside::Store(store) => store.check(),
+            Beside::Caller(_) => Ok(()),
+        }
+    }
+
+    /// Ends the communicator, and tells the others why.
+    fn fail(&mut self, error: CommError) -> CommError {
+        // A rank that NCCL only knows as an error of the network has a name in the store.
+        let error = self.others().err().unwrap_or(error);
+        if let Beside::Store(store) = &mut self.beside {
+            store.tell_fault(&error);
+        }
+        self.broken.get_or_insert_with(|| error.clone());
+        self.end();
+        error
+    }
+
+    /// Makes kernels of NCCL that run leave, and frees the communicator.
+    fn end(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: the handle is a communicator, and is forgotten here.
+            let _ = unsafe { (self.library.functions.abort)(self.handle) };
+            self.handle = std::ptr::null_mut();
+        }
+    }
+
+    fn ready(&self) -> Result<(), CommError> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Communicator for Nccl {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError> {
+        self.ready()?;
+        let functions = &self.library.functions;
+        // SAFETY: the function takes nothing.
+        let status = unsafe { (functions.group_start)() };
+        let mut first = self.library.checked("ncclGroupStart", status, self.handle);
+        for m in messages {
+            let (bytes, peer) = (m.bytes as usize, m.peer as c_int);
+            // SAFETY: the caller promises memory of the GPU at the address, of so many bytes, until the exchange is
+            // done, and a stream of that GPU; the handle is a communicator.
+            let status = unsafe {
+                match m.send {
+                    true => (functions.send)(m.address as *const c_void, bytes, BYTES, peer, self.handle, stream),
+                    false => (functions.receive)(m.address as *mut c_void, bytes, BYTES, peer, self.handle, stream),
+                }
+            };
+            let call = if m.send { "ncclSend" } else { "ncclRecv" };
+            first = first.and(self.library.checked(call, status, self.handle));
+        }
+        // A group that was begun is ended, also after an error.
+        // SAFETY: the function takes nothing.
+        let status = unsafe { (functions.group_end)() };
+        if let Err(error) = first {
+            return Err(self.fail(error));
+        }
+        self.call("ncclGroupEnd", status)
+    }
+
+    fn check(&mut self) -> Result<(), CommError> {
+        self.ready()?;
+        let state = self.state("an exchange").and_then(|_| self.others());
+        state.map_err(|error| self.fail(error))
+    }
+
+    fn abort(&mut self) {
+        if self.broken.is_none() {
+            let how = "it has ended its communicator".to_owned();
+            self.fail(CommError::Gone { rank: self.rank, how });
+        }
+        self.end();
+    }
+
+    fn tell_all(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+        self.ready()?;
+        match &mut self.beside {
+            Beside::Store(store) => store.tell_all(bytes),
+            Beside::Caller(tell_all) => tell_all(bytes),
+        }
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,232 @@
+//! The attention of one part: a block of queries and keys of some heads, as a description of its own.
+
+use qkvault_graph::expr::{Axis, Expr, Place, ScoreExpr, Side, TensorSpec, head, int_scalar, key, query, tensor};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{
+    Attention, BackwardOptions, DType, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role, ScoreModBprop,
+    Storage, Tensor, Valid, validate,
+};
+
+use crate::Slice;
+use crate::tile::Tile;
+
+/// Names of the operands that parts add to expressions.
+pub(crate) mod names {
+    pub(crate) const FIRST_HEAD: &str = "part_first_head";
+    pub(crate) const FIRST_QUERY: &str = "part_first_query";
+    pub(crate) const FIRST_KEY: &str = "part_first_key";
+    pub(crate) const RANK: &str = "part_rank";
+    pub(crate) const FIRST_QUERIES: &str = "part_first_queries";
+    pub(crate) const ALL_QUERIES: &str = "part_all_queries";
+    pub(crate) const ALL_KEYS: &str = "part_all_keys";
+}
+
+/// The largest position that float32 counts to.
+const EXACT: i64 = 1 << 24;
+
+/// A part of an attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Queries and keys, and the band among them.
+    pub(crate) tile: Tile,
+    /// First query head, and how many.
+    pub(crate) heads: (i64, i64),
+    /// Whether the sink counts in this part.
+    pub(crate) sink: bool,
+    /// Whether Stats are needed, because outputs are merged.
+    pub(crate) stats: bool,
+    /// Lengths of the part's sequences.
+    pub(crate) slice: Option<Slice>,
+    /// Whether the first key differs between the parts of this schedule.
+    pub(crate) keys_move: bool,
+}
+
+/// Strides of the memory that a part's operands lie in.
+pub(crate) trait Strides {
+    fn of(&self, role: Role) -> [i64; 4];
+}
+
+impl<F: Fn(Role) -> [i64; 4]> Strides for F {
+    fn of(&self, role: Role) -> [i64; 4] {
+        self(role)
+    }
+}
+
+/// The description of a part.
+pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -> Result<Valid, Refusal> {
+    let Tile { block, band } = part.tile;
+    let (rows, keys) = (block.rows.1 - block.rows.0, block.keys.1 - block.keys.0);
+    let side = |role: Role, t: &Tensor, heads: i64, count: i64| match t.storage {
+        Storage::Dense => Tensor { dims: [t.dims[0], heads, count, t.dims[3]], strides: strides.of(role), ..*t },
+        Storage::Varlen { .. } => Tensor {
+            dims: [t.dims[0], heads, t.dims[2].min(count), t.dims[3]],
+            strides: strides.of(role),
+            storage: Storage::Varlen { tokens: count },
+            ..*t
+        },
+        Storage::Paged { .. } => Tensor { dims: [t.dims[0], heads, count, t.dims[3]], ..*t },
+    };
+    let of_queries = |role, t: &Tensor| side(role, t, part.heads.1, rows);
+    let (h_k, h_v) = (kv_share(whole, part, whole.k.dims[1]), kv_share(whole, part, whole.v.dims[1]));
+    let mut a = whole.as_forward();
+    a.q = of_queries(Role::Q, &whole.q);
+    a.o = of_queries(Role::O, &whole.o);
+    a.k = side(Role::K, &whole.k, h_k, keys);
+    a.v = side(Role::V, &whole.v, h_v, keys);
+    a.mask.band = band;
+    a.sink = part.sink;
+    if !whole.is_backward() {
+        let Outputs { stats, max, sum_exp, .. } = whole.outputs;
+        a.outputs = Outputs::of(stats || part.stats, max, sum_exp);
+    }
+    a.mask.mask_mod = whole.mask.mask_mod.as_ref().map(|e| expression(whole, part, e, "mask.mask_mod")).transpose()?;
+    let seen = dealt_band(whole, part)?;
+    if let (Some(also), Slice::Dealt { .. }) = (seen, part.slice.unwrap_or(Slice::Whole)) {
+        a.mask.band = None;
+        a.mask.mask_mod = Some(match a.mask.mask_mod.take() {
+            None => also,
+            Some(before) => both(&before, &also)?,
+        });
+    }
+    if matches!(part.slice, Some(Slice::Dealt { .. })) {
+        a.mask.lengths = Lengths::PerSequence;
+    }
+    a.score_mod = whole.score_mod.as_ref().map(|e| expression(whole, part, e, "score_mod")).transpose()?;
+    a.score_mod_bprop = whole
+        .score_mod_bprop
+        .as_ref()
+        .map(|own| {
+            Ok::<_, Refusal>(ScoreModBprop::trusted(expression(whole, part, &own.derivative, "score_mod_bprop")?))
+        })
+        .transpose()?;
+    let Pass::Backward(Gradients { d_o, d_o_half: _, d_q, d_k, d_v, d_sink, deterministic }) = &whole.pass else {
+        return validate(a);
+    };
+    // Keys behind those of a part may be seen elsewhere, so the part's gradients of them are added and must be zero.
+    if a.mask.lengths == Lengths::PerSequence && part.slice != Some(Slice::Whole) {
+        a.padded_rows = PaddedRows::Zero;
+    }
+    validate(a.backward(BackwardOptions {
+        d_o: Some(of_queries(Role::DO, d_o)),
+        d_o_half: None,
+        d_q: Some(of_queries(Role::DQ, d_q)),
+        d_k: Some(side(Role::DK, d_k, h_k, keys)),
+        d_v: Some(side(Role::DV, d_v, h_v, keys)),
+        d_sink: *d_sink && part.sink,
+        deterministic: *deterministic,
+    }))
+}
+
+/// The part of `heads` key or value heads that the query heads of a part use.
+pub(crate) fn kv_range(whole: &Attention, part: &Part, heads: i64) -> (i64, i64) {
+    let group = whole.q.dims[1] / heads;
+    let first = part.heads.0 / group;
+    let end = (part.heads.0 + part.heads.1 - 1) / group + 1;
+    (first, end - first)
+}
+
+fn kv_share(whole: &Attention, part: &Part, heads: i64) -> i64 {
+    kv_range(whole, part, heads).1
+}
+
+/// An expression of the whole, in the coordinates of a part.
+fn expression(whole: &Attention, part: &Part, e: &ScoreExpr, field: &'static str) -> Result<ScoreExpr, Refusal> {
+    let Tile { block, .. } = part.tile;
+    let (s_q, s_kv) = whole.seq();
+    if s_q.max(s_kv) > EXACT {
+        return Err(codes::SHARD_INDEX.reason(format!("{s_q} queries and {s_kv} keys")).at(field).into());
+    }
+    let all_heads = part.heads.1 == whole.q.dims[1];
+    let cut = matches!(part.slice, Some(Slice::Rows { .. } | Slice::Packed { .. } | Slice::Dealt { .. }) | None);
+    let replaced = e.with_places(|place| match place {
+        Place::Index(Axis::Batch) => None,
+        Place::Index(Axis::Head) => (!all_heads).then(|| head() + int_scalar(names::FIRST_HEAD)),
+        Place::Index(Axis::Query) => match part.slice {
+            Some(Slice::Whole | Slice::Dealt { .. }) => None,
+            Some(Slice::Packed { .. }) => Some(query() + by_sequence(whole, names::FIRST_QUERIES)),
+            Some(Slice::Rows { .. }) | None => {
+                let moves = block.rows != (0, s_q);
+                moves.then(|| query() + int_scalar(names::FIRST_QUERY))
+            }
+        },
+        Place::Index(Axis::Key) => match part.slice {
+            Some(Slice::Dealt { ranks, run, .. }) => Some(dealt_key(ranks, run)),
+            _ => part.keys_move.then(|| key() + int_scalar(names::FIRST_KEY)),
+        },
+        Place::Length(side) => cut.then(|| length(whole, side)),
+        Place::Tensor(name, spec) => Some(tensor(name, cut_tensor(whole, part, &spec))),
+    });
+    replaced.map_err(|e| not_written(field, &e.to_string()))
+}
+
+fn not_written(field: &'static str, what: &str) -> Refusal {
+    codes::SHARD_EXPRESSION.reason(what).at(field).into()
+}
+
+/// The specification of a tensor of a part. The slopes of ALiBi become an ordinary tensor: they are those of the heads
+/// of the part.
+fn cut_tensor(whole: &Attention, part: &Part, spec: &TensorSpec) -> TensorSpec {
+    let [_, heads, rows, keys] = scores(whole, part);
+    let [b, h, q, k] = spec.dims;
+    let sized = |whole: i64, size: i64| if whole == 1 { 1 } else { size };
+    let dims = [b, sized(h, heads), sized(q, rows), sized(k, keys)];
+    let mut cut = TensorSpec::new(spec.dtype, dims);
+    cut.grad = spec.grad;
+    cut
+}
+
+/// The extents of the scores of a part. Those of packed sequences stay: they belong to each sequence.
+pub(crate) fn scores(whole: &Attention, part: &Part) -> [i64; 4] {
+    let block = part.tile.block;
+    let (rows, keys) = match whole.q.storage {
+        Storage::Varlen { .. } => whole.seq(),
+        Storage::Dense | Storage::Paged { .. } => (block.rows.1 - block.rows.0, block.keys.1 - block.keys.0),
+    };
+    [whole.batch(), part.heads.1, rows, keys]
+}
+
+fn by_sequence(whole: &Attention, name: &str) -> Expr {
+    tensor(name, TensorSpec::new(DType::I32, [whole.batch(), 1, 1, 1]))
+}
+
+/// The length of a whole sequence.
+fn length(whole: &Attention, side: Side) -> Expr {
+    let (s_q, s_kv) = whole.seq();
+    match (whole.mask.lengths, side) {
+        (Lengths::Full, Side::Query) => Expr::from(s_q as i32),
+        (Lengths::Full, Side::Key) => Expr::from(s_kv as i32),
+        (Lengths::PerSequence, Side::Query) => by_sequence(whole, names::ALL_QUERIES),
+        (Lengths::PerSequence, Side::Key) => by_sequence(whole, names::ALL_KEYS),
+    }
+}
+
+/// The position of a key of one rank in the whole cache.
+fn dealt_key(ranks: u32, run: u32) -> Expr {
+    let (ranks, run) = (ranks as i32, run as i32);
+    if run == 1 {
+        return key() * ranks + int_scalar(names::RANK);
+    }
+    (key().floor_div(run) * ranks + int_scalar(names::RANK)) * run + key() % run
+}
+
+/// The band over dealt keys, as a predicate: neighbours there are not neighbours in the whole.
+fn dealt_band(whole: &Attention, part: &Part) -> Result<Option<ScoreExpr>, Refusal> {
+    let (Some(Slice::Dealt { ranks, run, .. }), Some(band)) = (part.slice, whole.mask.band) else { return Ok(None) };
+    let bottom_right = band.corner == qkvault_graph::Corner::BottomRight;
+    let key = dealt_key(ranks, run);
+    let diagonal = match bottom_right {
+        true => query() + (length(whole, Side::Key) - length(whole, Side::Query)),
+        false => query(),
+    };
+    // A single query at the end sees every key that there is, and those beyond the length are hidden anyway.
+    let all_seen = bottom_right && whole.seq().0 == 1;
+    let right = band.right.filter(|_| !all_seen).map(|right| key.le(&diagonal + Expr::from(right as i32)));
+    let left = band.left.map(|left| key.gt(&diagonal - Expr::from(left as i32)));
+    let Some(seen) = right.into_iter().chain(left).reduce(|a, b| a & b) else { return Ok(None) };
+    seen.build_mask_mod().map(Some).map_err(|e| not_written("mask.band", &e.to_string()))
+}
+
+/// Both predicates at once.
+fn both(a: &ScoreExpr, b: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
+    a.and(b).map_err(|e| not_written("mask.mask_mod", &e.to_string()))
+}

@@ -1,0 +1,163 @@
+//! Gradients of keys and values: each launch has a part for the keys that its queries see; the rank that has these keys
+//! adds the parts up, in the order of the queries.
+
+use std::collections::BTreeSet;
+
+use qkvault_graph::Role;
+
+use crate::maker::{Maker, by_tokens};
+use crate::step::{Piece, Step, Stream, Transfer};
+use crate::work::Work;
+
+/// A part that a launch of one rank makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    /// The chunk of queries: parts are added in this order.
+    pub(crate) queries: i64,
+    /// The keys.
+    pub(crate) keys: (i64, i64),
+}
+
+/// The parts that arrive at one rank.
+pub(crate) struct Arriving {
+    /// Part, the run of keys that arrives, and its row in the buffers.
+    list: Vec<(Made, (i64, i64), i64)>,
+    rows: i64,
+}
+
+/// The messages from one rank to another, in the order that both use: the part, and the run of its keys.
+fn between<'a>(
+    work: &'a Work<'_>,
+    made: &'a [Vec<Made>],
+    from: u32,
+    to: u32,
+) -> impl Iterator<Item = (usize, Made, (i64, i64))> + 'a {
+    let size = work.tokens().1 / work.sharding.chunks();
+    work.sharding.chunks_of(to).into_iter().flat_map(move |chunk| {
+        let held = (chunk * size, (chunk + 1) * size);
+        made[from as usize].iter().enumerate().filter_map(move |(number, part)| {
+            let run = (part.keys.0.max(held.0), part.keys.1.min(held.1));
+            (run.0 < run.1).then_some((number, *part, run))
+        })
+    })
+}
+
+impl Arriving {
+    pub(crate) fn at(work: &Work<'_>, made: &[Vec<Made>], rank: u32) -> Arriving {
+        let mut arriving = Arriving { list: Vec::new(), rows: 0 };
+        for from in (0..work.sharding.ranks).filter(|from| *from != rank) {
+            for (_, part, run) in between(work, made, from, rank) {
+                arriving.list.push((part, run, arriving.rows));
+                arriving.rows += run.1 - run.0;
+            }
+        }
+        arriving
+    }
+
+    /// A buffer for what arrives of the gradient with this role, for so many heads.
+    pub(crate) fn buffer(&self, work: &Work<'_>, m: &mut Maker, role: Role, heads: i64, name: &str) -> Option<Piece> {
+        let t = work.tensor(role)?;
+        let tensor = by_tokens([t.dims[0], heads, self.rows.max(1), t.dims[3]], t.dtype);
+        Some(m.scratch(format!("{role} arriving {name}"), tensor))
+    }
+
+    /// The messages of one gradient: parts go to the ranks that have their keys.
+    pub(crate) fn transfers(
+        &self,
+        work: &Work<'_>,
+        made: &[Vec<Made>],
+        rank: u32,
+        own: &[Piece],
+        buffer: Piece,
+    ) -> Vec<Transfer> {
+        let mut list = Vec::new();
+        let mut arriving = self.list.iter();
+        for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
+            for (number, part, run) in between(work, made, rank, peer) {
+                let piece = own[number];
+                let piece = piece.tokens(piece.start[2] + run.0 - part.keys.0, run.1 - run.0);
+                list.push(Transfer { peer, send: true, piece });
+            }
+            for _ in between(work, made, peer, rank) {
+                if let Some((_, run, row)) = arriving.next() {
+                    list.push(Transfer { peer, send: false, piece: buffer.tokens(*row, run.1 - run.0) });
+                }
+            }
+        }
+        list
+    }
+
+    /// The sums of one gradient over the keys of the rank. `into` is the caller's buffer, for the heads of the parts.
+    pub(crate) fn sums(
+        &self,
+        work: &Work<'_>,
+        m: &mut Maker,
+        made: &[Made],
+        own: &[Piece],
+        buffer: Piece,
+        into: Piece,
+    ) {
+        let size = work.tokens().1 / work.sharding.chunks();
+        for (place, chunk) in (0..).zip(work.sharding.chunks_of(m.rank)) {
+            let held = (chunk * size, (chunk + 1) * size);
+            let mine = made.iter().zip(own).map(|(part, piece)| {
+                let run = (part.keys.0.max(held.0), part.keys.1.min(held.1));
+                (part.queries, run, piece.tokens(piece.start[2] + run.0 - part.keys.0, run.1 - run.0))
+            });
+            let others = self.list.iter().filter(|(_, run, _)| run.0 >= held.0 && run.1 <= held.1);
+            let others = others.map(|(part, run, row)| (part.queries, *run, buffer.tokens(*row, run.1 - run.0)));
+            let mut list: Vec<_> = mine.filter(|(_, run, _)| run.0 < run.1).chain(others).collect();
+            list.sort_by_key(|(queries, run, _)| (*queries, run.0));
+            let cuts: BTreeSet<i64> =
+                list.iter().flat_map(|(_, run, _)| [run.0, run.1]).chain([held.0, held.1]).collect();
+            let cuts: Vec<i64> = cuts.into_iter().collect();
+            for cut in cuts.windows(2) {
+                let (first, end) = (cut[0], cut[1]);
+                let into = into.tokens(place * size + first - held.0, end - first);
+                let covering = list.iter().filter(|(_, run, _)| run.0 <= first && end <= run.1);
+                let parts: Vec<Piece> =
+                    covering.map(|(_, run, piece)| piece.tokens(piece.start[2] + first - run.0, end - first)).collect();
+                if parts.is_empty() {
+                    m.fill(Stream::Compute, into, false);
+                } else {
+                    m.push(Step::Sum { parts, into });
+                }
+            }
+        }
+    }
+}
+
+/// Sends the parts of a small gradient that every rank needs, and adds up those of all ranks: that of the sinks. The
+/// parts of a rank lie one after another in `own`, `each` of them on every rank.
+pub(crate) fn everywhere(work: &Work<'_>, m: &mut Maker, own: Piece, each: i64, order: &[(u32, i64)], into: Piece) {
+    let tensor = m.tensor(own);
+    let mut dims = tensor.dims;
+    let ranks = i64::from(work.sharding.ranks);
+    dims[0] = ranks * each;
+    let every = m.scratch(
+        format!("{} of all ranks", m.made.buffers[own.buffer as usize].name),
+        qkvault_graph::Tensor { dims, ..tensor },
+    );
+    let of = |rank: u32| {
+        let mut piece = every;
+        piece.start[0] = i64::from(rank) * each;
+        piece.dims[0] = each;
+        piece
+    };
+    m.copy(Stream::Compute, own, of(m.rank));
+    m.hand_over(Stream::Compute);
+    let mut list = Vec::new();
+    for peer in (0..work.sharding.ranks).filter(|peer| *peer != m.rank) {
+        list.push(Transfer { peer, send: true, piece: of(m.rank) });
+        list.push(Transfer { peer, send: false, piece: of(peer) });
+    }
+    m.exchange(list);
+    m.hand_over(Stream::Exchange);
+    let parts = order.iter().map(|&(rank, place)| {
+        let mut piece = of(rank);
+        piece.start[0] += place;
+        piece.dims[0] = 1;
+        piece
+    });
+    m.push(Step::Sum { parts: parts.collect(), into });
+}

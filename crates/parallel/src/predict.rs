@@ -1,0 +1,127 @@
+//! How long a schedule takes, from the rates of a machine: both streams of each rank with their marks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{Machine, Schedule, Step, Stream};
+
+/// What bounds the speed of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Attention itself.
+    Compute,
+    /// Messages that no launch hides.
+    Links,
+    /// Copies, sums and merges.
+    Memory,
+}
+
+/// What a schedule is expected to take. It is arithmetic with sustained rates, not a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Seconds until the slowest rank is done.
+    pub seconds: f64,
+    /// Seconds of launches on that rank.
+    pub compute: f64,
+    /// Seconds of exchanges on that rank, hidden or not.
+    pub exchange: f64,
+    /// Seconds of its copies, sums and merges.
+    pub copies: f64,
+    /// The ideal: the whole work at the machine's rate, divided by the ranks; as a part of `seconds`.
+    pub efficiency: f64,
+    /// What costs most besides the ideal.
+    pub bound: Bound,
+}
+
+impl Schedule {
+    /// What the schedule takes on a machine. Ranks are taken to begin together and to meet without waiting.
+    #[must_use]
+    pub fn estimate(&self, machine: &Machine) -> Estimate {
+        let rate = if self.attention.get().is_backward() { machine.backward } else { machine.forward };
+        let ranks = (0..self.ranks.len()).map(|rank| self.rank_seconds(rank, machine, rate));
+        let slowest = ranks.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        let (seconds, compute, exchange, copies) = slowest;
+        let ideal = self.attention.get().flops() / rate / self.ranks.len().max(1) as f64;
+        let exposed = (seconds - compute - copies).max(0.0);
+        let bound = if exposed > copies && exposed > 0.1 * ideal {
+            Bound::Links
+        } else if copies > 0.1 * ideal {
+            Bound::Memory
+        } else {
+            Bound::Compute
+        };
+        Estimate { seconds, compute, exchange, copies, efficiency: (ideal / seconds).min(1.0), bound }
+    }
+
+    /// Seconds of a rank: in all, of launches, of exchanges, of copies.
+    fn rank_seconds(&self, rank: usize, machine: &Machine, rate: f64) -> (f64, f64, f64, f64) {
+        let of = &self.ranks[rank];
+        let bytes = |p: &crate::Piece| (p.len() * of.buffers[p.buffer as usize].tensor.dtype.size() as i64) as f64;
+        let (mut clocks, mut marks) = ([0.0_f64; 2], Vec::new());
+        let (mut compute, mut exchange, mut copies) = (0.0, 0.0, 0.0);
+        for step in &of.steps {
+            let on = step.stream();
+            let touched = match step {
+                Step::Copy { from, to, .. } => bytes(from) + bytes(to),
+                Step::Fill { piece, .. } => bytes(piece),
+                Step::Sum { parts, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
+                Step::Merge { parts, sink: _, o, stats: _ } => {
+                    parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum::<f64>() + bytes(o)
+                }
+                _ => 0.0,
+            };
+            let seconds = match step {
+                Step::Exchange { transfers } => {
+                    let side =
+                        |send: bool| transfers.iter().filter(|t| t.send == send).map(|t| bytes(&t.piece)).sum::<f64>();
+                    let seconds = machine.exchange + side(true).max(side(false)) / machine.link;
+                    exchange += seconds;
+                    seconds
+                }
+                Step::Launch(launch) => {
+                    let seconds = machine.launch + self.plans[launch.plan as usize].get().flops() / rate;
+                    compute += seconds;
+                    seconds
+                }
+                Step::Record { .. } => {
+                    marks.push(clocks[on as usize]);
+                    0.0
+                }
+                Step::Wait { mark, .. } => {
+                    let at = marks.get(*mark as usize).copied().unwrap_or(0.0);
+                    clocks[on as usize] = clocks[on as usize].max(at);
+                    0.0
+                }
+                _ => {
+                    let seconds = machine.copy + touched / machine.memory;
+                    if on == Stream::Compute {
+                        copies += seconds;
+                    }
+                    seconds
+                }
+            };
+            clocks[on as usize] += seconds;
+        }
+        (clocks[0].max(clocks[1]), compute, exchange, copies)
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Bound::Compute => "attention itself",
+            Bound::Links => "messages between GPUs",
+            Bound::Memory => "copies, sums and merges",
+        })
+    }
+}
+
+impl fmt::Display for Estimate {
+    /// `1.82 ms, 0.95 of the ideal, bound by attention itself`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Estimate { seconds, compute: _, exchange: _, copies: _, efficiency, bound } = self;
+        write!(f, "{:.3} ms, {efficiency:.2} of the ideal, bound by {bound}", seconds * 1e3)
+    }
+}

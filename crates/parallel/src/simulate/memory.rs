@@ -1,0 +1,144 @@
+//! The memory of one rank in float64, poisoned with NaN, and the steps that only move and add numbers.
+
+use qkvault_graph::{Role, operand, operands};
+
+use super::Gathered;
+use crate::maker::flat;
+use crate::{Buffer, Piece, Rank, Schedule};
+
+/// The buffers of one rank.
+pub(super) struct Memory {
+    buffers: Vec<Buffer>,
+    numbers: Vec<Vec<f64>>,
+}
+
+/// The addresses of a box of elements, in the order of its dims.
+fn addresses(start: [i64; 4], dims: [i64; 4], strides: [i64; 4]) -> impl Iterator<Item = usize> {
+    let [b, h, s, d] = dims;
+    let all =
+        (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..s).flat_map(move |s| (0..d).map(move |d| [b, h, s, d]))));
+    all.map(move |at| (0..4).map(|dim| (start[dim] + at[dim]) * strides[dim]).sum::<i64>() as usize)
+}
+
+impl Memory {
+    /// Poisoned buffers with the rank's parts of the inputs.
+    pub(super) fn new(schedule: &Schedule, rank: &Rank, values: impl Fn(Role) -> Option<Vec<f64>>) -> Memory {
+        let size = |b: &Buffer| b.tensor.span().unwrap_or(0).max(0) as usize;
+        let numbers = rank.buffers.iter().map(|b| vec![f64::NAN; size(b)]).collect();
+        let mut memory = Memory { buffers: rank.buffers.clone(), numbers };
+        for o in operands(schedule.attention.get()).into_iter().filter(|o| !o.output) {
+            let Some(whole) = values(o.role) else { continue };
+            let strides = flat(&o.tensor).strides;
+            for held in rank.held.iter().filter(|h| rank.buffers[h.piece.buffer as usize].operand == Some(o.role)) {
+                let from = addresses(held.start, held.piece.dims, strides);
+                for (to, from) in memory.places(held.piece).zip(from) {
+                    memory.numbers[held.piece.buffer as usize][to] = whole[from];
+                }
+            }
+        }
+        memory
+    }
+
+    fn places(&self, piece: Piece) -> impl Iterator<Item = usize> + use<> {
+        addresses(piece.start, piece.dims, self.buffers[piece.buffer as usize].tensor.strides)
+    }
+
+    fn read(&self, piece: Piece) -> Vec<f64> {
+        self.places(piece).map(|at| self.numbers[piece.buffer as usize][at]).collect()
+    }
+
+    fn write(&mut self, piece: Piece, values: impl IntoIterator<Item = f64>) {
+        for (at, x) in self.places(piece).zip(values) {
+            self.numbers[piece.buffer as usize][at] = x;
+        }
+    }
+
+    pub(super) fn copy(&mut self, from: Piece, to: Piece) {
+        assert_eq!(from.dims, to.dims, "a copy between pieces of different extents");
+        let values = self.read(from);
+        self.write(to, values);
+    }
+
+    pub(super) fn fill(&mut self, piece: Piece, x: f64) {
+        self.write(piece, std::iter::repeat(x));
+    }
+
+    pub(super) fn sum(&mut self, parts: &[Piece], into: Piece) {
+        let mut sum = vec![0.0; into.len() as usize];
+        for part in parts {
+            assert_eq!(part.dims, into.dims, "a sum of pieces of different extents");
+            sum.iter_mut().zip(self.read(*part)).for_each(|(sum, x)| *sum += x);
+        }
+        self.write(into, sum);
+    }
+
+    /// Merges by the definition: the weight of each part is its share of the sum of exponentials.
+    pub(super) fn merge(&mut self, parts: &[(Piece, Piece)], sink: Option<Piece>, o: Piece, stats: Piece) {
+        let d = o.dims[3] as usize;
+        let sinks = sink.map(|sink| self.read(sink));
+        let logs: Vec<Vec<f64>> = parts.iter().map(|(_, stats)| self.read(*stats)).collect();
+        let outputs: Vec<Vec<f64>> = parts.iter().map(|(o, _)| self.read(*o)).collect();
+        let rows = stats.len() as usize;
+        let (mut merged, mut lse) = (vec![0.0; rows * d], vec![f64::NEG_INFINITY; rows]);
+        for row in 0..rows {
+            let head = row / stats.dims[2] as usize % stats.dims[1] as usize;
+            let of_sink = sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| sinks[head]);
+            let largest = logs.iter().map(|l| l[row]).fold(of_sink, f64::max);
+            if largest == f64::NEG_INFINITY {
+                continue;
+            }
+            let mut sum = (of_sink - largest).exp();
+            for (log, output) in logs.iter().zip(&outputs) {
+                // A part without keys counts nothing, whatever its O is.
+                if log[row] != f64::NEG_INFINITY {
+                    let weight = (log[row] - largest).exp();
+                    sum += weight;
+                    for (to, x) in merged[row * d..][..d].iter_mut().zip(&output[row * d..]) {
+                        *to += weight * x;
+                    }
+                }
+            }
+            merged[row * d..][..d].iter_mut().for_each(|x| *x /= sum);
+            lse[row] = largest + sum.ln();
+        }
+        self.write(o, merged);
+        self.write(stats, lse);
+    }
+
+    /// The numbers from the first element of a piece on.
+    pub(super) fn behind(&self, piece: Piece) -> &[f64] {
+        let tensor = self.buffers[piece.buffer as usize].tensor;
+        &self.numbers[piece.buffer as usize][piece.offset(&tensor) as usize..]
+    }
+
+    pub(super) fn behind_mut(&mut self, piece: Piece) -> &mut [f64] {
+        let tensor = self.buffers[piece.buffer as usize].tensor;
+        &mut self.numbers[piece.buffer as usize][piece.offset(&tensor) as usize..]
+    }
+
+    /// Address and bytes of a piece, if it is contiguous.
+    pub(super) fn bytes_of(&self, piece: Piece) -> Option<(u64, u64)> {
+        let tensor = self.buffers[piece.buffer as usize].tensor;
+        let fits = piece.is_contiguous(&tensor) && piece.fits(&tensor);
+        fits.then(|| (self.behind(piece).as_ptr() as u64, piece.len() as u64 * 8))
+    }
+
+    /// The rank's buffer of an operand.
+    pub(super) fn of(&self, rank: &Rank, role: Role) -> Option<&[f64]> {
+        let at = rank.buffers.iter().position(|b| b.operand == Some(role))?;
+        Some(&self.numbers[at])
+    }
+
+    /// Puts the rank's parts of outputs into those of the whole.
+    pub(super) fn collect(&self, schedule: &Schedule, rank: &Rank, whole: &mut Gathered) {
+        for held in &rank.held {
+            let Some(role) = rank.buffers[held.piece.buffer as usize].operand else { continue };
+            let Some(o) = operand(schedule.attention.get(), role).filter(|o| o.output) else { continue };
+            let out = whole.entry(role).or_insert_with(|| vec![f64::NAN; o.elements().unwrap_or(0)]);
+            let to = addresses(held.start, held.piece.dims, flat(&o.tensor).strides);
+            for (to, x) in to.zip(self.read(held.piece)) {
+                out[to] = x;
+            }
+        }
+    }
+}

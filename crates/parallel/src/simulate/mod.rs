@@ -1,0 +1,183 @@
+//! Schedules on the CPU: every step of every rank over memory of its own, in float64, with the oracle for launches.
+
+mod launch;
+mod memory;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use qkvault_graph::{Refusal, Role, Valid, operands, validate};
+use qkvault_reference::{Inputs, Outputs, ReferenceError, backward, forward};
+
+use self::launch::Numbers;
+use self::memory::Memory;
+use crate::comm::{CommError, Communicator, Hello, Message, Threads, agree};
+use crate::{Schedule, Step};
+
+/// Why a schedule cannot be run on the CPU.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimulateError {
+    /// The oracle refuses a launch or the whole attention.
+    #[error("the oracle: {0}")]
+    Oracle(#[from] ReferenceError),
+    /// An exchange has failed.
+    #[error("an exchange: {0}")]
+    Exchange(#[from] CommError),
+    /// The whole attention has no forward.
+    #[error("the forward: {0}")]
+    Forward(#[from] Refusal),
+    /// A launch binds something that it cannot have.
+    #[error("rank {rank}: {what}")]
+    Bind {
+        /// The rank.
+        rank: u32,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The outputs of the whole attention as all ranks together have them, each in the memory order of its operand. What no
+/// rank has is NaN.
+pub type Gathered = BTreeMap<Role, Vec<f64>>;
+
+/// Runs a schedule with a thread for each rank, from the operands of the whole attention, and puts the outputs of the
+/// ranks together.
+///
+/// A backward reads the exact O and Stats of the forward, which is computed first.
+///
+/// # Errors
+///
+/// The first error of a rank.
+pub fn simulate(schedule: &Schedule, inputs: &Inputs) -> Result<Gathered, SimulateError> {
+    let ranks = Threads::world(schedule.sharding.ranks, Duration::from_secs(120));
+    let given = Given::new(&schedule.attention, inputs)?;
+    let results: Vec<Result<Memory, SimulateError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|mut rank| {
+                scope.spawn({
+                    let given = &given;
+                    move || run(schedule, &mut rank, given)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
+    });
+    let mut gathered = Gathered::new();
+    for (rank, memory) in schedule.ranks.iter().zip(results) {
+        memory?.collect(schedule, rank, &mut gathered);
+    }
+    Ok(gathered)
+}
+
+/// Runs one rank of a schedule over a communicator of host memory, and returns its share of the outputs, in the order
+/// of the rank's buffers, by role.
+///
+/// # Errors
+///
+/// As [`simulate`]; the errors of the communicator.
+pub fn simulate_rank(
+    schedule: &Schedule,
+    communicator: &mut dyn Communicator,
+    inputs: &Inputs,
+) -> Result<Gathered, SimulateError> {
+    let given = Given::new(&schedule.attention, inputs)?;
+    let memory = run(schedule, communicator, &given)?;
+    let rank = &schedule.ranks[communicator.rank() as usize];
+    let outputs = operands(schedule.attention.get()).into_iter().filter(|o| o.output);
+    Ok(outputs.filter_map(|o| Some((o.role, memory.of(rank, o.role)?.to_vec()))).collect())
+}
+
+/// The largest difference between a schedule and one attention, relative to numbers above 1, and where it is.
+///
+/// # Errors
+///
+/// As [`simulate`].
+pub fn difference(schedule: &Schedule, inputs: &Inputs) -> Result<(f64, String), SimulateError> {
+    let whole = &schedule.attention;
+    let expected: Outputs = if whole.get().is_backward() { backward(whole, inputs)? } else { forward(whole, inputs)? };
+    let gathered = simulate(schedule, inputs)?;
+    let mut worst = (0.0, String::new());
+    for output in expected.iter() {
+        let Some(found) = gathered.get(&output.role()) else {
+            return Ok((f64::INFINITY, format!("no {}", output.role())));
+        };
+        for (at, (&x, &defined)) in output.values().iter().zip(output.defined()).enumerate() {
+            let y = found[at];
+            if defined != qkvault_reference::Defined::Value || x == y {
+                continue;
+            }
+            let error = (x - y).abs() / x.abs().max(1.0);
+            // Also a NaN, which compares with nothing, is worst.
+            if error.is_nan() || error > worst.0 {
+                let place = output.index_of(at);
+                worst = (
+                    if error.is_nan() { f64::INFINITY } else { error },
+                    format!("{} {place:?}: {y} for {x}", output.role()),
+                );
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// The operands of the whole attention as numbers.
+struct Given<'a> {
+    inputs: &'a Inputs,
+    /// The O and Stats of the forward, for a backward.
+    saved: BTreeMap<Role, Vec<f64>>,
+}
+
+impl<'a> Given<'a> {
+    fn new(whole: &Valid, inputs: &'a Inputs) -> Result<Given<'a>, SimulateError> {
+        let mut saved = BTreeMap::new();
+        if whole.get().is_backward() {
+            let outputs = forward(&validate(whole.get().as_forward())?, inputs)?;
+            saved = outputs.iter().map(|o| (o.role(), o.values().to_vec())).collect();
+        }
+        Ok(Given { inputs, saved })
+    }
+
+    fn values(&self, role: Role) -> Option<Vec<f64>> {
+        if let Some(saved) = self.saved.get(&role) {
+            return Some(saved.clone());
+        }
+        let buffer = self.inputs.get(role)?;
+        Some((0..buffer.len()).map(|at| buffer.get(at)).collect())
+    }
+}
+
+fn run(schedule: &Schedule, communicator: &mut dyn Communicator, given: &Given<'_>) -> Result<Memory, SimulateError> {
+    agree(communicator, &Hello::of(schedule))?;
+    let number = communicator.rank();
+    let rank = &schedule.ranks[number as usize];
+    let numbers = Numbers::new(schedule, given.inputs);
+    let mut memory = Memory::new(schedule, rank, |role| given.values(role));
+    for step in &rank.steps {
+        match step {
+            Step::Copy { from, to, .. } => memory.copy(*from, *to),
+            Step::Fill { piece, hidden, .. } => memory.fill(*piece, if *hidden { f64::NEG_INFINITY } else { 0.0 }),
+            Step::Exchange { transfers } => {
+                let message = |t: &crate::Transfer| {
+                    let (address, bytes) = memory.bytes_of(t.piece).ok_or_else(|| SimulateError::Bind {
+                        rank: number,
+                        what: format!("a message that is not contiguous: {:?}", t.piece),
+                    })?;
+                    Ok(Message { peer: t.peer, send: t.send, address, bytes })
+                };
+                let messages: Vec<Message> = transfers.iter().map(message).collect::<Result<_, SimulateError>>()?;
+                // SAFETY: each address is that of a contiguous piece inside a vector of this thread's memory, which
+                // lives on and is not touched until the exchange of a host communicator returns.
+                unsafe { communicator.exchange(&messages, std::ptr::null_mut())? };
+            }
+            Step::Launch(launch) => {
+                launch::run(schedule, number, launch, &numbers, &mut memory)?;
+            }
+            Step::Merge { parts, sink, o, stats } => memory.merge(parts, *sink, *o, *stats),
+            Step::Sum { parts, into } => memory.sum(parts, *into),
+            Step::Record { .. } | Step::Wait { .. } => {}
+        }
+    }
+    Ok(memory)
+}

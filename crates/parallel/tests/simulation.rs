@@ -1,0 +1,88 @@
+//! Schedules on the CPU beside one attention, for random descriptions, shardings and numbers of ranks.
+#![allow(clippy::print_stderr, reason = "the long run tells what it has tried")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Case, case};
+use qkvault_graph::Lengths;
+use qkvault_parallel::{difference, schedule};
+use qkvault_reference::{Choice, Inputs, LengthChoice};
+
+/// The largest difference of a case; `None` if its sharding is refused, with the codes.
+fn run(Case { attention, sharding, seed }: &Case) -> Result<(f64, String), Vec<String>> {
+    let made = schedule(attention, sharding)
+        .map_err(|e| e.reasons().iter().map(|r| r.code.as_str().to_owned()).collect::<Vec<_>>())?;
+    let faults = made.faults();
+    assert!(faults.is_empty(), "seed {seed}, {sharding}: {}: {faults:#?}", attention.get());
+    let packed = attention.mask.lengths == Lengths::PerSequence && attention.q.storage != qkvault_graph::Storage::Dense;
+    let mut choice = Choice::default();
+    if packed {
+        // Documents that are as long as their keys, from 0 tokens on, in the room that there is.
+        let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
+        let mut left = room;
+        let mut draw = qkvault_base::random::Rng::new(*seed);
+        let lens: Vec<usize> = (0..attention.batch())
+            .map(|_| {
+                let len = draw.within(0, most.min(left));
+                left -= len;
+                len
+            })
+            .collect();
+        choice.lengths = LengthChoice::Exact { q: lens.clone(), kv: lens };
+    } else if seed % 2 == 0 {
+        choice.lengths = LengthChoice::Any;
+    }
+    let inputs = Inputs::random_with(attention, *seed, &choice).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    Ok(difference(&made, &inputs).unwrap_or_else(|e| panic!("seed {seed}, {sharding}: {attention}: {e}")))
+}
+
+/// Runs the cases of these seeds; returns how many there were of each outcome.
+fn all(seeds: std::ops::Range<u64>) -> BTreeMap<String, usize> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for seed in seeds {
+        let case = case(seed);
+        let scheme = case.sharding.to_string().split(' ').next().unwrap_or_default().to_owned();
+        match run(&case) {
+            Ok((worst, place)) => {
+                if worst.is_nan() || worst >= 1e-10 {
+                    let attention = case.attention.get();
+                    wrong.push(format!("seed {seed}, {}: {attention}: off by {worst:.1e} at {place}", case.sharding));
+                }
+                let direction = if case.attention.is_backward() { "backward" } else { "forward" };
+                *counts.entry(format!("{scheme} {direction}")).or_default() += 1;
+            }
+            Err(codes) => *counts.entry(format!("refused {}", codes.join(" "))).or_default() += 1,
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong of {counts:#?}:\n{}", wrong.len(), wrong.join("\n"));
+    counts
+}
+
+#[test]
+fn ranks_together_compute_one_attention() {
+    let counts = all(0..1_200);
+    let refused: usize = counts.iter().filter(|(name, _)| name.starts_with("refused")).map(|(_, n)| n).sum();
+    assert!(refused * 5 < 1_200, "most cases are no test: {counts:#?}");
+    for kind in [
+        "gather forward",
+        "gather backward",
+        "heads forward",
+        "heads backward",
+        "ring forward",
+        "ring backward",
+        "decode forward",
+    ] {
+        assert!(counts.get(kind).is_some_and(|n| *n >= 50), "few cases of {kind}: {counts:#?}");
+    }
+}
+
+/// Thousands of cases. `cargo test -p qkvault-parallel --features oracle --test simulation -- --ignored`
+#[test]
+#[ignore = "minutes: thousands of cases"]
+fn ranks_together_compute_one_attention_thousands_of_times() {
+    let first = std::env::var("QKVAULT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1_000);
+    eprintln!("{:#?}", all(first..first + 20_000));
+}
