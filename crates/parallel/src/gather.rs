@@ -75,21 +75,11 @@ struct Gather<'p> {
 
 impl<'p> Gather<'p> {
     fn new(work: &Work<'_>, plan: &'p Plan, rank: u32) -> Gather<'p> {
-        let mut m = Maker::new(rank);
-        let (t_q, t_k) = work.tokens();
-        let runs = |t: i64| -> Vec<(i64, i64)> {
-            work.sharding.tokens(rank, t).into_iter().map(|r| (r.start, r.end)).collect()
-        };
-        for role in query_roles(work.whole()) {
-            work.token_buffer(&mut m, role, &runs(t_q));
-        }
-        for role in [Role::K, Role::V, Role::DK, Role::DV] {
-            work.token_buffer(&mut m, role, &runs(t_k));
-        }
-        work.score_buffers(&mut m, &runs(t_q), (0, work.whole().q.dims[1]));
+        let mut m = own_buffers(work, rank);
+        let own = work.runs(rank, work.tokens().1);
         let others = (0..work.sharding.ranks).filter(|other| *other != rank);
         let for_others = others.flat_map(|other| {
-            runs(t_k).into_iter().flat_map(move |run| plan.needs[other as usize].within(run).collect::<Vec<_>>())
+            own.iter().flat_map(move |&run| plan.needs[other as usize].within(run).collect::<Vec<_>>())
         });
         let kept = Rows::of(plan.needs[rank as usize].iter().chain(for_others));
         let slots = (0..plan.groups.min(2))
@@ -312,6 +302,16 @@ fn at_batch(mut piece: Piece, at: i64) -> Piece {
     piece.start[0] = at;
     piece.dims[0] = 1;
     piece
+}
+
+/// A rank's beginning: the caller's buffers with all heads of its tokens.
+pub(crate) fn own_buffers(work: &Work<'_>, rank: u32) -> Maker {
+    let mut m = Maker::new(rank);
+    for role in query_roles(work.whole()).into_iter().chain([Role::K, Role::V, Role::DK, Role::DV]) {
+        work.token_buffer(&mut m, role);
+    }
+    work.score_buffers(&mut m, &work.runs(rank, work.tokens().0), (0, work.whole().q.dims[1]));
+    m
 }
 
 /// Orders messages by peer; those with one peer keep their order.

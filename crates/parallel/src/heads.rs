@@ -42,9 +42,7 @@ fn one(work: &mut Work<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
     let mut roles = query_roles(whole);
     roles.extend([Role::K, Role::V, Role::DK, Role::DV].into_iter().filter(|role| work.tensor(*role).is_some()));
     for &role in &roles {
-        let length = work.tensor(role).map_or(0, |t| t.dims[2]);
-        let runs: Vec<_> = work.sharding.tokens(rank, length).into_iter().map(|r| (r.start, r.end)).collect();
-        work.token_buffer(&mut m, role, &runs);
+        work.token_buffer(&mut m, role);
     }
     work.score_buffers(&mut m, &[(0, whole.q.dims[2])], part.heads);
     let inputs: &[Role] = match work.is_backward() {

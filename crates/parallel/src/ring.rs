@@ -3,8 +3,9 @@
 
 use qkvault_graph::{Refusal, Role};
 
+use crate::gather::own_buffers;
 use crate::limits;
-use crate::maker::{Maker, by_tokens, in_order, query_roles};
+use crate::maker::{Maker, by_tokens, in_order};
 use crate::part::Part;
 use crate::parts::{Arriving, Made, everywhere};
 use crate::step::{Piece, Step, Stream, Transfer};
@@ -57,18 +58,7 @@ struct Ring {
 
 impl Ring {
     fn new(work: &Work<'_>, rank: u32) -> Ring {
-        let mut m = Maker::new(rank);
-        let (t_q, t_k) = work.tokens();
-        let runs = |t: i64| -> Vec<(i64, i64)> {
-            work.sharding.tokens(rank, t).into_iter().map(|r| (r.start, r.end)).collect()
-        };
-        for role in query_roles(work.whole()) {
-            work.token_buffer(&mut m, role, &runs(t_q));
-        }
-        for role in [Role::K, Role::V, Role::DK, Role::DV] {
-            work.token_buffer(&mut m, role, &runs(t_k));
-        }
-        work.score_buffers(&mut m, &runs(t_q), (0, work.whole().q.dims[1]));
+        let mut m = own_buffers(work, rank);
         let slots = (0..work.sharding.ranks.min(2))
             .map(|slot| {
                 [Role::K, Role::V].map(|role| {

@@ -32,6 +32,11 @@ impl Work<'_> {
         (flat(&self.whole().q).dims[2], flat(&self.whole().k).dims[2])
     }
 
+    /// The tokens of a rank as pairs: the first, and one past the last.
+    pub(crate) fn runs(&self, rank: u32, length: i64) -> Vec<(i64, i64)> {
+        self.sharding.tokens(rank, length).into_iter().map(|run| (run.start, run.end)).collect()
+    }
+
     pub(crate) fn is_packed(&self) -> bool {
         matches!(self.whole().q.storage, Storage::Varlen { .. })
     }
@@ -177,13 +182,13 @@ impl Work<'_> {
         }
     }
 
-    /// The caller's buffer of an operand by tokens, of which a rank has some runs: first and one past the last.
-    pub(crate) fn token_buffer(&self, m: &mut Maker, role: Role, runs: &[(i64, i64)]) -> Option<Piece> {
+    /// The caller's buffer of an operand by tokens, of which a rank has some runs.
+    pub(crate) fn token_buffer(&self, m: &mut Maker, role: Role) -> Option<Piece> {
         let t = self.tensor(role)?;
-        let [b, h, _, d] = t.dims;
+        let [b, h, length, d] = t.dims;
         let mut parts = Vec::new();
         let mut at = 0;
-        for &(first, end) in runs {
+        for (first, end) in self.runs(m.rank, length) {
             parts.push(([0, 0, first, 0], [0, 0, at, 0], [b, h, end - first, d]));
             at += end - first;
         }
