@@ -15,7 +15,7 @@ use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Nvrtc, OnMiss, Planner};
 use qkvault_exec::{Args, cudarc};
-use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor};
+use qkvault_graph::{Conversion, ConversionKind, DType, Order, Role, Tensor};
 use qkvault_reference::{Buffer, Inputs, POISON, convert};
 use qkvault_skip::{Need, skip};
 
@@ -115,20 +115,9 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_on_the_gpu_as_by_the_oracl
 #[test]
 fn conversions_of_every_kind_and_layout_write_on_the_gpu_what_the_oracle_writes() {
     let Some((gpu, planner)) = open() else { return };
-    let [rows, columns] = [Along::HeadDim, Along::Sequence];
-    let kinds = [
-        ConversionKind::Delayed,
-        ConversionKind::Current { power_of_two: false },
-        ConversionKind::Current { power_of_two: true },
-        ConversionKind::Blocks(rows),
-        ConversionKind::Blocks(columns),
-        ConversionKind::Dequantize,
-        ConversionKind::DequantizeBlocks(rows),
-        ConversionKind::DequantizeBlocks(columns),
-    ];
     let dims = [[2, 3, 333, 192], [1, 2, 1, 64], [3, 4, 1000, 128], [1, 1, 77, 20], [4, 8, 2048, 128]];
     let gaps = [0, 8, 3, 0];
-    for (n, kind) in kinds.into_iter().cycle().take(40).enumerate() {
+    for (n, kind) in ConversionKind::ALL.into_iter().cycle().take(40).enumerate() {
         let dtype = [DType::BF16, DType::F16, DType::F32][n % 3];
         let dims = dims[n % 5];
         let [b, h, s, d] = dims;

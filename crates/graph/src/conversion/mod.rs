@@ -55,6 +55,18 @@ pub enum ConversionKind {
 }
 
 impl ConversionKind {
+    /// All kinds.
+    pub const ALL: [ConversionKind; 8] = [
+        ConversionKind::Delayed,
+        ConversionKind::Current { power_of_two: false },
+        ConversionKind::Current { power_of_two: true },
+        ConversionKind::Blocks(Along::HeadDim),
+        ConversionKind::Blocks(Along::Sequence),
+        ConversionKind::Dequantize,
+        ConversionKind::DequantizeBlocks(Along::HeadDim),
+        ConversionKind::DequantizeBlocks(Along::Sequence),
+    ];
+
     /// Whether it makes 8 bits of more.
     #[must_use]
     pub const fn narrows(self) -> bool {

@@ -3,20 +3,6 @@
 use crate::registry::codes;
 use crate::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor};
 
-fn kinds() -> [ConversionKind; 8] {
-    let [rows, columns] = [Along::HeadDim, Along::Sequence];
-    [
-        ConversionKind::Delayed,
-        ConversionKind::Current { power_of_two: false },
-        ConversionKind::Current { power_of_two: true },
-        ConversionKind::Blocks(rows),
-        ConversionKind::Blocks(columns),
-        ConversionKind::Dequantize,
-        ConversionKind::DequantizeBlocks(rows),
-        ConversionKind::DequantizeBlocks(columns),
-    ]
-}
-
 fn wide() -> Tensor {
     Tensor::bshd(2, 3, 40, 192, DType::BF16)
 }
@@ -24,7 +10,7 @@ fn wide() -> Tensor {
 #[test]
 fn every_kind_has_a_key_of_its_own_and_binds_what_it_reads_and_writes() {
     let mut keys = std::collections::BTreeSet::new();
-    for kind in kinds() {
+    for kind in ConversionKind::ALL {
         for dtype in [DType::E4M3, DType::E5M2] {
             let conversion = Conversion::to(dtype, wide(), kind).validate().expect("sound");
             keys.insert(conversion.key());
