@@ -81,27 +81,9 @@ fn written(
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
     let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
-    let inner = context.after(a.score_mod.as_ref());
-    let masks = Masks::new(&mut g, a, form, inner);
-    let mut memo = Memo::differentiated();
-    let mut score = scaled;
-    if let Some(expression) = &a.score_mod {
-        score = score::expression_with(&mut g, expression, &context, &mut memo);
-    }
     let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_sees_a_key(a);
-    let under_masks = early.then_some(score);
-    if early {
-        score = masks.apply(&mut g, score);
-    }
-    score = g.binary(Pointwise::Sub, score, stats);
-    if let Some(tails) = tails {
-        score = tails.hide_scores(&mut g, score);
-    }
-    if !early {
-        score = masks.apply(&mut g, score);
-    }
-    let p = g.unary(Pointwise::Exp, score);
+    let Again { p, mut memo, under_masks } = probabilities(&mut g, a, form, &context, stats, tails, early);
 
     // dV = Pᵀ·dO, summed over the heads of a group.
     let dropped = dropout.as_ref().map_or(p, |d| d.apply(&mut g, p));
@@ -153,6 +135,46 @@ fn written(
     );
     d_q(&mut g, a.k, gradients, [d_s, k_t], [len_q, None, len_kv], wants_tensors);
     Some((g.finish(), under_masks))
+}
+
+/// What the probabilities leave for the gradients.
+pub(super) struct Again {
+    pub(super) p: TensorId,
+    /// What the score expression computed.
+    pub(super) memo: Memo,
+    /// The scores that are masked before the subtraction of the log-sum-exp, if they are.
+    pub(super) under_masks: Option<TensorId>,
+}
+
+/// The probabilities again, from the scaled scores and the log-sum-exp. Masks come before its subtraction (`early`) or
+/// after it.
+pub(super) fn probabilities(
+    g: &mut Builder,
+    a: &Attention,
+    form: Form,
+    context: &Context,
+    stats: TensorId,
+    tails: Option<Tails>,
+    early: bool,
+) -> Again {
+    let masks = Masks::new(g, a, form, context.after(a.score_mod.as_ref()));
+    let mut memo = Memo::differentiated();
+    let mut score = context.score;
+    if let Some(expression) = &a.score_mod {
+        score = score::expression_with(g, expression, context, &mut memo);
+    }
+    let under_masks = early.then_some(score);
+    if early {
+        score = masks.apply(g, score);
+    }
+    score = g.binary(Pointwise::Sub, score, stats);
+    if let Some(tails) = tails {
+        score = tails.hide_scores(g, score);
+    }
+    if !early {
+        score = masks.apply(g, score);
+    }
+    Again { p: g.unary(Pointwise::Exp, score), memo, under_masks }
 }
 
 /// Dropout of the backward: the keep mask, applied again.

@@ -8,11 +8,10 @@
 //! masks before the subtraction of the log-sum-exp. If a row within the lengths may see no key, they come after it, as
 //! in 16 bits: then the row gives zeros and not NaN.
 
-use super::backward::{self, Drop};
+use super::backward::{self, Again, Drop};
 use super::builder::Builder;
-use super::mask::{self, Masks};
-use super::score::{self, Context, Positions};
-use super::step::Memo;
+use super::mask;
+use super::score::{Context, Positions};
 use super::tails::Tails;
 use super::variants::{Variant, VariantSet};
 use super::{Form, forward, fp8};
@@ -49,25 +48,9 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let scaled = g.binary(Pointwise::Mul, product, scale);
     let scaled = fp8::real_scores(&mut g, a, scaled);
     let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
-    let masks = Masks::new(&mut g, a, form, context.after(a.score_mod.as_ref()));
-    let mut memo = Memo::differentiated();
-    let mut score = scaled;
-    if let Some(expression) = &a.score_mod {
-        score = score::expression_with(&mut g, expression, &context, &mut memo);
-    }
     let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_within_lengths_sees_a_key(a);
-    if early {
-        score = masks.apply(&mut g, score);
-    }
-    score = g.binary(Pointwise::Sub, score, stats);
-    if let Some(tails) = tails {
-        score = tails.hide_scores(&mut g, score);
-    }
-    if !early {
-        score = masks.apply(&mut g, score);
-    }
-    let p = g.unary(Pointwise::Exp, score);
+    let Again { p, mut memo, under_masks: _ } = backward::probabilities(&mut g, a, form, &context, stats, tails, early);
 
     let ends = Ends { a, lengths: [len_q, len_kv] };
     // dV = Pᵀ·dO, summed over the heads of a group.
