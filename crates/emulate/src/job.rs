@@ -12,6 +12,8 @@ struct Writer<'a> {
     bytes: Vec<u8>,
     /// The number of each buffer, and its bytes.
     places: BTreeMap<Role, (u64, u64)>,
+    /// The number of the scratch memory.
+    scratch: u64,
     numbers: &'a BTreeMap<Role, Vec<u8>>,
 }
 
@@ -20,11 +22,16 @@ pub(crate) fn write(
     recipe: &Recipe,
     buffers: &BTreeMap<Role, Vec<u8>>,
     numbers: &BTreeMap<Role, Vec<u8>>,
+    shared: &[(Role, Role)],
     seed: u64,
     poison: u8,
 ) -> Result<Vec<u8>, Error> {
-    let places = buffers.iter().zip(0..).map(|((role, buffer), n)| (*role, (n, buffer.len() as u64))).collect();
-    let mut job = Writer { bytes: Vec::new(), places, numbers };
+    let mut places: BTreeMap<_, _> =
+        buffers.iter().zip(0..).map(|((role, buffer), n)| (*role, (n, buffer.len() as u64))).collect();
+    for (role, of) in shared {
+        places.insert(*role, *places.get(of).ok_or(Error::Missing(*of))?);
+    }
+    let mut job = Writer { bytes: Vec::new(), places, scratch: buffers.len() as u64, numbers };
     job.numbers([seed, buffers.len() as u64 + 1]);
     for buffer in buffers.values() {
         job.numbers([buffer.len() as u64]);
@@ -36,8 +43,7 @@ pub(crate) fn write(
     for step in &recipe.steps {
         match step {
             Step::Clear { at, bytes, value } => {
-                let scratch = job.scratch();
-                job.numbers([0, scratch, *at, *bytes, u64::from(*value)]);
+                job.numbers([0, job.scratch, *at, *bytes, u64::from(*value)]);
             }
             Step::Launch(launch) => job.launch(launch)?,
         }
@@ -48,10 +54,6 @@ pub(crate) fn write(
 impl Writer<'_> {
     fn numbers(&mut self, list: impl IntoIterator<Item = u64>) {
         self.bytes.extend(list.into_iter().flat_map(u64::to_le_bytes));
-    }
-
-    fn scratch(&self) -> u64 {
-        self.places.len() as u64
     }
 
     fn place(&self, role: Role) -> Result<u64, Error> {
@@ -95,8 +97,7 @@ impl Writer<'_> {
                     self.numbers([at, 0, place, 0]);
                 }
                 Value::Scratch(offset) => {
-                    let scratch = self.scratch();
-                    self.numbers([at, 0, scratch, *offset]);
+                    self.numbers([at, 0, self.scratch, *offset]);
                 }
                 Value::Map(map) => self.map(at, map)?,
                 Value::Number(_) | Value::Product(..) => {}

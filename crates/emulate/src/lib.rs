@@ -94,8 +94,8 @@ impl Program {
     }
 
     /// Runs the steps of a recipe over buffers of the host, which then hold what a launch leaves in them. `numbers`
-    /// are the bytes of scalars. Scratch memory holds `poison` in every byte before; a buffer begins at a multiple of
-    /// 256 bytes.
+    /// are the bytes of scalars; the first role of each pair of `shared` lies in the buffer of the second. Scratch
+    /// memory holds `poison` in every byte before; a buffer begins at a multiple of 256 bytes.
     ///
     /// # Errors
     ///
@@ -106,10 +106,11 @@ impl Program {
         recipe: &Recipe,
         buffers: &mut BTreeMap<Role, Vec<u8>>,
         numbers: &BTreeMap<Role, Vec<u8>>,
+        shared: &[(Role, Role)],
         seed: u64,
         poison: u8,
     ) -> Result<(), Error> {
-        std::fs::write(self.path("job"), job::write(recipe, buffers, numbers, seed, poison)?)?;
+        std::fs::write(self.path("job"), job::write(recipe, buffers, numbers, shared, seed, poison)?)?;
         let run = Command::new(self.path("program")).arg(self.path("job")).arg(self.path("result")).output()?;
         if !run.status.success() {
             return Err(Error::Failed(format!("{}\n{}", run.status, said(&run.stderr))));

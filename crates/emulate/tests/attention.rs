@@ -20,23 +20,29 @@ struct Case<'a> {
     inputs: Inputs,
     buffers: BTreeMap<Role, Vec<u8>>,
     numbers: BTreeMap<Role, Vec<u8>>,
+    shared: &'a [(Role, Role)],
 }
 
-impl Case<'_> {
-    fn new(attention: &Valid, seed: u64) -> Case<'_> {
-        let inputs = Inputs::random(attention, seed).expect("random operands");
+impl<'a> Case<'a> {
+    fn new(attention: &'a Valid, shared: &'a [(Role, Role)], seed: u64) -> Case<'a> {
+        let mut inputs = Inputs::random(attention, seed).expect("random operands");
+        for &(role, of) in shared {
+            let from = inputs.buffer(of).expect("an input").bytes().to_vec();
+            let to = inputs.get_mut(role).expect("an input").bytes_mut();
+            to.copy_from_slice(&from[..to.len()]);
+        }
         let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
         for operand in qkvault_graph::operands(attention) {
             let role = operand.role;
             if operand.output {
                 let len = qkvault_graph::buffer_len(attention, role).expect("every operand has a size");
                 buffers.insert(role, Buffer::poisoned(operand.tensor.dtype, len).into_bytes());
-            } else {
+            } else if !shared.iter().any(|(one, _)| *one == role) {
                 let bytes = inputs.buffer(role).expect("every input is there").bytes().to_vec();
                 if role.is_scalar() { &mut numbers } else { &mut buffers }.insert(role, bytes);
             }
         }
-        Case { attention, inputs, buffers, numbers }
+        Case { attention, inputs, buffers, numbers, shared }
     }
 
     /// What differs from the oracle, empty if nothing does.
@@ -55,10 +61,16 @@ impl Case<'_> {
 
 /// Launches twice, the second time over what the first left in the outputs, with other turns of threads.
 fn check(attention: &Valid, made: &Generated, seed: u64) -> Result<(), String> {
+    check_shared(attention, made, &[], seed)
+}
+
+/// The same with roles that lie in the memory of another.
+fn check_shared(attention: &Valid, made: &Generated, shared: &[(Role, Role)], seed: u64) -> Result<(), String> {
     let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
-    let mut case = Case::new(attention, seed);
+    let mut case = Case::new(attention, shared, seed);
     for poison in [POISON, 0] {
-        let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, seed + u64::from(poison), poison);
+        let seed = seed + u64::from(poison);
+        let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, case.shared, seed, poison);
         launched.map_err(|error| error.to_string())?;
         let wrong = case.judge();
         if !wrong.is_empty() {
@@ -114,6 +126,33 @@ fn long_caches_are_cut_into_pieces_and_merged() {
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
     check_all(&sizes.map(of));
+}
+
+/// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
+#[test]
+fn values_of_a_latent_cache_are_brought_with_its_keys() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let of = |(batch, heads, queries): (i64, i64, i64), (d, d_v): (i64, i64), pages: bool| {
+        let mut a = Attention::bshd(batch, (heads, 1), (queries, 300), d, DType::BF16);
+        if pages {
+            a.k = Tensor::paged_nhd(batch, 1, 300, d, 30, 16, DType::BF16);
+        }
+        a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], d_v], ..a.k };
+        a.o = Tensor::bshd(batch, heads, queries, d_v, DType::BF16);
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    let both = &[(Role::V, Role::K), (Role::PageTableV, Role::PageTableK)][..];
+    for (seed, attention, shared) in [
+        (1, of((2, 16, 1), (576, 512), true), both),
+        (2, of((1, 16, 1), (576, 512), true), &both[..1]),
+        (3, of((1, 70, 1), (576, 512), false), &[]),
+        (4, of((1, 5, 3), (288, 272), true), both),
+    ] {
+        let made = generate(&attention, SM).expect("is taken");
+        assert_eq!(check_shared(&attention, &made, shared, seed), Ok(()), "{attention}, shared {shared:?}");
+    }
 }
 
 /// Faults in the source, each of which must be noticed: what is replaced, by what, and words of what is then said.

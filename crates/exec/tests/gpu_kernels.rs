@@ -19,7 +19,7 @@ use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
 use qkvault_exec::LoadedPlan;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
-use qkvault_graph::{Attention, Band, DType, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
 use qkvault_skip::{Need, skip};
 
@@ -51,6 +51,20 @@ fn long() -> Vec<Valid> {
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
     sizes.map(of).to_vec()
+}
+
+/// Latent caches: in pages or not, of one head.
+fn latent() -> Vec<Valid> {
+    let of = |(batch, heads, queries): (i64, i64, i64), pages: bool| {
+        let mut a = Attention::bshd(batch, (heads, 1), (queries, 3000), 576, DType::BF16);
+        if pages {
+            a.k = Tensor::paged_nhd(batch, 1, 3000, 576, 150, 64, DType::BF16);
+        }
+        a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], 512], ..a.k };
+        a.o = Tensor::bshd(batch, heads, queries, 512, DType::BF16);
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    vec![of((3, 16, 1), true), of((2, 128, 1), true), of((1, 16, 4), false), of((3, 128, 2), true)]
 }
 
 fn plan(attention: &Valid) -> Plan {
@@ -85,6 +99,26 @@ fn check(gpu: &Gpu, plan: &LoadedPlan, attention: &Valid, seed: u64) {
     case.poison(gpu);
     plan.launch(&gpu.stream, case.bindings(plan)).expect("launches again");
     case.check(gpu);
+}
+
+/// Values of a latent cache in memory of their own, and in that of its keys.
+#[test]
+fn latent_caches_are_read_once_or_twice_with_the_same_numbers() {
+    let Some(gpu) = Gpu::open() else { return };
+    if let Err(error) = Nvrtc::open(None) {
+        return skip(Need::Gpu, &error.to_string());
+    }
+    for (attention, plan) in latent().iter().zip(compiled(&latent())) {
+        let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{attention}: {error}"));
+        check(&gpu, &loaded, attention, 5);
+        let mut case = Case::new(&gpu, attention, 6);
+        case.share(Role::V, Role::K);
+        if attention.k.is_paged() {
+            case.share(Role::PageTableV, Role::PageTableK);
+        }
+        loaded.launch(&gpu.stream, case.bindings(&loaded)).expect("launches");
+        case.check(&gpu);
+    }
 }
 
 #[test]

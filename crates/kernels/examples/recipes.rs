@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 stages: t[3],
                 warpgroups: t[4] == 1,
                 blocks_per_sm: t[5],
+                warps_columns: sizes.value_dim.div_ceil(256),
             },
         })?;
         let bindings: Vec<_> = attention.operand_facts().iter().map(|f| serde_json::json!({

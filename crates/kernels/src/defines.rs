@@ -13,7 +13,7 @@ impl Writer<'_> {
     /// The numbers that the source is written for.
     pub(crate) fn defines(&self) -> String {
         let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
-        let Tiling { tile, warps_rows, warps_keys, stages, warpgroups, blocks_per_sm } = self.tiling;
+        let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm } = self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
         let varlen = |tensor: &Tensor| flag(is_varlen(tensor));
@@ -43,6 +43,8 @@ impl Writer<'_> {
             ("PIECE_ROWS", self.tiling.piece_rows(sizes).into()),
             ("WARPS_ROWS", warps_rows.into()),
             ("WARPS_KEYS", warps_keys.into()),
+            ("WARPS_COLUMNS", warps_columns.into()),
+            ("MAY_SHARE", flag(self.may_share())),
             ("STAGES", stages.into()),
             ("WARPGROUPS", flag(warpgroups)),
             ("BLOCKS_PER_SM", blocks_per_sm.into()),

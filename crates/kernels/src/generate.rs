@@ -102,6 +102,12 @@ impl Writer<'_> {
         common(self.page(), self.tiling.tile.into())
     }
 
+    /// Whether values may be the first columns of keys in the same memory, as in a latent cache.
+    pub(crate) fn may_share(&self) -> bool {
+        let (k, v) = (&self.attention.k, &self.attention.v);
+        k.head_dim() > 256 && v.head_dim() <= k.head_dim() && (k.strides, k.storage) == (v.strides, v.storage)
+    }
+
     fn write(&self, sm: u32) -> Generated {
         let (tiling, sizes) = (self.tiling, self.shape.sizes);
         let rows = tiling.piece_rows(sizes);
@@ -111,7 +117,7 @@ impl Writer<'_> {
         let mut source = self.defines();
         source.push_str(MACHINE);
         if tiling.warpgroups {
-            source.push_str(&products(tiling.tile / tiling.warps_keys, sizes.value_dim, self.half()));
+            source.push_str(&products(tiling.tile / tiling.warps_keys, tiling.columns(sizes), self.half()));
         }
         source.push_str(&params.text());
         source.push_str(FUNCTIONS);
@@ -157,6 +163,10 @@ impl Writer<'_> {
         let mut p = Params::default();
         p.map("map_k", Value::Map(self.map(Role::K, &a.k)));
         p.map("map_v", Value::Map(self.map(Role::V, &a.v)));
+        if self.may_share() {
+            p.pointer("const u16", "keys", Value::Address(Role::K));
+            p.pointer("const u16", "values", Value::Address(Role::V));
+        }
         p.pointer("const u16", "q", Value::Address(Role::Q));
         p.pointer("u16", "o", Value::Address(Role::O));
         let mut pointer = |there: bool, ty: &str, name: &str, role: Role| {

@@ -26,6 +26,6 @@ pub mod tiling;
 pub use choice::Engine;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
-pub use takes::{HEAD_DIM, SM, takes};
+pub use takes::{HEAD_DIM, SM, VALUE_DIM, takes};
 
 pub use qkvault_graph as graph;

@@ -3,8 +3,11 @@
 use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
 
-/// The largest head dim.
-pub const HEAD_DIM: i64 = 256;
+/// The largest head dim of queries and keys: that of a latent cache.
+pub const HEAD_DIM: i64 = 576;
+
+/// The largest head dim of values.
+pub const VALUE_DIM: i64 = 512;
 
 /// The compute capability that the kernels are written for.
 pub const SM: u32 = 90;
@@ -25,8 +28,8 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(sm != SM, &|| codes::KERNELS_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)));
     when(a.is_backward(), &|| codes::KERNELS_BACKWARD.reason("a backward"));
     when(!a.q.dtype.is_half(), &|| codes::KERNELS_TYPE.reason(a.q.dtype.to_string()));
-    for (field, dim) in [("q", a.q.head_dim()), ("v", a.v.head_dim())] {
-        when(dim % 16 != 0 || dim > HEAD_DIM, &|| codes::KERNELS_HEAD_DIM.reason(dim.to_string()).at(field));
+    for (field, dim, most) in [("q", a.q.head_dim(), HEAD_DIM), ("v", a.v.head_dim(), VALUE_DIM)] {
+        when(dim % 16 != 0 || dim > most, &|| codes::KERNELS_HEAD_DIM.reason(dim.to_string()).at(field));
     }
     when(a.k.heads() != a.v.heads(), &|| {
         codes::KERNELS_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))

@@ -18,6 +18,8 @@ pub struct Tiling {
     pub warps_rows: u32,
     /// Warps along the keys of a tile.
     pub warps_keys: u32,
+    /// Groups of warps along the columns of values; each computes the scores that it needs.
+    pub warps_columns: u32,
     /// Tiles that are brought ahead, with the one in use.
     pub stages: u32,
     /// Whether four warps multiply together (`wgmma`, compute capability 9.0 alone).
@@ -38,8 +40,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    const fn boxes(self) -> u32 {
-        self.head_dim.div_ceil(64) + self.value_dim.div_ceil(64)
+    /// Whether a row is so wide that a tile of it has few keys.
+    const fn very_wide(self) -> bool {
+        self.head_dim > 256 || self.value_dim > 256
     }
 }
 
@@ -48,16 +51,23 @@ impl Tiling {
     #[must_use]
     pub fn of(sizes: Sizes) -> Tiling {
         let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
-        let tile = if wide { 64 } else { 128 };
+        let tile = match (sizes.very_wide(), wide) {
+            (true, _) => 32,
+            (false, true) => 64,
+            (false, false) => 128,
+        };
         let of = |warps_rows, warps_keys, warpgroups| Tiling {
             tile,
             warps_rows,
             warps_keys,
+            // Sums of more columns do not fit the registers of a thread.
+            warps_columns: sizes.value_dim.div_ceil(256),
             stages: 0,
             warpgroups,
             blocks_per_sm: 1,
         };
         let tiling = match sizes.rows {
+            _ if sizes.very_wide() => of(4, 1, true),
             ..=16 => of(1, 4, false),
             17..=64 => of(4, 1, true),
             _ if wide => of(4, 1, true),
@@ -108,13 +118,28 @@ impl Tiling {
     /// 168 registers a thread, and the sums of 128 columns need more.
     #[must_use]
     pub const fn moves_registers(self) -> bool {
-        self.warpgroups && self.warps_rows * self.warps_keys == 8
+        self.warpgroups && self.warps() == 8
+    }
+
+    /// Warps of a block that compute.
+    const fn warps(self) -> u32 {
+        self.warps_rows * self.warps_keys * self.warps_columns
+    }
+
+    /// Columns of values that a warp sums.
+    #[must_use]
+    pub const fn columns(self, sizes: Sizes) -> u32 {
+        if self.warps_columns == 1 {
+            sizes.value_dim
+        } else {
+            (sizes.value_dim / self.warps_columns).next_multiple_of(64)
+        }
     }
 
     /// Threads of a block.
     #[must_use]
     pub const fn threads(self) -> u32 {
-        32 * self.warps_rows * self.warps_keys + if self.moves_registers() { 128 } else { 32 }
+        32 * self.warps() + if self.moves_registers() { 128 } else { 32 }
     }
 
     /// Blocks of the grid.
@@ -124,7 +149,8 @@ impl Tiling {
     }
 
     const fn stage_bytes(self, sizes: Sizes) -> u32 {
-        sizes.boxes() * self.tile * 128
+        let of_values = self.columns(sizes).div_ceil(64) * self.warps_columns;
+        (sizes.head_dim.div_ceil(64) + of_values) * self.tile * 128
     }
 
     fn shared_beside(self, sizes: Sizes) -> u32 {
@@ -136,11 +162,12 @@ impl Tiling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::takes::{HEAD_DIM, VALUE_DIM};
 
     #[test]
     fn every_size_fits_a_multiprocessor_with_two_stages_at_least() {
-        for head_dim in (16..=256).step_by(16) {
-            for value_dim in (16..=256).step_by(16) {
+        for head_dim in (16..=HEAD_DIM as u32).step_by(16) {
+            for value_dim in (16..=VALUE_DIM as u32).step_by(16) {
                 for rows in [1, 4, 16, 17, 64, 65, 512, 4096] {
                     let sizes = Sizes { head_dim, value_dim, rows };
                     let tiling = Tiling::of(sizes);

@@ -83,7 +83,7 @@ fn every_reason_names_what_is_not_taken() {
     assert!(refused(plain(), 100).has(&codes::KERNELS_GPU));
     assert!(refused(plain().with_stats().backward(BackwardOptions::default()), SM).has(&codes::KERNELS_BACKWARD));
     assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 72, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
-    assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 512, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
+    assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 592, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
     let mut varlen = plain().with_lengths();
     varlen.k = Tensor::thd(2, 2, 512, 128, 1024, DType::BF16);
     varlen.v = varlen.k;

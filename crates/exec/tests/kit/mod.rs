@@ -228,6 +228,7 @@ pub(crate) struct Case {
     pub(crate) inputs: Inputs,
     read: BTreeMap<Role, CudaSlice<u8>>,
     written: BTreeMap<Role, CudaSlice<u8>>,
+    shared: BTreeMap<Role, Role>,
 }
 
 impl Case {
@@ -252,7 +253,15 @@ impl Case {
                 read.insert(role, stream.clone_htod(buffer.bytes()).expect("memory"));
             }
         }
-        Case { attention: attention.clone(), inputs, read, written }
+        Case { attention: attention.clone(), inputs, read, written, shared: BTreeMap::new() }
+    }
+
+    /// Lets an input lie at the beginning of another one.
+    pub(crate) fn share(&mut self, role: Role, of: Role) {
+        let from = self.inputs.buffer(of).expect("an input").bytes().to_vec();
+        let to = self.inputs.get_mut(role).expect("an input").bytes_mut();
+        to.copy_from_slice(&from[..to.len()]);
+        self.shared.insert(role, of);
     }
 
     fn scalar(inputs: &Inputs, role: Role, dtype: DType) -> Number {
@@ -284,12 +293,13 @@ impl Case {
     }
 
     fn args(&mut self, plan: &LoadedPlan, but: Option<Role>, with_scalars: bool) -> Args<'_> {
-        let Case { attention: _, inputs, read, written } = self;
+        let Case { attention: _, inputs, read, written, shared } = self;
         let of_plan = |role: &Role| Some(*role) != but && plan.facts().bindings.iter().any(|b| b.role == *role);
         let scalars = plan.facts().bindings.iter().filter(|b| b.scalar && with_scalars);
         let mut bindings =
             scalars.fold(Args::new(), |all, b| all.scalar(b.role, Self::scalar(inputs, b.role, b.dtype)));
-        for (role, slice) in read.iter().filter(|(role, _)| of_plan(role)) {
+        for role in read.keys().filter(|role| of_plan(role)) {
+            let slice = &read[shared.get(role).unwrap_or(role)];
             bindings = match role.is_followed() {
                 // SAFETY: lengths and offsets of the oracle's inputs are within the operands.
                 true => unsafe { bindings.indices(*role, slice) },

@@ -5,14 +5,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   __shared__ int memory[40];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int warp_row = warp % WARPS_ROWS, warp_key = warp / WARPS_ROWS;
+  const int warp_row = warp % WARPS_ROWS, warp_key = warp / WARPS_ROWS % WARPS_KEYS;
+  const int column_from = warp / (WARPS_ROWS * WARPS_KEYS) * COLUMNS, columns = min(COLUMNS, VALUE_DIM - column_from);
   const u32 stages = (u32)__cvta_generic_to_shared(shared), full = (u32)__cvta_generic_to_shared(barriers);
   const u32 empty = full + 8 * STAGES;
   unsigned char* const queries = shared + STAGES * STAGE;
   if (thread == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, WARPS_ROWS * WARPS_KEYS);
+      barrier_init(empty + 8 * i, WARPS);
     }
     fence_barriers();
   }
@@ -21,16 +22,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   let_next_begin();
   int left = share.to - share.from;
   if (left == 0) return;
-  if (warp >= WARPS_ROWS * WARPS_KEYS) {
+  if (warp >= WARPS) {
 #if MOVE_REGISTERS
     give_registers();
 #endif
-    if (warp == WARPS_ROWS * WARPS_KEYS) bring(p, share, stages, full, empty);
+    if (warp == WARPS) bring(p, share, stages, full, empty);
     return;
   }
 #if MOVE_REGISTERS
   take_registers();
 #endif
+  const bool one = values_in_keys(p);
   Item item = share.item;
   int tile = share.at, slot = 0;
   u32 parity = 0;
@@ -69,18 +71,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #endif
     sync_consumers();
 #endif
-    float out[VALUE_DIM / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.f, 0.f};
+    float out[COLUMNS / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.f, 0.f};
 #pragma unroll
-    for (int n = 0; n < VALUE_DIM / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
+    for (int n = 0; n < COLUMNS / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
     for (int i = 0; i < count; i++) {
       barrier_wait(full + 8 * slot, parity);
-      const u32 keys = stages + slot * STAGE, values = keys + K_BOXES * BOX;
+      const u32 keys = stages + slot * STAGE, values = keys + (one ? 0 : K_BOXES * BOX);
       const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS;
       if (key_from + WARP_KEYS > item.end) {
         // Rows that no copy brought, or that lie beyond the sequence: they may hold no numbers.
-        unsigned char* const to = shared + slot * STAGE + K_BOXES * BOX;
-        for (int x = max(0, item.end - key_from) * (VALUE_DIM / 8) + lane; x < WARP_KEYS * (VALUE_DIM / 8); x += 32)
-          *(uint4*)(to + place(warp_key * WARP_KEYS + x / (VALUE_DIM / 8), x % (VALUE_DIM / 8), TILE)) = make_uint4(0, 0, 0, 0);
+        unsigned char* const to = shared + (values - stages);
+        for (int x = max(0, item.end - key_from) * (COLUMNS / 8) + lane; x < WARP_KEYS * (COLUMNS / 8); x += 32)
+          *(uint4*)(to + place(warp_key * WARP_KEYS + x / (COLUMNS / 8), column_from / 8 + x % (COLUMNS / 8), TILE)) = make_uint4(0, 0, 0, 0);
         fence_async();
         __syncwarp();
 #if WARPGROUPS
@@ -155,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         sum[half] = sum[half] * fade + more;
         if (__any_sync(~0u, fade != 1.f)) {
 #pragma unroll
-          for (int n = 0; n < VALUE_DIM / 8; n++) {
+          for (int n = 0; n < COLUMNS / 8; n++) {
             out[n][half * 2] *= fade;
             out[n][half * 2 + 1] *= fade;
           }
@@ -173,10 +175,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       products_begin();
 #pragma unroll
       for (int k = 0; k < WARP_KEYS / 16; k++)
-        multiply_values(out, weight[k], matrix(values + warp_key * WARP_KEYS * 128 + k * 2048, BOX >> 4, 64));
+        multiply_values(out, weight[k], matrix(values + column_from / 64 * BOX + warp_key * WARP_KEYS * 128 + k * 2048, BOX >> 4, 64));
       products_end();
 #pragma unroll
-      for (int n = 0; n < VALUE_DIM / 8; n++)
+      for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) settle(out[n][e]);
 #else
@@ -216,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           ends_of[at * 2 + 1] = sum[half];
         }
 #pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; n++)
+        for (int n = 0; n < COLUMNS / 8; n++)
           *(float2*)&sums[at * VALUE_DIM + n * 8 + (lane & 3) * 2] = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
       }
     }
@@ -233,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         top[half] = most;
         sum[half] *= fade;
 #pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; n++) {
+        for (int n = 0; n < COLUMNS / 8; n++) {
           out[n][half * 2] *= fade;
           out[n][half * 2 + 1] *= fade;
         }
@@ -243,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           const float factor = exp2_fast(ends_of[at * 2] - base);
           sum[half] += factor * ends_of[at * 2 + 1];
 #pragma unroll
-          for (int n = 0; n < VALUE_DIM / 8; n++) {
+          for (int n = 0; n < COLUMNS / 8; n++) {
             const float2 more = *(const float2*)&sums[at * VALUE_DIM + n * 8 + (lane & 3) * 2];
             out[n][half * 2] += factor * more.x;
             out[n][half * 2 + 1] += factor * more.y;
@@ -263,16 +265,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           const float fade = take_sink(p, head, most, whole);
           if (query >= item.queries) whole = 0.f;
           const float factor = whole == 0.f ? 0.f : fade / whole;
-          u16* const to = p.o + out_at(p, item.batch, head, query) + (lane & 3) * 2;
+          u16* const to = p.o + out_at(p, item.batch, head, query) + column_from + (lane & 3) * 2;
 #pragma unroll
-          for (int n = 0; n < VALUE_DIM / 8; n++) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
-          if ((lane & 3) == 0) write_stats(p, item.batch, head, query, most, whole);
+          for (int n = 0; n < COLUMNS / 8; n++)
+            if (WARPS_COLUMNS == 1 || n * 8 < columns) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
+          if ((lane & 3) == 0 && column_from == 0) write_stats(p, item.batch, head, query, most, whole);
         } else {
           const i64 at = piece_at(blockIdx.x, begins, row);
-          float* const to = p.sums + at * VALUE_DIM + (lane & 3) * 2;
+          float* const to = p.sums + at * VALUE_DIM + column_from + (lane & 3) * 2;
 #pragma unroll
-          for (int n = 0; n < VALUE_DIM / 8; n++) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
-          if ((lane & 3) == 0) *(float2*)&p.ends[at * 2] = make_float2(top[half], sum[half]);
+          for (int n = 0; n < COLUMNS / 8; n++)
+            if (WARPS_COLUMNS == 1 || n * 8 < columns) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
+          if ((lane & 3) == 0 && column_from == 0) *(float2*)&p.ends[at * 2] = make_float2(top[half], sum[half]);
         }
       }
     }

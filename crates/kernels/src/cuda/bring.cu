@@ -1,13 +1,18 @@
 // What one warp of a block does: it brings tiles of keys and values for the others.
 
-#define CONSUMERS (32 * WARPS_ROWS * WARPS_KEYS)
+#define WARPS (WARPS_ROWS * WARPS_KEYS * WARPS_COLUMNS)
+#define CONSUMERS (32 * WARPS)
+// Columns of values that a warp sums. The last of several warps may have room for more than there are.
+#define COLUMNS (WARPS_COLUMNS == 1 ? VALUE_DIM : (VALUE_DIM / WARPS_COLUMNS + 63) / 64 * 64)
 // The warp that brings tiles comes with three idle ones where registers move from them to those that compute.
 #define THREADS (CONSUMERS + (MOVE_REGISTERS ? 128 : 32))
 #define BOX (TILE * 128)
 #define K_BOXES ((HEAD_DIM + 63) / 64)
 #define V_BOXES ((VALUE_DIM + 63) / 64)
 #define BOXES (K_BOXES + V_BOXES)
-#define STAGE (BOXES * BOX)
+#define STAGE ((K_BOXES + VALUE_BOXES) * BOX)
+// Boxes of 64 columns that values have room for.
+#define VALUE_BOXES (WARPS_COLUMNS == 1 ? V_BOXES : COLUMNS / 64 * WARPS_COLUMNS)
 #define WARP_KEYS (TILE / WARPS_KEYS)
 #define PARTS (TILE / PAGE_ROWS)
 
@@ -17,6 +22,18 @@ __device__ __forceinline__ u32 place(int row, int part, int rows) {
 }
 
 __device__ __forceinline__ void sync_consumers() { sync_some(1, CONSUMERS); }
+
+// Whether values are the first columns of keys in memory, as in a latent cache: then they are brought once.
+__device__ __forceinline__ bool values_in_keys(const Params& p) {
+#if MAY_SHARE
+#if PAGED
+  if (p.table_k != p.table_v) return false;
+#endif
+  return p.keys == p.values;
+#else
+  return false;
+#endif
+}
 
 // The page of a part of a tile of keys or values. Without pages it is the sequence.
 __device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {
@@ -32,7 +49,7 @@ __device__ __forceinline__ int page_of(const Params& p, const Item& item, int ti
 // One warp: a lane for each box of 64 columns and as many rows as lie one after the other.
 __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, u32 full, u32 empty) {
   const int lane = threadIdx.x & 31, which = lane % BOXES, at_once = 32 / BOXES;
-  const bool key = which < K_BOXES, works = lane < at_once * BOXES;
+  const bool one = values_in_keys(p), key = which < K_BOXES, works = lane < at_once * BOXES && (key || !one);
   const int column = (key ? which : which - K_BOXES) * 64;
   const TensorMap* map = key ? &p.map_k : &p.map_v;
   Item item = share.item;
@@ -53,7 +70,7 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
     const int from = (now.first + tile_now) * TILE;
     const int parts = min(PARTS, (max(0, now.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
     barrier_wait(empty + 8 * slot, parity);
-    if (lane == 0) barrier_expect(full + 8 * slot, parts * BOXES * PAGE_ROWS * 128);
+    if (lane == 0) barrier_expect(full + 8 * slot, parts * (one ? K_BOXES : BOXES) * PAGE_ROWS * 128);
     __syncwarp();
     for (int part = lane / BOXES; works && part < parts; part += at_once) {
       const int found = part == lane / BOXES ? page_now : page_of(p, now, tile_now, part, key);

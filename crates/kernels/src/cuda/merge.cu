@@ -1,7 +1,7 @@
 // Puts the pieces of an item together. Block x has the item that the end of share x cuts first, and a row for each warp.
 
 #define MERGE_THREADS 128
-#define COLUMNS ((VALUE_DIM + 31) / 32)
+#define EACH ((VALUE_DIM + 31) / 32)
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_constant__ Params p) {
   __shared__ int memory[40];
@@ -18,9 +18,9 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   if (row >= min(ROWS, rows_of(item.queries) - item.rows_from)) return;
   // Blocks first to first + count - 1 have a piece each; the first of them begins the item, the others continue it.
   const int count = (min(end, share.all) - 1) / share.each - first + 1;
-  float most = -INFINITE, sum = 0.f, out[COLUMNS];
+  float most = -INFINITE, sum = 0.f, out[EACH];
 #pragma unroll
-  for (int n = 0; n < COLUMNS; n++) out[n] = 0.f;
+  for (int n = 0; n < EACH; n++) out[n] = 0.f;
   for (int i = lane; i < count; i += 32) most = fmaxf(most, p.ends[piece_at(first + i, i == 0, row) * 2]);
 #pragma unroll
   for (int step = 16; step; step >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
       const float of_piece = __shfl_sync(~0u, factor, i);
       const float* const piece = p.sums + piece_at(first + from + i, from + i == 0, row) * VALUE_DIM;
 #pragma unroll
-      for (int n = 0; n < COLUMNS; n++)
+      for (int n = 0; n < EACH; n++)
         if (VALUE_DIM % 32 == 0 || n * 32 + lane < VALUE_DIM) out[n] += of_piece * piece[n * 32 + lane];
     }
   }
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   const float factor = sum == 0.f ? 0.f : fade / sum;
   u16* const to = p.o + out_at(p, item.batch, head, query);
 #pragma unroll
-  for (int n = 0; n < COLUMNS; n++)
+  for (int n = 0; n < EACH; n++)
     if (VALUE_DIM % 32 == 0 || n * 32 + lane < VALUE_DIM) to[n * 32 + lane] = (u16)pack(out[n] * factor, 0.f);
   if (lane == 0) write_stats(p, item.batch, head, query, most, sum);
 }

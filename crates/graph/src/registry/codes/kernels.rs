@@ -30,8 +30,8 @@ entries![
     },
     KERNELS_HEAD_DIM = Entry {
         code: "kernels.head-dim",
-        cause: "The kernels multiply 16 columns at a time and hold up to 256.",
-        needed: "a multiple of 16, at most 256",
+        cause: "The kernels multiply 16 columns at a time and hold those of a latent cache.",
+        needed: "a multiple of 16, at most 576 of queries and keys and 512 of values",
         ..KERNELS
     },
     KERNELS_HEADS = Entry {
