@@ -16,6 +16,7 @@ use common::say;
 use kit::{Case, Gpu};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Tensor, Valid, validate};
 use qkvault_skip::{Need, skip};
 
@@ -61,7 +62,48 @@ fn attentions() -> Vec<Valid> {
             }
         }
     }
+    list.extend(modified());
     list.into_iter().map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
+}
+
+/// Score modifications with their derivatives: a softcap by a number of the launch, ALiBi, a bias in 16 bits with a
+/// number and the places of a score, and a derivative that is infinite somewhere; under every band, in both directions.
+fn modified() -> Vec<Attention> {
+    let corner = Corner::BottomRight;
+    let bands = [
+        Some(Band { corner, left: None, right: Some(0) }),
+        Some(Band { corner, left: Some(70), right: Some(0) }),
+        Some(Band { corner, left: Some(40), right: Some(25) }),
+        None,
+    ];
+    let dims = [(128, 128, 4), (64, 64, 1), (96, 96, 4), (192, 128, 1), (256, 256, 4)];
+    let mut list = Vec::new();
+    for (n, (d, d_v, group)) in dims.into_iter().enumerate() {
+        for m in 0..4 {
+            let (heads, dtype) = (2 * group, if d == 64 { DType::F16 } else { DType::BF16 });
+            let (queries, keys) = ([331, 257, 128][(n + m) % 3], [331, 517, 190][(n + m) % 3]);
+            let tensor = |heads, rows, columns| Tensor::bshd(2, heads, rows, columns, dtype);
+            let (q, o) = (tensor(heads, queries, d), tensor(heads, queries, d_v));
+            let mut a = Attention::forward(q, tensor(2, keys, d), tensor(2, keys, d_v), o).with_stats();
+            a.mask.band = bands[(m + n / 2) % 4];
+            let bias = expr::tensor("bias", TensorSpec::new(DType::BF16, [2, 1, queries, keys]));
+            let far = (position() - expr::key()).to_float().abs();
+            a = a.with_score_mod(match m {
+                0 => built(library::softcap(score(), scalar("cap"))),
+                1 => built(library::alibi(score(), heads)),
+                2 => built(score() * 0.5 + bias * scalar("strength") + expr::head().to_float() * 0.1),
+                _ => built((score() * score() + 0.01).sqrt() - far * 0.01),
+            });
+            let deterministic = m == 1;
+            list.push(a.backward(BackwardOptions { deterministic, ..BackwardOptions::default() }));
+            list.push(a);
+        }
+    }
+    list
+}
+
+fn built(e: Expr) -> ScoreExpr {
+    e.build_score_mod().expect("a score")
 }
 
 #[test]

@@ -23,6 +23,12 @@ pub(crate) enum Arg {
     Float(Float),
     /// A choice of instructions that is always off.
     Off,
+    /// A number of a launch, of four bytes.
+    Number(Role, DType),
+    /// The address of an operand, as a number of 64 bits.
+    Address(Role),
+    /// A number of 64 bits.
+    Long(i64),
 }
 
 /// A number in f32.
@@ -109,13 +115,15 @@ enum Part {
     Unsigned(u32),
     Float(f32),
     Patch(Value),
+    /// The same where the kernel has an integer.
+    Bits(Value),
     Map(Box<TensorMap>),
 }
 
 impl Part {
     fn kind(&self) -> LeafKind {
         match self {
-            Part::Int(_) | Part::Unsigned(_) => LeafKind::Integer,
+            Part::Int(_) | Part::Unsigned(_) | Part::Bits(_) => LeafKind::Integer,
             Part::Float(_) | Part::Patch(Value::Product(..)) => LeafKind::Float,
             Part::Patch(Value::Number(_)) => LeafKind::Float,
             Part::Patch(_) => LeafKind::Pointer,
@@ -172,7 +180,7 @@ pub(crate) fn params(args: &[Arg], types: &[Type], boxes: &[Boxes]) -> Result<Ve
                 let map = map.ok_or_else(wrong)?;
                 groups.push(vec![Part::Map(Box::new(map))]);
             }
-            Arg::Int(n) => groups.push(vec![Part::Int(*n)]),
+            Arg::Int(n) | Arg::Long(n) => groups.push(vec![Part::Int(*n)]),
             Arg::Divisor(n) => {
                 let positive = u32::try_from(*n).unwrap_or(u32::MAX);
                 let Divisor { divisor, multiplier, shift1, shift2 } = Divisor::new(positive);
@@ -186,6 +194,9 @@ pub(crate) fn params(args: &[Arg], types: &[Type], boxes: &[Boxes]) -> Result<Ve
                 groups.push(vec![Part::Patch(value)]);
             }
             Arg::Off => groups.push(vec![Part::Int(0)]),
+            Arg::Number(role, DType::I32) => groups.push(vec![Part::Bits(Value::Number(*role))]),
+            Arg::Number(role, _) => groups.push(vec![Part::Patch(Value::Number(*role))]),
+            Arg::Address(role) => groups.push(vec![Part::Bits(Value::Address(*role))]),
         }
     }
     if groups.len() != types.len() || boxes.next().is_some() {
@@ -218,7 +229,7 @@ fn param(at: usize, parts: Vec<Part>, kind: &Type) -> Result<Param, Mismatch> {
             Part::Unsigned(n) if size == 4 => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
             Part::Unsigned(n) => return Err(Mismatch::Large { at, given: n.into(), bytes: size }),
             Part::Float(n) => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
-            Part::Patch(value) => patches.push(Patch { at: place, value }),
+            Part::Patch(value) | Part::Bits(value) => patches.push(Patch { at: place, value }),
             Part::Map(map) => patches.push(Patch { at: place, value: Value::Map(*map) }),
         }
     }

@@ -4,6 +4,7 @@ use qkvault_graph::{Gradients, Pass, Role, Tensor};
 use qkvault_kernels::recipe::Value;
 
 use crate::args::{Arg, Float, LOG2_E};
+use crate::expression::arguments;
 use crate::program::{Writer, dtype, row_numbers, tensor, tiles, view};
 use crate::request::{Backward, BackwardTiling, Kernel, Postprocess, Preprocess};
 use crate::schedule::Tiles;
@@ -51,7 +52,7 @@ impl Writer<'_> {
         args.extend([row_numbers(Role::Stats, &a.row_tensor()), lse.clone(), d_q_sums.clone()]);
         args.push(Arg::Float(Float::Constant(LOG2_E)));
         args.extend(blocks.args);
-        let preprocess = Preprocess { common: common.clone(), tile_m, round };
+        let preprocess = Preprocess { common: common.unmodified(), tile_m, round };
         self.launch(Kernel::Preprocess(preprocess), args, blocks.grid, PREPROCESS_THREADS);
 
         let mut views = vec![view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::DO, &d_o)];
@@ -63,7 +64,7 @@ impl Writer<'_> {
         args.extend(views.into_iter().map(Arg::Map));
         args.extend([lse, row_sums, d_q_sums.clone()]);
         args.extend([Arg::Off, Arg::Off, Arg::Off, Arg::Off]);
-        args.extend([Arg::Float(Float::Scale(LOG2_E)), Arg::Float(Float::Scale(1.0))]);
+        args.extend(self.scales().map(Arg::Float));
         let blocks = Tiles { blocks: tiles(s_kv, tile_n), heads, batch };
         let scheduled = if deterministic {
             let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64 + head_dim * 4;
@@ -72,6 +73,7 @@ impl Writer<'_> {
             blocks.single()
         };
         args.extend(scheduled.args);
+        args.extend(arguments(a));
         if grouped {
             args.push(Arg::Divisor(common.group));
         }

@@ -7,6 +7,7 @@ prints about its launch.
 """
 
 import base64
+import functools
 import importlib.util
 import json
 import os
@@ -77,29 +78,87 @@ class Tensors:
 
 
 def number(name):
-    return {"f16": cutlass.Float16, "bf16": cutlass.BFloat16, "f32": cutlass.Float32, "i32": cutlass.Int32}[name]
+    names = {"f16": "Float16", "bf16": "BFloat16", "f32": "Float32", "i32": "Int32", "i64": "Int64"}
+    return getattr(cutlass, names[name])
 
 
-def function(source, name):
-    """A function of a request, from source that this project wrote."""
-    if source is None:
-        return None
-    # The DSL reads the source of a function from its file.
+def module(name, path):
+    """The module in a file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def straight(source, name):
+    """A straight-line function of a request, from source that this project wrote in the words of `words.py`."""
     path = os.path.join(SCRATCH, f"{name}_{len(os.listdir(SCRATCH))}.py")
     with open(path, "w") as file:
         file.write(source)
-    spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
+    return functools.partial(getattr(module(os.path.basename(path)[:-3], path), name), WORDS)
 
 
-def aux(kernel, tensors):
+class Point:
+    """The places of some scores, and the numbers of the launch. In a backward of grouped heads the kernels take the
+    index of a query for one that counts rows of all heads of a group, and divide: `group` undoes that."""
+
+    def __init__(self, batch, head, query, key, lengths, numbers, group=1):
+        if group > 1:
+            first = head // cutlass.Int32(group)
+            query = query * cutlass.Int32(group) + (head - first * cutlass.Int32(group))
+            head = first
+        self.batch, self.head, self.query, self.key = batch, head, query, key
+        self.queries, self.keys, self.numbers = lengths.seqlen_q, lengths.seqlen_k, numbers
+
+    def of(self, score, upstream=None):
+        self.score, self.upstream = score, upstream
+        return self
+
+
+def lanes(*vectors):
+    """The numbers of vectors."""
+    return [WORDS.Lanes(vector[i] for i in range(cute.size(vector.shape))) for vector in vectors]
+
+
+def vector(numbers, shape):
+    """A vector of numbers."""
+    made = cute.make_rmem_tensor(shape, cutlass.Float32)
+    for i in range(cute.size(shape)):
+        made[i] = WORDS.lane(numbers, i)
+    return made.load()
+
+
+def score_mod(source, group=1):
+    """A score modification as the kernels call it: with vectors of scores and of their places."""
+    if source is None:
+        return None
+    modified = straight(source, "score_mod")
+
+    def modification(score, batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
+        at = Point(*lanes(batch, head, q_idx, kv_idx), seqlen_info, aux_scalars, group)
+        return vector(modified(at.of(*lanes(score))), score.shape)
+
+    return modification
+
+
+def score_mod_bwd(source, group):
+    """The backward of a score modification: the gradient of the score from that of the modified one."""
+    if source is None:
+        return None
+    gradient = straight(source, "score_mod_bwd")
+
+    def derivative(grad, score, batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
+        at = Point(*lanes(batch, head, q_idx, kv_idx), seqlen_info, aux_scalars, group)
+        return vector(gradient(at.of(*lanes(score, grad))), score.shape)
+
+    return derivative
+
+
+def aux(kernel):
+    """The numbers of a launch that expressions read: scalars, and the addresses of tensors."""
     from flash_attn.cute.utils import AuxData
 
-    buffers = [tensors.of(number(t["dtype"]), t["rank"], 4) for t in kernel["tensors"]]
-    scalars = [number(dtype)(0) for dtype in kernel["scalars"]]
-    return AuxData(buffers or None, tuple(scalars) or None)
+    return AuxData(None, tuple(number(dtype)(0) for dtype in kernel["scalars"]) or None)
 
 
 def lists(kernel, tensors, backward):
@@ -135,9 +194,7 @@ def forward(kernel):
         Q_in_regs=False,
         intra_wg_overlap=True,
         mma_pv_is_rs=kernel["p_in_registers"],
-        mask_mod=function(kernel["mask_mod"], "mask_mod"),
-        score_mod=function(kernel["score_mod"], "score_mod"),
-        has_aux_tensors=bool(kernel["tensors"]),
+        score_mod=score_mod(kernel["score_mod"]),
         q_subtile_factor=1,
         paged_kv_non_tma=paged is not None and paged != kernel["tile_n"],
     )
@@ -160,7 +217,7 @@ def forward(kernel):
         window(kernel, "right"),
         t.of(cutlass.Float32, 1, 4) if kernel["sink"] else None,
         lists(kernel, t, False),
-        aux(kernel, t),
+        aux(kernel),
         None,
         None,
     ]
@@ -224,10 +281,8 @@ def backward(kernel):
         AtomLayoutMdQ=kernel["atoms_dq"],
         num_threads=kernel["threads"],
         V_in_regs=False,
-        score_mod=function(kernel["score_mod"], "score_mod"),
-        score_mod_bwd=function(kernel["score_mod_bwd"], "score_mod_bwd"),
-        mask_mod=function(kernel["mask_mod"], "mask_mod"),
-        has_aux_tensors=bool(kernel["tensors"]),
+        score_mod=score_mod(kernel["score_mod"], kernel["group"]),
+        score_mod_bwd=score_mod_bwd(kernel["score_mod_bwd"], kernel["group"]),
         q_subtile_factor=kernel["q_subtiles"],
         dQ_single_wg=kernel["dq_one_group"],
     )
@@ -254,7 +309,7 @@ def backward(kernel):
         t.ints(4, deterministic),
         t.ints(4, deterministic and grouped),
         t.ints(4, deterministic and grouped),
-        aux(kernel, t),
+        aux(kernel),
         lists(kernel, t, True),
         None,
     ]
@@ -366,6 +421,8 @@ if __name__ == "__main__":
     without_front_end("flash_attn.cute")
     without_front_end("quack")
     import quack.dsl  # noqa: F401  It gives tensors the indexing that the kernels use.
+
+    WORDS = module("words", os.path.join(os.path.dirname(os.path.abspath(__file__)), "words.py"))
 
     with open(request) as file:
         kernels = json.load(file)

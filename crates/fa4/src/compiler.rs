@@ -14,11 +14,14 @@ use crate::types::{Type, UnknownType};
 /// The program that the child runs.
 pub(crate) const PROGRAM: &str = include_str!("compiler.py");
 
+/// The words of expressions, which it reads from a file beside it.
+pub(crate) const WORDS: &str = include_str!("words.py");
+
 /// Variables of the caller that the child gets: those by which programs find files, and nothing that changes code.
 const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"];
 
 /// Characters of a child's last words that an error repeats.
-const WORDS: usize = 600;
+const LAST_WORDS: usize = 600;
 
 /// Why kernels are not compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -151,6 +154,7 @@ impl Installed {
         let [program, request, answer] =
             ["compiler.py", "request.json", "answer.json"].map(|name| folder.path().join(name));
         std::fs::write(&program, PROGRAM).map_err(file("write"))?;
+        std::fs::write(folder.path().join("words.py"), WORDS).map_err(file("write"))?;
         std::fs::write(&request, text).map_err(file("write"))?;
         self.run(&[&program, &self.site, &request, &answer])?;
         let text = std::fs::read_to_string(&answer).map_err(file("read"))?;
@@ -167,7 +171,7 @@ impl Installed {
         let _span = tracing::info_span!("fa4.compile").entered();
         let failed = |status: String, words: &str| {
             let words = words.trim();
-            let from = words.char_indices().rev().nth(WORDS).map_or(0, |(at, _)| at);
+            let from = words.char_indices().rev().nth(LAST_WORDS).map_or(0, |(at, _)| at);
             CompileError::Failed { status, words: words[from..].replace('\n', " | ") }
         };
         let done = command.output().map_err(|error| failed("it does not start".to_owned(), &error.to_string()))?;

@@ -3,7 +3,8 @@
 use qkvault_graph::Role;
 use qkvault_kernels::recipe::Value;
 
-use crate::args::{Arg, Float, LOG2_E};
+use crate::args::Arg;
+use crate::expression::arguments;
 use crate::program::{Writer, row_numbers, tiles, view};
 use crate::request::{Forward, Kernel};
 use crate::schedule::Tiles;
@@ -24,7 +25,8 @@ impl Writer<'_> {
             args.push(row_numbers(Role::Stats, &a.row_tensor()));
         }
         args.extend(views.map(Arg::Map));
-        args.push(Arg::Float(Float::Scale(LOG2_E)));
+        let scales = self.scales();
+        args.extend(scales[..if a.score_mod.is_some() { 2 } else { 1 }].iter().copied().map(Arg::Float));
         args.extend(self.bounds());
         if a.sink {
             args.push(Arg::Tensor { at: Value::Address(Role::Sink), extents: vec![a.q.heads()], strides: Vec::new() });
@@ -38,6 +40,7 @@ impl Writer<'_> {
             blocks.single()
         };
         args.extend(scheduled.args);
+        args.extend(arguments(a));
         let (stats, sink, page) = (a.outputs.stats, a.sink, None);
         let forward = Forward { common, pack_gqa: false, page, tile_m, tile_n, p_in_registers, stats, sink };
         self.launch(Kernel::Forward(forward), args, scheduled.grid, tiling.threads());

@@ -15,6 +15,7 @@ mod backward;
 mod compiler;
 mod cubin;
 mod divisor;
+mod expression;
 mod forward;
 mod plan;
 mod program;

@@ -4,8 +4,9 @@ use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Role, Tensor, Valid};
 use qkvault_kernels::recipe::Value;
 
-use crate::args::{Arg, View};
-use crate::compiler::PROGRAM;
+use crate::args::{Arg, Float, LOG2_E, View};
+use crate::compiler::{PROGRAM, WORDS};
+use crate::expression::{Written, written};
 use crate::request::{Common, Kernel};
 use crate::takes::{Window, takes, window};
 use crate::toolchain::{DRIVER, TOOLCHAIN};
@@ -59,8 +60,8 @@ impl Program {
         hasher.update(&KEY_FORMAT.to_le_bytes());
         hasher.update(attention.bytes());
         // Lengths separate the parts.
-        for part in [format!("{kernels:?}"), format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}"), PROGRAM.to_owned()]
-        {
+        let launches = format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}");
+        for part in [format!("{kernels:?}"), launches, PROGRAM.to_owned(), WORDS.to_owned()] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -72,6 +73,7 @@ impl Program {
 pub(crate) struct Writer<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) window: Window,
+    written: Written,
     program: Program,
 }
 
@@ -79,7 +81,8 @@ impl Writer<'_> {
     fn new(attention: &Valid) -> Writer<'_> {
         let (s_q, s_kv) = attention.seq();
         let window = attention.mask.band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
-        Writer { attention, window, program: Program { kernels: Vec::new(), steps: Vec::new(), scratch: 0 } }
+        let (written, program) = (written(attention), Program { kernels: Vec::new(), steps: Vec::new(), scratch: 0 });
+        Writer { attention, window, written, program }
     }
 
     /// What all kernels of the attention have in common.
@@ -98,11 +101,9 @@ impl Writer<'_> {
             packed: false,
             used_q: false,
             used_k: false,
-            tensors: Vec::new(),
-            scalars: Vec::new(),
-            score_mod: None,
-            score_mod_bwd: None,
-            mask_mod: None,
+            scalars: self.written.scalars.clone(),
+            score_mod: self.written.score_mod.clone(),
+            score_mod_bwd: self.written.score_mod_bwd.clone(),
             lists: false,
         }
     }
@@ -110,6 +111,13 @@ impl Writer<'_> {
     /// The bounds of a window, as arguments.
     pub(crate) fn bounds(&self) -> impl Iterator<Item = Arg> + use<> {
         [self.window.left, self.window.right].into_iter().flatten().map(Arg::Int)
+    }
+
+    /// The softmax scale as kernels multiply by it: in the exponent, and where a modification gets the scaled score.
+    pub(crate) fn scales(&self) -> [Float; 2] {
+        let modified = self.attention.score_mod.is_some();
+        let exponent = if modified { Float::Constant(LOG2_E) } else { Float::Scale(LOG2_E) };
+        [exponent, Float::Scale(1.0)]
     }
 
     /// Room in the scratch memory; the offset.

@@ -69,27 +69,21 @@ pub struct Common {
     pub used_q: bool,
     /// Whether a launch gets lengths of keys.
     pub used_k: bool,
-    /// Tensors that expressions read.
-    pub tensors: Vec<Extra>,
-    /// Types of numbers that expressions read.
+    /// Types of the numbers that expressions read: of scalars, and 64-bit ones for the addresses of tensors.
     pub scalars: Vec<&'static str>,
-    /// The score modification, as Python source of a function `score_mod`.
+    /// The score modification, as source of a function `score_mod` in the words of `words.py`.
     pub score_mod: Option<String>,
     /// Its backward, as source of a function `score_mod_bwd`.
     pub score_mod_bwd: Option<String>,
-    /// The mask's predicate, as source of a function `mask_mod`.
-    pub mask_mod: Option<String>,
     /// Whether a launch gets lists of the blocks that a mask leaves.
     pub lists: bool,
 }
 
-/// A tensor that an expression reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Extra {
-    /// Element type.
-    pub dtype: &'static str,
-    /// Number of dims.
-    pub rank: usize,
+impl Common {
+    /// Without expressions, which some kernels do not see.
+    pub(crate) fn unmodified(&self) -> Common {
+        Common { scalars: Vec::new(), score_mod: None, score_mod_bwd: None, ..self.clone() }
+    }
 }
 
 /// A forward kernel.

@@ -3,6 +3,8 @@
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Band, Corner, Gradients, Lengths, Pass, Reason, Refusal, Storage, Tensor, Valid};
 
+use crate::expression::arguments;
+
 /// The compute capability that the kernels are compiled for.
 pub const SM: u32 = 90;
 
@@ -11,6 +13,9 @@ pub const HEAD_DIM: i64 = 256;
 
 /// Most elements of a sequence dim: numbers of the kernels have 32 bits, and a tensor has fewer rows.
 const ROWS: i64 = 1 << 24;
+
+/// Most numbers that expressions read: scalars, addresses and extents of tensors. Kernels have at most 64 parameters.
+const NUMBERS: usize = 16;
 
 /// Whether the kernels take an attention on GPUs of a compute capability (major * 10 + minor).
 ///
@@ -45,7 +50,12 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(a.dropout.is_some(), &|| codes::FA4_DROPOUT.reason("dropout"));
     when(a.origins.is_some(), &|| codes::FA4_BAND.reason("positions that begin at a launch's origins").at("origins"));
     when(a.block_mask, &|| codes::FA4_BLOCK_MASK.reason("a block mask"));
-    when(a.score_mod.is_some(), &|| codes::FA4_EXPRESSION.reason("a score modification").at("score_mod"));
+    when(a.score_tensors().any(|tensor| tensor.gradient.is_some()), &|| {
+        codes::FA4_EXPRESSION.reason("the gradient of a tensor of the score modification").at("score_mod")
+    });
+    when(arguments(a).len() > NUMBERS, &|| {
+        codes::FA4_EXPRESSION.reason(format!("{} numbers of expressions", arguments(a).len())).at("score_mod")
+    });
     when(a.mask.mask_mod.is_some(), &|| codes::FA4_EXPRESSION.reason("a predicate").at("mask_mod"));
     when(a.sink && a.is_backward(), &|| codes::FA4_SINK.reason("a sink in a backward"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::FA4_OUTPUTS.reason("Max or Sum_exp"));

@@ -136,7 +136,8 @@ impl Addresses {
                 Value::Address(role) => place(at, &families::address(*role).to_le_bytes()),
                 Value::Number(Role::Scale) => place(at, &SCALE.to_le_bytes()),
                 Value::Product(Role::Scale, by) => place(at, &(SCALE * f32::from_bits(*by)).to_le_bytes()),
-                Value::Number(_) | Value::Product(..) => panic!("{what}: a number of a launch without expressions"),
+                Value::Number(role) => place(at, &families::number(*role).to_le_bytes()),
+                Value::Product(..) => panic!("{what}: a multiple of another number than the scale"),
                 Value::Scratch(offset) => {
                     let buffer = stored(at);
                     let known = *self.0.entry(buffer).or_insert(*offset);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_fa4::graph::expr::{library, scalar, score};
+use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scalar, score, tensor};
 use qkvault_fa4::graph::registry::codes;
 use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Origins, Refusal, Tensor, Valid, validate};
 use qkvault_fa4::{Program, SM, takes};
@@ -46,8 +46,27 @@ fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
 }
 
 #[test]
+fn score_modifications_are_taken_in_both_directions() {
+    let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 500]));
+    let list = [library::softcap(score(), scalar("cap")), library::alibi(score(), 8), score() + bias];
+    for modified in list {
+        let modified = modified.build_score_mod().expect("a score");
+        of(plain(128).with_score_mod(modified.clone())).expect("taken");
+        of(backward(plain(128).with_score_mod(modified.clone()).with_band(Band::CAUSAL_BOTTOM_RIGHT))).expect("taken");
+        let window = Band { corner: Corner::BottomRight, left: Some(9), right: Some(0) };
+        of(backward(plain(64).with_score_mod(modified).with_band(window))).expect("taken");
+    }
+    // Its gradient is another kernel's, that of the bias is refused.
+    let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 500]).with_grad());
+    of(plain(128).with_score_mod((score() + bias).build_score_mod().expect("a score"))).expect("a forward");
+}
+
+#[test]
 fn everything_else_is_refused_with_its_code() {
-    let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
+    let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 500]).with_grad());
+    let bias = (score() + bias).build_score_mod().expect("a score");
+    let many = (0..17).fold(score(), |sum, n| sum + scalar(&format!("n{n}"))).build_score_mod().expect("a score");
+    let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
     let paged = |mut a: Attention| {
         a.k = Tensor::paged_nhd(2, 2, 500, 128, 250, 64, DType::BF16);
         a.v = a.k;
@@ -60,7 +79,9 @@ fn everything_else_is_refused_with_its_code() {
         (dims((8, 2), 64, 128), &codes::FA4_HEAD_DIM),
         (backward(dims((8, 2), 192, 128)), &codes::FA4_HEAD_DIM),
         (plain(128).with_dropout(0.1), &codes::FA4_DROPOUT),
-        (plain(128).with_score_mod(softcap), &codes::FA4_EXPRESSION),
+        (backward(plain(128).with_score_mod(bias)), &codes::FA4_EXPRESSION),
+        (plain(128).with_score_mod(many), &codes::FA4_EXPRESSION),
+        (plain(128).with_mask_mod(seen), &codes::FA4_EXPRESSION),
         (backward(plain(128).with_sink()), &codes::FA4_SINK),
         (plain(128).with_lengths(), &codes::FA4_STORAGE),
         (paged(plain(128)), &codes::FA4_STORAGE),

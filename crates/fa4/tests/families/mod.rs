@@ -1,6 +1,11 @@
 //! Families of attentions, random shapes of them, and the arguments with which FlashAttention-4's own front end would
 //! call its host functions: tensors as (batch, sequence, head, head dim), buffers as its interface makes them.
 
+use std::rc::Rc;
+
+use qkvault_fa4::graph::expr::{
+    Expr, TensorSpec, int_scalar, library, parse_expr, position, scalar, score, tensor as tensor_of,
+};
 use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Gradients, Pass, Role, Tensor, Valid};
 
 use crate::SCALE;
@@ -78,11 +83,59 @@ pub(crate) fn families() -> Vec<(String, Write)> {
             }
         }
     }
+    for (name, modified) in modifications() {
+        for (dims, mask, group) in [((128, 128), "causal", 4), ((64, 64), "window", 1), ((192, 128), "full", 1)] {
+            let modified = modified.clone();
+            let forward = move |shape: Shape| {
+                // Differences of lengths are constants of expressions, and extents of 1 leave dims out: other kernels.
+                let Shape { batch, heads, keys, .. } = shape;
+                let square = Shape { batch: batch.max(2), heads: heads.max(2), queries: keys, ..shape };
+                let shape = if name == "softcap" { shape } else { square };
+                modified(forward(shape, dims, DType::BF16, group, mask), shape, group)
+            };
+            list.push((format!("forward {name} d{} {mask} group {group}", dims.0), Box::new(forward.clone())));
+            let deterministic = mask == "window";
+            let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
+            let backward = move |shape| forward(shape).with_stats().backward(options);
+            list.push((format!("backward {name} d{} {mask} group {group}", dims.0), Box::new(backward)));
+        }
+    }
+    list.push(("forward of every word".to_owned(), Box::new(words)));
     list.push((
         "forward with stats and a sink".to_owned(),
         Box::new(|shape| forward(shape, (128, 128), DType::BF16, 2, "causal").with_stats().with_sink()),
     ));
     list
+}
+
+/// A modification with every word that expressions are written in.
+fn words(shape: Shape) -> Attention {
+    let of_one = "exp log sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf floor ceil relu elu gelu gelu_tanh softplus swish abs";
+    let of_two = "min max pow rem floor_rem atan2";
+    let reals = of_one.split(' ').map(|word| format!("{word}(score)"));
+    let reals = reals.chain(of_two.split(' ').map(|word| format!("{word}(score, $a)")));
+    let text = format!(
+        "scalar $a: float; scalar $n: int; let i = min(abs(key - query), $n) + max(query % $n, 3); \
+         let j = floor_rem(i, $n) + key // 7 - (0 - head); \
+         {} + float(j) + select((score < $a) & !(i == j) | (key >= query), score, -score / $a)",
+        reals.collect::<Vec<_>>().join(" + "),
+    );
+    let e = parse_expr(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    forward(shape, (64, 64), DType::BF16, 1, "full").with_score_mod(e)
+}
+
+type Modify = Rc<dyn Fn(Attention, Shape, i64) -> Attention>;
+
+/// Score modifications: with a number of the launch, with a tensor, and with both and lengths of sequences.
+fn modifications() -> [(&'static str, Modify); 3] {
+    let built = |a: Attention, e: Expr| a.with_score_mod(e.build_score_mod().expect("a score"));
+    let softcap = move |a, _, _| built(a, library::softcap(score(), scalar("cap")));
+    let alibi = move |a, shape: Shape, group| built(a, library::alibi(score(), shape.heads * group));
+    let bias = move |a, Shape { batch, keys, .. }: Shape, _| {
+        let bias = tensor_of("bias", TensorSpec::new(DType::BF16, [batch, 1, 1, keys]));
+        built(a, (score() + bias) * (position() % int_scalar("period")).to_float())
+    };
+    [("softcap", Rc::new(softcap)), ("alibi", Rc::new(alibi)), ("bias", Rc::new(bias))]
 }
 
 fn forward(shape: Shape, (d, d_v): (i64, i64), dtype: DType, group: i64, mask: &str) -> Attention {
@@ -180,6 +233,30 @@ pub(crate) struct Launches {
     pub(crate) zeros: Vec<u64>,
 }
 
+/// A number of a launch: 4 bytes that follow from its role.
+pub(crate) fn number(role: Role) -> u32 {
+    0x3d00_0000 + role.uid().unsigned_abs() as u32
+}
+
+/// What the host functions take for expressions: numbers, and addresses of tensors.
+fn numbers(a: &Valid) -> Vec<Value> {
+    let scalars = a.scalars().map(|scalar| match scalar.dtype {
+        DType::I32 => Value::Int(number(scalar.role).into(), 32),
+        _ => Value::Float(f32::from_bits(number(scalar.role))),
+    });
+    let mut list: Vec<Value> = scalars.collect();
+    for tensor in a.score_tensors() {
+        list.push(Value::Int(address(tensor.role), 64));
+        // For each dim: the last index, for queries and keys, and the step if it is not 1.
+        let [_, h, q, k] = tensor.dims;
+        for ((n, step), ends) in tensor.dims.into_iter().zip([h * q * k, q * k, k, 1]).zip([false, false, true, true]) {
+            list.extend((n > 1 && ends).then(|| Value::Int((n - 1) as u64, 32)));
+            list.extend((n > 1 && step != 1).then_some(Value::Int(step as u64, 64)));
+        }
+    }
+    list
+}
+
 fn window(a: &Valid) -> Vec<Value> {
     let Some(Band { left, right, .. }) = a.mask.band else { return Vec::new() };
     match (left, right) {
@@ -205,6 +282,7 @@ pub(crate) fn launches(a: &Valid) -> Launches {
         if a.sink {
             arguments.push(tensor(address(Role::Sink), &[a.q.heads()], &[1]));
         }
+        arguments.extend(numbers(a));
         return Launches { given: vec![Given { kernel: "forward", arguments }], zeros: Vec::new() };
     };
     backward(a, gradients)
@@ -252,6 +330,7 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, deterministic, .. }: Grad
     arguments.push(Value::Float(SCALE));
     arguments.extend(window(a));
     arguments.extend(counters[..used].iter().map(Buffer::value));
+    arguments.extend(numbers(a));
     given.push(Given { kernel: "backward", arguments });
 
     let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by| {

@@ -53,8 +53,8 @@ entries![
     },
     FA4_EXPRESSION = Entry {
         code: "fa4.expression",
-        cause: "Expressions are not written for FlashAttention-4's kernels.",
-        needed: "no score modification and no predicate",
+        cause: "FlashAttention-4's kernels get score modifications as functions, without gradients of their tensors.",
+        needed: "no predicate, no gradient of a tensor, at most 16 scalars, addresses, extents and steps of tensors",
         ..FA4
     },
     FA4_SINK = Entry {

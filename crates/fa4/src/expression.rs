@@ -1,0 +1,259 @@
+//! Expressions of score modifications and masks as straight-line functions of Python, in the words of `words.py`.
+//!
+//! A function has two parameters: `w`, the words, and `p`, the point of a score with the numbers of the launch. Nothing
+//! in it branches, so the compiler sees one expression for each score. A quotient by a number of the launch becomes a
+//! product with its reciprocal, which is one for all scores: a division for each score costs more than the score.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::expr::{
+    Axis, Binary, Compare, Logic, Node, NodeId, Program, ScoreExpr, Side, TensorSpec, Ty, Unary,
+};
+use qkvault_graph::{DType, Valid};
+
+use crate::args::Arg;
+
+/// What the expressions of an attention become, and what a launch gives them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// The score modification: the modified score.
+    pub(crate) score_mod: Option<String>,
+    /// Its backward: the gradient of the score, from that of the modified one.
+    pub(crate) score_mod_bwd: Option<String>,
+    /// Types of the numbers of a launch, in the order of [`arguments`].
+    pub(crate) scalars: Vec<&'static str>,
+}
+
+/// Where the numbers of an expression begin among those of a launch.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    scalar: usize,
+    tensor: usize,
+}
+
+/// The expressions of an attention.
+pub(crate) fn written(a: &Valid) -> Written {
+    let slots = Slots { scalar: 0, tensor: a.scalars().count() };
+    let scalars = arguments(a).into_iter().map(|arg| match arg {
+        Arg::Number(_, DType::I32) | Arg::Int(_) => "i32",
+        Arg::Number(..) => "f32",
+        _ => "i64",
+    });
+    let derivative = || a.score_mod_vjp().and_then(Result::ok).filter(|_| a.is_backward());
+    Written {
+        scalars: scalars.collect(),
+        score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots)),
+        score_mod_bwd: derivative().map(|vjp| score_mod_bwd(vjp.d_score.program(), slots)),
+    }
+}
+
+/// The numbers of a launch that expressions read: scalars, then for each tensor its address, and for its dims the last
+/// index where one beyond may come, and the step where it is not 1. So one kernel serves tensors of all extents.
+pub(crate) fn arguments(a: &Valid) -> Vec<Arg> {
+    let mut list: Vec<Arg> = a.scalars().map(|scalar| Arg::Number(scalar.role, scalar.dtype)).collect();
+    for tensor in a.score_tensors() {
+        list.push(Arg::Address(tensor.role));
+        for (axis, extent, step) in dims(tensor.dims) {
+            list.extend(ends(axis).then_some(Arg::Int(extent - 1)));
+            list.extend((step != 1).then_some(Arg::Long(step)));
+        }
+    }
+    list
+}
+
+/// The dims along which a tensor is not broadcast, with extents and steps in elements.
+fn dims(of: [i64; 4]) -> impl Iterator<Item = (Axis, i64, i64)> {
+    let [_, h, q, k] = of;
+    let all = Axis::ALL.into_iter().zip(of).zip([h * q * k, q * k, k, 1]);
+    all.filter(|((_, extent), _)| *extent > 1).map(|((axis, extent), step)| (axis, extent, step))
+}
+
+/// Whether kernels compute scores beyond the last index, which nothing depends on.
+fn ends(axis: Axis) -> bool {
+    matches!(axis, Axis::Query | Axis::Key)
+}
+
+fn score_mod(e: &ScoreExpr, slots: Slots) -> String {
+    let mut text = String::from("def score_mod(w, p):\n");
+    let root = statements(e.program(), slots, &mut text);
+    let _ = writeln!(text, "    return {root}");
+    text
+}
+
+fn score_mod_bwd(factor: &Program, slots: Slots) -> String {
+    let mut text = String::from("def score_mod_bwd(w, p):\n");
+    let root = statements(factor, slots, &mut text);
+    let product = format!("p.upstream * {root}");
+    // Scores that a mask hides, and rows behind the last one, have the gradient 0 whatever the factor is there.
+    let product = match finite(factor) {
+        true => product,
+        false => format!("w.select(p.upstream == w.real(0.0), p.upstream, {product})"),
+    };
+    let _ = writeln!(text, "    return {product}");
+    text
+}
+
+/// Whether a program is finite for finite scores, up to overflows.
+fn finite(program: &Program) -> bool {
+    let uniform = uniform(program);
+    program.nodes().iter().all(|node| match node {
+        Node::Unary(Unary::Reciprocal, divisor) | Node::Binary(Binary::Div, _, divisor) => uniform[divisor.at()],
+        Node::Unary(op, _) => {
+            !matches!(op, Unary::Exp | Unary::Log | Unary::Sqrt | Unary::Rsqrt | Unary::Tan | Unary::Elu)
+        }
+        Node::Binary(op, ..) => !matches!(op, Binary::Pow | Binary::Rem | Binary::FloorRem | Binary::Atan2),
+        // It may hold anything.
+        Node::Tensor(_) => false,
+        _ => true,
+    })
+}
+
+/// Which nodes are one number for all scores of a launch.
+fn uniform(program: &Program) -> Vec<bool> {
+    marked(program, |node, operands| match node {
+        Node::Float(_) | Node::Scalar(_) => true,
+        Node::Score | Node::Upstream | Node::Index(_) | Node::Length(_) | Node::Tensor(_) => false,
+        _ => operands.iter().all(|mark| *mark),
+    })
+}
+
+/// Writes statements that compute a program, and returns the name of its value.
+fn statements(program: &Program, slots: Slots, text: &mut String) -> String {
+    let uniform = uniform(program);
+    let of_score = marked(program, |node, operands| node == Node::Score || operands.contains(&true));
+    let name = |id: NodeId| format!("n{}", id.0);
+    for (at, &node) in program.nodes().iter().enumerate() {
+        let value = match node {
+            Node::Scalar(id) => format!("p.numbers[{}]", slots.scalar + id.at()),
+            Node::Tensor(id) => element(program.tensors(), id.at(), slots.tensor),
+            // A quotient of positions keeps its division: it may be rounded to a whole number.
+            Node::Binary(Binary::Div, a, b) if uniform[b.at()] && of_score[a.at()] => match program.node(b) {
+                Node::Float(x) if x.value().recip().is_normal() => {
+                    format!("{} * w.real({:?})", name(a), x.value().recip())
+                }
+                _ => format!("{} * w.reciprocal({})", name(a), name(b)),
+            },
+            node => value(program, node, &name),
+        };
+        let _ = writeln!(text, "    {} = {value}", name(NodeId(at as u32)));
+    }
+    name(program.root())
+}
+
+/// Marks nodes by themselves and the marks of their operands.
+fn marked(program: &Program, mark: impl Fn(Node, &[bool]) -> bool) -> Vec<bool> {
+    let mut marks: Vec<bool> = Vec::with_capacity(program.nodes().len());
+    for &node in program.nodes() {
+        let operands: Vec<bool> = node.operands().map(|id| marks[id.at()]).collect();
+        marks.push(mark(node, &operands));
+    }
+    marks
+}
+
+/// The element of a tensor at the point; `first` is the first number of the first tensor.
+fn element(tensors: &[TensorSpec], number: usize, first: usize) -> String {
+    let count = |axis, step| usize::from(ends(axis)) + usize::from(step != 1);
+    let before = tensors[..number]
+        .iter()
+        .map(|spec| 1 + dims(spec.dims).map(|(axis, _, step)| count(axis, step)).sum::<usize>());
+    let (spec, address) = (tensors[number], first + before.sum::<usize>());
+    let (mut parts, mut slot) = (String::new(), address);
+    let mut next = |there: bool, otherwise: &str| {
+        slot += usize::from(there);
+        if there { format!("p.numbers[{slot}]") } else { otherwise.to_owned() }
+    };
+    for (axis, _, step) in dims(spec.dims) {
+        let (last, step) = (next(ends(axis), "None"), next(step != 1, "None"));
+        let _ = write!(parts, "(p.{}, {last}, {step}),", axis.name());
+    }
+    let dtype = match spec.dtype {
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        DType::I32 => "i32",
+        _ => "f32",
+    };
+    format!("w.element(p.numbers[{address}], \"{dtype}\", ({parts}))")
+}
+
+fn value(program: &Program, node: Node, name: &impl Fn(NodeId) -> String) -> String {
+    match node {
+        Node::Score => "p.score".to_owned(),
+        Node::Upstream => "p.upstream".to_owned(),
+        Node::Index(axis) => format!("p.{}", axis.name()),
+        Node::Length(Side::Query) => "p.queries".to_owned(),
+        Node::Length(Side::Key) => "p.keys".to_owned(),
+        Node::Float(x) => format!("w.real({:?})", x.value()),
+        Node::Int(n) => format!("w.whole({n})"),
+        Node::Bool(truth) => format!("w.truth({})", if truth { "True" } else { "False" }),
+        Node::Scalar(_) | Node::Tensor(_) => unreachable!("the caller writes these"),
+        Node::ToFloat(a) => format!("w.to_real({})", name(a)),
+        Node::Unary(op, a) => unary(op, program.ty(a), &name(a)),
+        Node::Binary(op, a, b) => binary(program, op, a, b, name),
+        Node::Compare(op, a, b) => compare(op, &name(a), &name(b)),
+        Node::Not(a) => format!("w.negate({})", name(a)),
+        Node::Logic(Logic::And, a, b) => format!("{} & {}", name(a), name(b)),
+        Node::Logic(Logic::Or, a, b) => format!("{} | {}", name(a), name(b)),
+        Node::Select { keep, yes, no } => format!("w.select({}, {}, {})", name(keep), name(yes), name(no)),
+    }
+}
+
+fn compare(op: Compare, a: &str, b: &str) -> String {
+    format!("{a} {} {b}", op.name())
+}
+
+fn unary(op: Unary, ty: Ty, a: &str) -> String {
+    let word = match op {
+        Unary::Neg if ty == Ty::Int => return format!("w.whole(0) - {a}"),
+        Unary::Neg => return format!("-{a}"),
+        Unary::Abs if ty == Ty::Int => "absolute_whole",
+        Unary::Abs => "absolute",
+        Unary::Reciprocal => "reciprocal",
+        Unary::Exp => "exp",
+        Unary::Log => "log",
+        Unary::Sqrt => "sqrt",
+        Unary::Rsqrt => "rsqrt",
+        Unary::Sin => "sin",
+        Unary::Cos => "cos",
+        Unary::Tan => "tan",
+        Unary::Tanh => "tanh",
+        Unary::Erf => "erf",
+        Unary::Floor => "floor",
+        Unary::Ceil => "ceil",
+        Unary::Sigmoid => "sigmoid",
+        Unary::Relu => "relu",
+        Unary::Elu => "elu",
+        Unary::Gelu => "gelu",
+        Unary::GeluTanh => "gelu_tanh",
+        Unary::Softplus => "softplus",
+        Unary::Swish => "swish",
+    };
+    format!("w.{word}({a})")
+}
+
+fn binary(program: &Program, op: Binary, a: NodeId, b: NodeId, name: &impl Fn(NodeId) -> String) -> String {
+    let (int, divisor) = (program.ty(a) == Ty::Int, program.node(b));
+    let (a, b) = (name(a), name(b));
+    let word = match op {
+        Binary::Add => return format!("{a} + {b}"),
+        Binary::Sub => return format!("{a} - {b}"),
+        Binary::Mul => return format!("{a} * {b}"),
+        Binary::Div => return format!("{a} / {b}"),
+        // Its divisor is a constant, which the compiler divides by without a division.
+        Binary::FloorDiv => match divisor {
+            Node::Int(n) => return format!("w.floor_div({a}, {n})"),
+            other => unreachable!("a whole quotient by {other:?}"),
+        },
+        Binary::Min => "minimum",
+        Binary::Max => "maximum",
+        Binary::Pow => "power",
+        Binary::Rem if int => "rem_whole",
+        Binary::Rem => "rem",
+        Binary::FloorRem if int => "floor_rem_whole",
+        Binary::FloorRem => "floor_rem",
+        Binary::Atan2 => "atan2",
+    };
+    format!("w.{word}({a}, {b})")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The text of expressions against their definition: it is evaluated by Python with numbers of float32, at random
+//! points, and compared with the value and the derivative in float64.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::expr::{Expr, PointContext, ScalarTy, Value, library, position, scalar, score, vjp};
+use qkvault_graph::{Attention, DType, validate};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::compiler::{PROGRAM, WORDS};
+
+const DIMS: [i32; 4] = [2, 4, 7, 9];
+
+/// A number that every 16-bit type holds exactly.
+fn number(seed: usize) -> f64 {
+    ((seed * 7919 + seed / 3) % 65) as f64 / 8.0 - 4.0
+}
+
+fn whole(seed: usize) -> i32 {
+    ((seed * 31 + seed / 7) % 17) as i32 - 8
+}
+
+/// A function of Python, and the program whose value it has: that of a score modification, or the factor of its
+/// backward.
+struct Case {
+    program: Program,
+    name: &'static str,
+    text: String,
+    /// How many query heads the kernel takes for one.
+    group: i32,
+}
+
+impl Case {
+    fn modification(e: &ScoreExpr, group: i32) -> Case {
+        let text = score_mod(e, slots(e.program()));
+        Case { program: e.program().clone(), name: "score_mod", text, group }
+    }
+
+    fn gradient(e: &ScoreExpr, group: i32) -> Option<Case> {
+        let program = vjp(e).ok()?.d_score.program().clone();
+        let text = score_mod_bwd(&program, slots(e.program()));
+        Some(Case { program, name: "score_mod_bwd", text, group })
+    }
+}
+
+fn slots(program: &Program) -> Slots {
+    Slots { scalar: 0, tensor: program.scalars().len() }
+}
+
+/// A place with lengths, score and upstream gradient.
+type Place = ([i32; 4], [i32; 2], f64, f64);
+
+fn places(points: usize) -> Vec<Place> {
+    let place = |i: usize| {
+        let at = [0, 1, 2, 3].map(|axis| ((i * [1, 3, 5, 7][axis] + i / 2) % DIMS[axis] as usize) as i32);
+        (at, [at[2].max(6) + 1, at[3].max(8) + 1], f64::from((number(i * 13 + 1) * 1.3) as f32), number(i * 5 + 2))
+    };
+    (0..points).map(place).collect()
+}
+
+/// A tensor in the order of a launch's numbers: its elements in place of the address, then the numbers of its dims.
+fn tensor(spec: &TensorSpec, n: usize) -> Vec<Json> {
+    let count = spec.dims.iter().product::<i64>() as usize;
+    let one = |i: usize| if spec.dtype == DType::I32 { json!(whole(i + n)) } else { json!(number(i + n)) };
+    let mut list = vec![Json::from_iter((0..count).map(one))];
+    for (axis, extent, step) in dims(spec.dims) {
+        list.extend(ends(axis).then(|| json!(extent - 1)));
+        list.extend((step != 1).then(|| json!(step)));
+    }
+    list
+}
+
+/// What a case is given, in the words of `host.py`.
+fn given(Case { program, name, text, group }: &Case, places: &[Place]) -> Json {
+    let scalar = |(n, spec): (usize, &qkvault_graph::expr::ScalarSpec)| match spec.ty {
+        ScalarTy::Float => json!(number(n + 5)),
+        ScalarTy::Int => json!(whole(n + 5)),
+    };
+    let numbers = program.scalars().iter().enumerate().map(scalar);
+    let tensors = program.tensors().iter().enumerate().flat_map(|(n, spec)| tensor(spec, n));
+    let point =
+        |&([b, h, q, k], [queries, keys], score, upstream): &Place| json!([b, h, q, k, queries, keys, score, upstream]);
+    let points: Vec<Json> = places.iter().map(point).collect();
+    let numbers: Vec<Json> = numbers.chain(tensors).collect();
+    // As many scores at a time as the kernels take in each direction.
+    let lanes = if *name == "score_mod" { 2 } else { 4 };
+    json!({"text": text, "name": name, "group": group, "numbers": numbers, "points": points, "lanes": lanes})
+}
+
+/// The value in float64.
+fn expected(Case { program, name, .. }: &Case, (at, lengths, score, upstream): Place) -> f64 {
+    let element = |(n, spec): (usize, &TensorSpec)| {
+        let i = spec.dims.iter().zip(at).fold(0, |i, (&dim, at)| i * dim + if dim > 1 { i64::from(at) } else { 0 });
+        match spec.dtype {
+            DType::I32 => Value::Int(whole(i as usize + n)),
+            _ => Value::Float(number(i as usize + n)),
+        }
+    };
+    let tensors: Vec<Value> = program.tensors().iter().enumerate().map(element).collect();
+    let scalar = |(n, spec): (usize, &qkvault_graph::expr::ScalarSpec)| match spec.ty {
+        ScalarTy::Float => Value::Float(number(n + 5)),
+        ScalarTy::Int => Value::Int(whole(n + 5)),
+    };
+    let scalars: Vec<Value> = program.scalars().iter().enumerate().map(scalar).collect();
+    let context = PointContext { score, upstream, at, lengths, scalars: &scalars, tensors: &tensors };
+    let value = program.eval(&context).expect("everything is given");
+    match (*name, value) {
+        ("score_mod_bwd", _) if upstream == 0.0 => 0.0,
+        ("score_mod_bwd", value) => upstream * value.float().expect("a float"),
+        (_, Value::Float(x)) => x,
+        (_, Value::Int(n)) => n.into(),
+        (_, Value::Bool(truth)) => f64::from(u8::from(truth)),
+    }
+}
+
+/// Runs all cases at the same points: for each case, the values found and expected.
+fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
+    let places = places(points);
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = [("host.py", include_str!("host.py")), ("compiler.py", PROGRAM), ("words.py", WORDS)];
+    let files = files.map(|(name, text)| (folder.path().join(name), text));
+    files.iter().for_each(|(path, text)| std::fs::write(path, text).expect("writes"));
+    let mut child = Command::new("python3")
+        .args(files.iter().map(|(path, _)| path))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a Python, which fetching needs too");
+    let programs: Vec<Json> = cases.iter().map(|case| given(case, &places)).collect();
+    child.stdin.take().expect("a pipe").write_all(Json::from(programs).to_string().as_bytes()).expect("is read");
+    let done = child.wait_with_output().expect("ends");
+    assert!(done.status.success());
+    let printed = String::from_utf8(done.stdout).expect("text");
+    let mut found = printed.lines().map(|line| line.parse::<f64>().expect("a number"));
+    let mut of =
+        |case| places.iter().map(|&place| (found.next().expect("a line each"), expected(case, place))).collect();
+    cases.iter().map(&mut of).collect()
+}
+
+fn near(found: f64, expected: f64) -> bool {
+    found == expected
+        || (found.is_nan() && expected.is_nan())
+        || (found - expected).abs() <= 2e-5 * (1.0 + expected.abs())
+}
+
+fn built(e: Expr) -> ScoreExpr {
+    e.build_score_mod().expect("a score")
+}
+
+#[test]
+fn functions_of_the_library_compute_what_they_mean_and_their_derivatives() {
+    let heads = i64::from(DIMS[1]);
+    let distance = || (position() - qkvault_graph::expr::key()).to_float();
+    let list = [
+        built(library::softcap(score(), scalar("cap"))),
+        built(library::alibi(score(), heads)),
+        built(library::softcap(library::alibi(score(), heads), 30.0)),
+        built(score() * 2.0 - distance().abs()),
+        built(score() * (distance() / 3.0).floor().sqrt()),
+    ];
+    let cases: Vec<Case> = [1, 3]
+        .into_iter()
+        .flat_map(|group| list.iter().flat_map(move |e| [Some(Case::modification(e, group)), Case::gradient(e, group)]))
+        .flatten()
+        .collect();
+    assert_eq!(cases.len(), 4 * list.len());
+    for (case, values) in cases.iter().zip(run(&cases, 40)) {
+        for (found, expected) in values {
+            assert!(near(found, expected), "{}: {found}, {expected} expected", case.text);
+        }
+    }
+}
+
+#[test]
+fn a_quotient_by_a_number_of_the_launch_is_a_product() {
+    let cap = score_mod(&built(library::softcap(score(), scalar("cap"))), Slots { scalar: 0, tensor: 1 });
+    assert!(cap.contains("w.reciprocal(") && !cap.contains('/'), "{cap}");
+    let constant = score_mod(&built(library::softcap(score(), 50.0)), Slots { scalar: 0, tensor: 0 });
+    assert!(constant.contains("* w.real(0.02)") && !constant.contains('/'), "{constant}");
+    // Positions are whole numbers, whose quotients may be rounded to such.
+    let blocks = (qkvault_graph::expr::key().to_float() / 3.0).floor();
+    let positions = score_mod(&built(score() + blocks), Slots { scalar: 0, tensor: 0 });
+    assert!(positions.contains(" / "), "{positions}");
+}
+
+#[test]
+fn gradients_are_guarded_where_a_factor_may_be_infinite() {
+    let softcap = Case::gradient(&built(library::softcap(score(), scalar("cap"))), 1).expect("a derivative");
+    assert!(!softcap.text.contains("select"), "{}", softcap.text);
+    let root = Case::gradient(&built(score().sqrt()), 1).expect("a derivative");
+    assert!(root.text.contains("w.select(p.upstream == w.real(0.0)"), "{}", root.text);
+}
+
+#[test]
+fn random_expressions_compute_what_they_mean_and_their_derivatives() {
+    let features = Features { score_mod: true, ..Features::NONE };
+    let space = Space { batch: 2, heads: 2, seq: 9, head_dim: 16, features };
+    let mut runner = TestRunner::deterministic();
+    let strategy = attention(space).prop_filter("an expression", |a: &Attention| a.score_mod.is_some());
+    let drawn = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current());
+    let expressions = drawn.take(220).filter_map(|a| validate(a).ok()?.score_mod.clone());
+    // Points lie within DIMS, and so must the elements of tensors.
+    let inside = |spec: &TensorSpec| spec.dims.iter().zip(DIMS).all(|(&n, most)| n == 1 || n == i64::from(most));
+    let cases: Vec<Case> = expressions
+        .filter(|e| e.tensors().iter().all(inside))
+        .enumerate()
+        .flat_map(|(n, e)| {
+            let group = 1 + 2 * (n % 2) as i32;
+            [Some(Case::modification(&e, group)), Case::gradient(&e, group)]
+        })
+        .flatten()
+        .collect();
+    assert!(cases.len() > 100, "{} cases", cases.len());
+    let (mut points, mut apart) = (0, Vec::new());
+    for (case, values) in cases.iter().zip(run(&cases, 12)) {
+        for (found, expected) in values {
+            points += 1;
+            if !near(found, expected) {
+                apart.push(format!("{}: {found}, {expected} expected", case.text));
+            }
+        }
+    }
+    // Roundings of float32 decide a comparison or a whole part now and then, and grow in ill-conditioned expressions.
+    let first = &apart[..apart.len().min(3)];
+    assert!(apart.len() * 50 <= points, "{} of {points} points differ: {first:#?}", apart.len());
+}
