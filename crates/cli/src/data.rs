@@ -1,9 +1,13 @@
 //! Input data for attentions that are too large for the oracle's generator: repeating noise, and meaningful values for
 //! masks and expressions.
 
+use std::borrow::Cow;
+
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::ScoreExpr;
-use qkvault_graph::{CuSeqlens, DType, MAX_ORIGIN, Operand, Role, Storage, Valid, operands, ragged_offsets};
+use qkvault_graph::{
+    CuSeqlens, DType, Fp8, MAX_ORIGIN, Operand, Role, Scaled, Storage, Valid, operands, ragged_offsets,
+};
 use qkvault_reference::{Buffer, Inputs, alibi_slopes};
 
 /// Elements after which the noise repeats. It is a prime, so that rows and heads differ.
@@ -76,6 +80,54 @@ pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
     Ok(inputs)
 }
 
+/// Binds the scales of an attention in 8 bits: a forward reads some that its backward does not, and others suit it.
+pub fn set_scales(attention: &Valid, inputs: &mut Inputs) {
+    for operand in operands(attention).iter().filter(|o| !o.output) {
+        if let Some(scale) = scale(attention, operand.role) {
+            inputs.set_f32(operand.role, scale as f32);
+        }
+    }
+}
+
+/// The inputs with a scale of probabilities that underflows none, for the oracle: a kernel rounds exponentials before
+/// their sum divides them, and the oracle rounds probabilities, which over many keys are smaller.
+#[must_use]
+pub fn fine<'i>(a: &Valid, inputs: &'i Inputs) -> Cow<'i, Inputs> {
+    if a.fp8.is_none() {
+        return Cow::Borrowed(inputs);
+    }
+    let mut inputs = inputs.clone();
+    let scale = 16.0 * a.seq().1 as f64;
+    inputs.set_f32(Role::ScaleOf(Scaled::S), scale as f32);
+    inputs.set_f32(Role::Descale(Scaled::S), (1.0 / scale) as f32);
+    Cow::Owned(inputs)
+}
+
+/// The factor of a tensor in 8 bits, with which normal numbers and what follows from them use the range of e4m3: the
+/// descale is its inverse. Probabilities are about the inverse of the number of keys, and so are their gradients.
+fn scale(a: &Valid, role: Role) -> Option<f64> {
+    a.fp8?;
+    let keys = a.seq().1 as f64;
+    let of = |scaled| match scaled {
+        Scaled::S if a.is_backward() => 4.0 * keys,
+        Scaled::S => 256.0,
+        Scaled::O => 32.0,
+        Scaled::DP => 16.0 * keys,
+        Scaled::DQ | Scaled::DK | Scaled::DV => 16.0 * keys.sqrt(),
+        // Normal numbers are stored as they are.
+        _ => 1.0,
+    };
+    // Block scales are no numbers of their tensor.
+    if a.fp8 == Some(Fp8::Block) {
+        return None;
+    }
+    match role {
+        Role::ScaleOf(scaled) => Some(of(scaled)),
+        Role::Descale(scaled) => Some(1.0 / of(scaled)),
+        _ => None,
+    }
+}
+
 /// Adds the lengths and offsets of varlen sequences.
 fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_graph::Refusal> {
     let cumulative = CuSeqlens::from_lengths(lengths)?;
@@ -100,6 +152,9 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     };
     if let Some(slopes) = alibi_slopes(a, role) {
         return Ok(slopes);
+    }
+    if let (Some(scale), DType::F32) = (scale(a, role), dtype) {
+        return Ok(Buffer::of(dtype, [scale]));
     }
     Ok(match role {
         Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
@@ -190,6 +245,24 @@ mod tests {
         let mean = (0..q.len()).map(|i| q.get(i)).sum::<f64>() / q.len() as f64;
         let square = (0..q.len()).map(|i| q.get(i).powi(2)).sum::<f64>() / q.len() as f64;
         assert!(mean.abs() < 0.1 && (square - 1.0).abs() < 0.1, "{mean} {square}");
+    }
+
+    /// Once every scale was a random number, some of them negative.
+    #[test]
+    fn scales_of_8_bit_attention_suit_the_pass() {
+        let text = "q: e4m3 [1,2,512,128]\nfp8: delayed\noutputs: stats";
+        let forward = text::parse(text).expect("it reads");
+        let backward = validate(forward.clone().backward(BackwardOptions::default())).expect("it is sound");
+        let forward = validate(forward).expect("it is sound");
+        let mut given = inputs(&backward, &recipe()).expect("every operand has a value");
+        let number = |given: &Inputs, role| given.get(role).map(|buffer| buffer.get(0));
+        assert_eq!(number(&given, Role::ScaleOf(Scaled::S)), Some(2048.0));
+        assert_eq!(number(&given, Role::ScaleOf(Scaled::O)), None);
+        set_scales(&forward, &mut given);
+        assert_eq!(number(&given, Role::ScaleOf(Scaled::S)), Some(256.0));
+        assert_eq!(number(&given, Role::ScaleOf(Scaled::O)), Some(32.0));
+        assert_eq!(number(&given, Role::Descale(Scaled::O)), Some(1.0 / 32.0));
+        assert_eq!(number(&fine(&forward, &given), Role::ScaleOf(Scaled::S)), Some(8192.0));
     }
 
     #[test]

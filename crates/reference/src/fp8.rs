@@ -36,14 +36,21 @@ pub(crate) struct Factors<'a> {
 pub(crate) struct Rounded {
     pub(crate) scale: f64,
     pub(crate) descale: f64,
-    pub(crate) dtype: DType,
+    /// The type that it is stored in; `None` for exact numbers.
+    pub(crate) dtype: Option<DType>,
 }
 
 impl Rounded {
     /// The value after storing and loading it.
     pub(crate) fn through(self, x: f64) -> f64 {
-        round(self.dtype, x * self.scale) * self.descale
+        let stored = x * self.scale;
+        self.dtype.map_or(stored, |dtype| round(dtype, stored)) * self.descale
     }
+}
+
+/// The 8-bit type of a tensor between two products. [Widened](Inputs::widened) inputs have exact products.
+pub(crate) fn between(inputs: &Inputs, dtype: DType) -> Option<DType> {
+    (!inputs.is_widened()).then_some(dtype)
 }
 
 /// The factor in this operand; 1 if the attention does not have the operand.
@@ -54,7 +61,7 @@ pub(crate) fn factor(a: &Attention, inputs: &Inputs, role: Role) -> Result<f64, 
 impl<'a> Factors<'a> {
     pub(crate) fn new(a: &Attention, inputs: &'a Inputs) -> Result<Factors<'a>, ReferenceError> {
         let one = |role| factor(a, inputs, role);
-        let dtype = a.q.dtype;
+        let dtype = between(inputs, a.q.dtype);
         match a.fp8 {
             None => Ok(Factors { q: 1.0, k: 1.0, v: 1.0, s: None, o: 1.0, blocks: None }),
             Some(Fp8::Delayed | Fp8::Current) => Ok(Factors {

@@ -176,3 +176,45 @@ fn scales_from_2_to_the_minus_20_to_2_to_the_20_are_applied_where_they_belong() 
 fn numbers_at_the_edges_of_the_formats_saturate_and_vanish_as_defined() {
     over(2_000..2_400, edges);
 }
+
+/// Widened inputs have no roundings between products: then 8-bit attention is that of the real numbers.
+#[test]
+fn widened_inputs_give_the_attention_of_the_real_numbers() {
+    let shape = |dtype| Attention::bshd(2, (2, 1), (9, 17), 16, dtype).causal().with_stats();
+    let mut eight = shape(DType::E4M3);
+    eight.fp8 = Some(Fp8::Delayed);
+    for backward in [false, true] {
+        let pass = |a: Attention| if backward { a.backward(BackwardOptions::default()) } else { a };
+        let (narrow, wide) = (valid(pass(eight.clone())), valid(pass(shape(DType::BF16))));
+        let inputs = Inputs::random(&narrow, 7).expect("random");
+        let mut real = Inputs::random(&wide, 7).expect("random").widened();
+        for (role, scaled) in [
+            (Role::Q, Scaled::Q),
+            (Role::K, Scaled::K),
+            (Role::V, Scaled::V),
+            (Role::DO, Scaled::DO),
+            (Role::O, Scaled::O),
+        ] {
+            let (Some(stored), Some(descale)) = (inputs.get(role), inputs.get(Role::Descale(scaled))) else { continue };
+            let numbers = (0..stored.len()).map(|at| stored.get(at) * descale.get(0));
+            real.insert(role, Buffer::of(DType::F32, numbers));
+        }
+        real.insert(Role::Scale, inputs.buffer(Role::Scale).expect("bound").clone());
+        let compute = |a: &Valid, inputs: &Inputs| {
+            if backward { backward_of_o(a, inputs) } else { forward(a, inputs) }.expect("computes")
+        };
+        let (exact, expected, rounded) =
+            (compute(&narrow, &inputs.widened()), compute(&wide, &real), compute(&narrow, &inputs));
+        let outputs: &[(Role, Scaled)] =
+            if backward { &[(Role::DQ, Scaled::DQ), (Role::DV, Scaled::DV)] } else { &[(Role::O, Scaled::O)] };
+        for &(role, scaled) in outputs {
+            let scale = inputs.buffer(Role::ScaleOf(scaled)).expect("bound").get(0);
+            let of = |outputs: &qkvault_reference::Outputs| outputs.get(role).expect("an output").values().to_vec();
+            let (exact, expected, rounded) = (of(&exact), of(&expected), of(&rounded));
+            let off = |x: &[f64]| x.iter().zip(&expected).map(|(x, y)| (x - y * scale).abs()).fold(0.0, f64::max);
+            // Descales are f32, and so are the real numbers here.
+            assert!(off(&exact) < 1e-4 * scale, "{role}: {}", off(&exact));
+            assert!(off(&rounded) > 1e-3 * scale, "{role}: {}", off(&rounded));
+        }
+    }
+}

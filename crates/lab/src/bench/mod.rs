@@ -6,6 +6,7 @@
 mod cold;
 mod engines;
 mod first;
+mod fp8;
 mod ground;
 mod kernels;
 mod launch;
@@ -53,6 +54,8 @@ enum Part {
     Attentions(Box<timed::Args>),
     /// Times of cuDNN and of qkvault's kernels, and the table by which an engine is chosen
     Engines(Box<engines::Args>),
+    /// The FP8 rows of NVIDIA's table of an H200, forward and backward, beside bf16
+    Fp8(Box<fp8::Args>),
     /// One fresh process of `cold`
     #[command(hide = true)]
     First(first::Args),
@@ -76,6 +79,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let (name, options) = match &args.part {
         Part::Attentions(args) => return timed::run(globals, args),
         Part::Engines(args) => return engines::run(globals, args),
+        Part::Fp8(args) => return fp8::run(globals, args),
         Part::First(args) => return first::run(globals, args),
         Part::Report(args) => return report::run(args),
         Part::Plan(options) => return ground::plan(globals, options),

@@ -21,6 +21,9 @@ struct Answer {
     status: String,
     why: String,
     worst: f64,
+    /// What the record counts.
+    #[serde(default)]
+    note: Option<String>,
     /// The row of a case that is not right.
     row: Value,
     /// Plans that were compiled for the case.
@@ -46,10 +49,19 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
         let case = runner.prepare(attentions.attention(number), number);
         let verdict = runner.judge(&case);
         let row = if verdict.is_plain() { Value::Null } else { row(&case, &verdict) };
-        let Verdict { status, why, worst, predictions } = verdict;
+        let Verdict { status, why, worst, note, predictions } = verdict;
+        let note = note.map(str::to_owned);
         let builds = runner.builds() - built;
         built += builds;
-        out::record(&serde_json::to_value(Answer { status: status.to_owned(), why, worst, row, builds, predictions })?);
+        out::record(&serde_json::to_value(Answer {
+            status: status.to_owned(),
+            why,
+            worst,
+            note,
+            row,
+            builds,
+            predictions,
+        })?);
     }
     Ok(Outcome::Good)
 }
@@ -92,9 +104,10 @@ fn take(tally: &mut Tally<'_>, report: CaseReport) {
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, row, builds, predictions }) => {
+        Ok(Answer { status: name, why, worst, note, row, builds, predictions }) => {
             tally.builds += builds;
-            tally.take(&Verdict { status: status(&name), why, worst, predictions }, || row);
+            tally.note(note.as_deref());
+            tally.take(&Verdict { status: status(&name), why, worst, note: None, predictions }, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });

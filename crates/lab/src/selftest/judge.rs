@@ -5,11 +5,12 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{Session, Workspace, cudarc};
+use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward};
 
 use super::verdicts::Predictions;
-use super::{Args, batch, philox};
+use super::{Args, batch, eight_bits, philox};
 use qkvault_cli::memory::{Failure, Memory, failed};
 
 /// One case, ready to launch.
@@ -26,9 +27,18 @@ pub(super) struct Ready {
     plan: Arc<qkvault_compile::Plan>,
     pub(super) inputs: Inputs,
     /// The expected outputs; `None` if they depend on a dropout mask that the library draws.
-    expected: Option<Outputs>,
+    expected: Option<Answer>,
     /// The forward that reveals the library's dropout mask, and its plan.
     drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
+}
+
+/// The expected outputs, of the oracle.
+#[derive(Clone)]
+enum Answer {
+    /// Of 16-bit attention.
+    Exact(Outputs),
+    /// Of 8-bit attention, with what its formats cost.
+    EightBits(Arc<eight_bits::Expected>),
 }
 
 /// How a case ended.
@@ -36,6 +46,8 @@ pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) why: String,
     pub(super) worst: f64,
+    /// What the record counts: of what Amax_S is the largest.
+    pub(super) note: Option<&'static str>,
     /// The answers of rules and library, with `--verdicts`.
     pub(super) predictions: Option<Predictions>,
 }
@@ -43,7 +55,7 @@ pub(super) struct Verdict {
 impl Verdict {
     /// A verdict without an error figure and without answers of rules and library.
     pub(super) fn of(status: &'static str, why: String) -> Verdict {
-        Verdict { status, why, worst: 0.0, predictions: None }
+        Verdict { status, why, worst: 0.0, note: None, predictions: None }
     }
 
     /// Whether there is nothing to report: the case is right, and rules and library agree.
@@ -56,11 +68,16 @@ impl Verdict {
 pub(super) fn dry(case: &Case) -> Verdict {
     match &case.prepared {
         Ok(Ready { attention, plan: _, inputs, expected, drawn_by: _ }) => {
-            let faults = expected
-                .iter()
-                .flat_map(Outputs::iter)
-                .filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer()));
-            let why: Vec<String> = faults.collect();
+            let why: Vec<String> = match expected {
+                None => Vec::new(),
+                Some(Answer::Exact(outputs)) => {
+                    outputs.iter().filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer())).collect()
+                }
+                Some(Answer::EightBits(expected)) => {
+                    let rounded = expected.roles().filter_map(|role| Some((role, expected.rounded(role)?)));
+                    rounded.filter_map(|(role, b)| expected.judge(attention, inputs, role, &b).fault).collect()
+                }
+            };
             let status = if why.is_empty() { "right" } else { "wrong" };
             Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.join("; ")) }
         }
@@ -91,7 +108,11 @@ pub(super) fn prepare(
             Err(error) => Err(failed(error)),
         };
         let plan = planned(&valid)?;
-        let inputs = if args.serves(number) {
+        let inputs = if valid.fp8.is_some() {
+            // Cases about whole tiles without keys also have sequences without keys.
+            let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
+            eight_bits::operands(&valid, seed, number, empty)
+        } else if args.serves(number) {
             batch::inputs(&valid, seed, number, args.tails)
         } else {
             Inputs::random(&valid, seed ^ number)
@@ -112,16 +133,30 @@ pub(super) fn prepare(
 }
 
 /// The oracle's outputs.
-fn expect(valid: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
+fn expect(valid: &Valid, inputs: &Inputs) -> Result<Answer, Failure> {
+    if valid.fp8.is_some() {
+        let expected = eight_bits::Expected::of(valid, inputs).map_err(failed)?;
+        return Ok(Answer::EightBits(Arc::new(expected)));
+    }
     let outputs = match valid.get().pass {
         Pass::Forward => forward(valid, inputs),
         Pass::Backward(_) => backward(valid, inputs),
     };
-    outputs.map_err(failed)
+    outputs.map(Answer::Exact).map_err(failed)
+}
+
+impl Answer {
+    /// Every output that a launch writes.
+    fn roles(&self) -> Vec<Role> {
+        match self {
+            Answer::Exact(outputs) => outputs.iter().map(Output::role).collect(),
+            Answer::EightBits(expected) => expected.roles().collect(),
+        }
+    }
 }
 
 /// The inputs with the library's dropout mask, and the expected outputs.
-fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Outputs), Failure> {
+fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Answer), Failure> {
     let Ready { attention, plan: _, inputs, expected, drawn_by } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
@@ -145,23 +180,27 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
         Err(failure) => Err(failure.clone()),
     };
     let verdict = match done {
-        Ok((worst, faults)) if faults.is_empty() => Verdict { worst, ..Verdict::of("right", String::new()) },
-        Ok((worst, faults)) => Verdict { worst, ..Verdict::of("wrong", faults.join("; ")) },
+        Ok(Launched { worst, faults, note }) => {
+            let status = if faults.is_empty() { "right" } else { "wrong" };
+            Verdict { worst, note, ..Verdict::of(status, faults.join("; ")) }
+        }
         Err((status, why)) => Verdict::of(status, why),
     };
     Verdict { predictions: case.predictions.clone(), ..verdict }
+}
+
+/// What the launches of a case showed.
+struct Launched {
+    worst: f64,
+    faults: Vec<String>,
+    note: Option<&'static str>,
 }
 
 /// Launches the case and compares each output with the oracle.
 ///
 /// Then launches it `repeat` more times (a deterministic backward at least once) and compares the outputs bit by bit
 /// with those of the first launch. Sums in any order are left out, unless the backward is deterministic.
-fn launch(
-    ready: &Ready,
-    session: &Session,
-    stream: &Arc<CudaStream>,
-    repeat: u32,
-) -> Result<(f64, Vec<String>), Failure> {
+fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
     let (inputs, expected) = drawn(ready, session, stream)?;
     let (inputs, expected) = (&inputs, &expected);
     let Ready { attention, plan, .. } = ready;
@@ -173,14 +212,24 @@ fn launch(
         let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
         memory.bind_over(&plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;
-        let roles = expected.iter().map(Output::role);
+        let roles = expected.roles().into_iter();
         roles.filter_map(|role| memory.download(stream, role).map(|b| b.map(|b| (role, b))).transpose()).collect()
     };
     let actual = once()?;
-    let (mut worst, mut faults) = (0.0_f64, Vec::new());
+    let (mut worst, mut faults, mut note) = (0.0_f64, Vec::new(), None);
     let mut of_o = None;
     for (role, buffer) in &actual {
-        let Some(output) = expected.get(*role) else { continue };
+        let output = match expected {
+            Answer::EightBits(expected) => {
+                let found = expected.judge(attention, inputs, *role, buffer);
+                worst = worst.max(found.ratio);
+                faults.extend(found.fault);
+                note = note.or(found.note);
+                continue;
+            }
+            Answer::Exact(outputs) => outputs.get(*role),
+        };
+        let Some(output) = output else { continue };
         let (mut error, mut fault) = compare_output(attention, inputs, output, buffer);
         // If one key has nearly all of a row's probability, the gradients depend on the rounding of O, from which a
         // device computes row sums. The oracle then computes them from the rounded O, too.
@@ -206,7 +255,7 @@ fn launch(
         }
     }
     faults.dedup();
-    Ok((worst, faults))
+    Ok(Launched { worst, faults, note })
 }
 
 /// Whether a backward that is not deterministic may sum this output in any order.

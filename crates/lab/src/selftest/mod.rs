@@ -3,6 +3,7 @@
 
 mod batch;
 mod cases;
+mod eight_bits;
 mod expressions;
 mod faults;
 mod isolate;
@@ -61,6 +62,15 @@ pub struct Args {
     /// With `--large`: let the oracle compute small steps instead of a GPU, to test the comparison
     #[arg(long, requires = "large")]
     cpu: bool,
+    /// Use 8-bit attentions with one scale per tensor, judged by what their formats cost
+    #[arg(long, conflicts_with_all = ["large", "serving", "verdicts", "sanitize"])]
+    fp8: bool,
+    /// With `--fp8`: only cases that have what these codes refuse, separated by commas, and allow them
+    #[arg(long, value_name = "CODES", default_value = "", requires = "fp8")]
+    about: QuirkSet,
+    /// With `--fp8`: instead of random cases, launch what tells how kernels measure and scale probabilities
+    #[arg(long, requires = "fp8", conflicts_with_all = ["file", "isolate", "about"])]
+    questions: bool,
     /// Use the attentions of this file, in the text form with lines `---` between them
     #[arg(long, value_name = "FILE", conflicts_with = "large")]
     file: Option<PathBuf>,
@@ -165,6 +175,7 @@ impl Attentions<'_> {
         match &self.given {
             Some(list) => list[n as usize].clone(),
             None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
+            None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),
         }
@@ -175,6 +186,13 @@ impl Attentions<'_> {
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.large {
         return large::run(globals, args, folder);
+    }
+    if let Some(code) = args.about.iter().find(|code| eight_bits::ABOUT.iter().all(|known| known.as_str() != *code)) {
+        let known: Vec<&str> = eight_bits::ABOUT.iter().map(|code| code.as_str()).collect();
+        anyhow::bail!("--about {code} draws no cases; it takes {}", known.join(", "));
+    }
+    if args.questions {
+        return eight_bits::ask(globals, args);
     }
     let attentions = Attentions::of(args)?;
     if args.show {

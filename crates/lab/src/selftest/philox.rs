@@ -8,6 +8,7 @@ use qkvault_exec::{LoadedPlan, cudarc};
 use qkvault_graph::{DType, Role, Valid, operand};
 use qkvault_reference::{Buffer, Inputs};
 
+use super::eight_bits;
 use qkvault_cli::memory::{Failure, Memory, failed};
 
 /// The dropout mask that a forward with these inputs draws, in f32, contiguous in (b, h_q, s_q, s_kv), with ones for
@@ -40,6 +41,7 @@ pub(super) fn mask(
             }
         }
         inputs.insert(Role::V, values);
+        eight_bits::philox_scales(a, &mut inputs);
         let mut memory = Memory::upload(stream, a, plan, &inputs)?;
         memory.bind(plan, &inputs, stream)?.launch(stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Compiler, Planner};
+use qkvault_compile::{Compiler, OnMiss, Plan, Planner};
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::{Attention, CompileOptions, Target};
+use qkvault_graph::{Attention, CompileOptions, Target, Valid};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -50,7 +50,8 @@ impl Runner<'_> {
             }
         };
         let library = Arc::clone(compiler.library());
-        let Args { form, without, allow: allowed, engine, .. } = *args;
+        let Args { form, without, allow, about, engine, .. } = *args;
+        let allowed = allow.with(about);
         let lab = qkvault_graph::LabOptions { form, without };
         let options = CompileOptions { allowed, engine, lab, ..CompileOptions::default() };
         let place = json!({
@@ -73,6 +74,22 @@ impl Runner<'_> {
             Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
             None => judge::dry(case),
         }
+    }
+
+    /// The compute capability of the target, 90 for an H200.
+    pub(super) const fn sm(&self) -> u32 {
+        self.target.sm()
+    }
+
+    /// The GPU session and its stream; `None` for a run without a GPU.
+    pub(super) fn launcher(&self) -> Option<(&Session, &Arc<CudaStream>)> {
+        self.gpu.as_ref().map(|(session, stream)| (session, stream))
+    }
+
+    /// The plan of an attention.
+    pub(super) fn plan(&self, attention: &Valid) -> anyhow::Result<Arc<Plan>> {
+        let resolution = self.planner.plan(attention, &self.target, &self.options, OnMiss::Compile)?;
+        Ok(resolution.outcome?)
     }
 
     /// Plans compiled so far.

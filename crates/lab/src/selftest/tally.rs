@@ -1,5 +1,6 @@
 //! The record of a self-test: counts, and the cases that were not right, printed and saved during the run.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ pub(super) struct Tally<'a> {
     place: Value,
     counts: [u64; 4],
     worst: f64,
+    /// How often each largest magnitude of probabilities was found, with `--fp8`.
+    amax_s: BTreeMap<String, u64>,
     rows: Vec<Value>,
     /// Plans that were compiled.
     pub(super) builds: u64,
@@ -46,6 +49,7 @@ impl Tally<'_> {
             place,
             counts: [0; 4],
             worst: 0.0,
+            amax_s: BTreeMap::new(),
             rows,
             builds: 0,
             isolated: None,
@@ -56,10 +60,18 @@ impl Tally<'_> {
         }
     }
 
+    /// Counts what a case's Amax_S is the largest of.
+    pub(super) fn note(&mut self, note: Option<&str>) {
+        if let Some(note) = note {
+            *self.amax_s.entry(note.to_owned()).or_default() += 1;
+        }
+    }
+
     /// Counts a case, and prints it if it is wrong or failed.
     pub(super) fn take(&mut self, verdict: &Verdict, row: impl FnOnce() -> Value) {
         let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
         self.counts[at] += 1;
+        self.note(verdict.note);
         if verdict.status == "right" {
             self.worst = self.worst.max(verdict.worst);
         }
@@ -108,6 +120,10 @@ impl Tally<'_> {
             ("repeated_alone", json!(self.repeated)),
         ] {
             record[key] = value;
+        }
+        if self.args.fp8 {
+            record["amax_s"] = json!(self.amax_s);
+            record["about"] = json!(self.args.about);
         }
         if let Some(agreement) = &self.agreement {
             record["verdicts"] = agreement.record();

@@ -69,3 +69,16 @@ fn errors_of_a_file_have_the_line_or_the_case() {
     assert_eq!(place.run(&format!("bench attentions --cases {file} --form odd")).code, 2);
     assert_eq!(place.run(&format!("bench attentions --cases {file} --without odd")).code, 2);
 }
+
+#[test]
+fn rows_in_8_bits_compile_beside_bf16_without_a_gpu() {
+    let Some(place) = Place::with_cudnn("9.19.0") else { return };
+    let (code, report) = place.json("bench fp8 --plan --target h200 --only s2048");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((code, rows.len()), (0, 8), "{report:#}");
+    let compiled = |pass: &str| rows.iter().filter(|row| row[pass] == "compiled").count();
+    // Head dims of 64 have no 8-bit backward there.
+    assert_eq!((compiled("forward"), compiled("backward")), (8, 4), "{report:#}");
+    let done = place.run("bench fp8 --plan --target h200 --only s7");
+    assert!(done.code == 1 && done.err.contains("causal s2048 d128"), "{}", done.err);
+}

@@ -29,6 +29,42 @@ fn a_dry_self_test_of_serving_does_everything_but_the_launch() {
     assert_eq!(kept["cases"], 3);
 }
 
+/// 8-bit cases are judged by what their formats cost; a case about a code has what the code refuses.
+#[test]
+fn a_dry_self_test_of_8_bit_attention_does_everything_but_the_launch() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let (code, report) = place.json("selftest --fp8 --dry h200 --cases 4");
+    let count = |report: &serde_json::Value, name: &str| report[name].as_u64().unwrap();
+    assert_eq!((code, count(&report, "wrong"), count(&report, "failed")), (0, 0, 0), "{report:#}");
+    assert!(count(&report, "right") >= 2 && report["amax_s"].is_object(), "{report:#}");
+    let shown = place.run("selftest --fp8 --show --cases 4").out;
+    assert_eq!(shown.matches("fp8: ").count(), 4, "{shown}");
+
+    let about = "selftest --fp8 --cases 3 --about fp8.hopper-bottom-right";
+    let corners = place.run(&format!("{about} --show")).out.matches("bottom-right").count();
+    assert!(corners == 3, "{corners} diagonals that end bottom right");
+    let (code, report) = place.json(&format!("{about} --dry h200"));
+    assert_eq!((code, report["about"].clone()), (0, serde_json::json!(["fp8.hopper-bottom-right"])), "{report:#}");
+    assert!(count(&report, "right") >= 1, "{report:#}");
+    place.run("selftest --fp8 --show --about fp8.split-zeros").failed(1, &["fp8.split-zeros", "fp8.hopper-varlen"]);
+    assert_eq!(place.run("selftest --about fp8.expression --show").code, 2);
+}
+
+#[test]
+fn questions_about_8_bit_kernels_have_a_row_for_each_launch() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let (code, report) = place.json("selftest --fp8 --questions --dry h200");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((code, rows.len()), (0, 3 * 3 * 6 * 3), "{report:#}");
+    let row = &rows[0];
+    let names = ["attention", "growth", "scale_s", "memory_before", "amax_s", "largest_probability", "amax_o"];
+    let more = ["largest_exponential", "largest_o", "error"];
+    let errors = ["error_of_rounded_probabilities", "error_of_rounded_exponentials"];
+    fields(row, &[&names[..], &more, &errors].concat());
+    // Without a GPU nothing was launched, and both answers are computed.
+    assert!(row["amax_s"].is_null() && row["largest_probability"].as_f64() < Some(1.0), "{row:#}");
+}
+
 #[test]
 fn an_isolated_self_test_has_the_same_result() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };

@@ -25,7 +25,7 @@ use self::block::Block;
 use self::given::Given;
 pub use self::given::Whole;
 use self::head::{HeadGradients, Shared};
-use crate::fp8::{Rounded, factor};
+use crate::fp8::{Rounded, between, factor};
 use crate::outputs::{Output, Outputs};
 use crate::setup::{Setup, Source};
 use crate::{Inputs, ReferenceError, operand};
@@ -95,7 +95,7 @@ fn compute(
             Some(Fp8::Delayed | Fp8::Current) => Some(Rounded {
                 scale: factor(a, inputs, Role::ScaleOf(Scaled::DP))?,
                 descale: factor(a, inputs, Role::Descale(Scaled::DP))?,
-                dtype: if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype },
+                dtype: between(inputs, if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype }),
             }),
         },
         given: whole.map(|whole| Given::new(a, whole, inputs, &setup.lens)).transpose()?,

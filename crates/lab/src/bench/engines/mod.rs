@@ -148,7 +148,7 @@ fn measure(
 }
 
 /// Microseconds of the GPU for what `launch` queues.
-fn time(stream: &Arc<CudaStream>, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+pub(super) fn time(stream: &Arc<CudaStream>, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
     let (start, end) = (event()?, event()?);
     start.record(stream)?;

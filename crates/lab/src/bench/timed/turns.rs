@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_base::random::Rng;
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_exec::{LoadedPlan, PrepareError, Session, Workspace, cudarc};
+use qkvault_exec::{Bound, LoadedPlan, PrepareError, Session, Workspace, cudarc};
 use qkvault_graph::{CompileOptions, Lengths, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
@@ -52,6 +52,25 @@ impl Turns {
         &self.entries
     }
 
+    /// The stream of all launches.
+    pub(in crate::bench) const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// The passes of one direction, bound to their operands, each with the number of its entry. No two share a
+    /// workspace, so that all can be recorded.
+    pub(in crate::bench) fn bound(&mut self, backward: bool) -> anyhow::Result<Vec<(usize, Vec<Bound<'_>>)>> {
+        let stream = &self.stream;
+        let mut all = Vec::new();
+        for pass in self.loaded.iter_mut().filter(|pass| pass.backward == backward) {
+            let LoadedPass { entry, backward: _, plan, memory, scalars } = pass;
+            let bound =
+                memory.bind(plan, scalars, stream).map_err(|(status, why)| anyhow::anyhow!("{status}: {why}"))?;
+            all.push((*entry, vec![bound]));
+        }
+        Ok(all)
+    }
+
     /// Loads a case in one form, launches both passes once, and checks their outputs.
     pub(in crate::bench) fn add(&mut self, case: &Case, form: &str, options: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
@@ -61,6 +80,7 @@ impl Turns {
             let (forward, backward) = (case.forward(), case.backward());
             let read = backward.unwrap_or(forward);
             let mut inputs = data::inputs(read, &case.recipe).map_err(|e| (0, failed(e)))?;
+            data::set_scales(forward, &mut inputs);
             let plan = self.prepare(forward, options).map_err(at(0))?;
             let (memory, checks) = self.once(forward, &plan, &inputs, rows).map_err(at(0))?;
             for role in [Role::O, Role::Stats] {
@@ -74,6 +94,7 @@ impl Turns {
                 passes[1] = Pass::new("none", None);
                 return Ok(());
             };
+            data::set_scales(backward, &mut inputs);
             let plan = self.prepare(backward, options).map_err(at(1))?;
             let (memory, checks) = self.once(backward, &plan, &inputs, 0).map_err(at(1))?;
             passes[1] = judged(&plan, checks);
@@ -116,8 +137,11 @@ impl Turns {
         memory.bind_over(plan, inputs, &self.stream, workspace)?.launch(&self.stream).map_err(failed)?;
         self.stream.synchronize().map_err(failed)?;
         let mut checks = Vec::new();
-        let expected =
-            if rows > 0 { forward_rows(a, inputs, &sample(a, rows, inputs)).map_err(failed)? } else { Vec::new() };
+        let expected = if rows > 0 {
+            forward_rows(a, &data::fine(a, inputs), &sample(a, rows, inputs)).map_err(failed)?
+        } else {
+            Vec::new()
+        };
         for binding in plan.facts().bindings.iter().filter(|b| b.output && !b.role.is_internal()) {
             let role = binding.role;
             let Some(actual) = memory.download(&self.stream, role)? else { continue };

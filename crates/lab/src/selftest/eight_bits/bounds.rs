@@ -1,0 +1,351 @@
+//! What an 8-bit launch may differ from the exact numbers by: what its formats cost, and no matter of taste.
+//!
+//! The oracle computes each case twice: exactly, and with the roundings of the description (P, dS and the outputs). A
+//! kernel rounds the same quantities to the same formats, though P before its sum divides it, so its distance to the
+//! exact numbers is about that of the oracle's rounded result; twice of it is good. Besides, tensor cores keep few bits
+//! of sums ([`rows::ACCUMULATED`]). Each sequence is compared by itself as well.
+
+use qkvault_graph::{DType, Role, Scaled, Valid, operand};
+use qkvault_reference::{
+    Buffer, Comparison, Defined, Inputs, Output, Outputs, ReferenceError, Tolerance, View, backward_of_o, compare,
+    compare_launch, forward,
+};
+
+use super::rows::{Noise, lengths};
+
+/// Times the oracle's own rounding error, of a whole output.
+const WHOLE: f64 = 2.0;
+/// The same of one sequence, which may have a few rows whose errors are not independent.
+const SEQUENCE: f64 = 4.0;
+/// Times the largest error before the last rounding, of a largest magnitude.
+const LARGEST: f64 = 3.0;
+/// Relative error that f32 and its approximate exponential leave.
+const SINGLE: f64 = 1.0 / 256.0;
+
+/// The expected outputs of one case.
+pub(in crate::selftest) struct Expected {
+    /// With the roundings of the description.
+    rounded: Outputs,
+    /// Without any.
+    exact: Outputs,
+    noise: Noise,
+}
+
+/// The judgement of one output.
+pub(in crate::selftest) struct Found {
+    /// Distance to the exact numbers over the oracle's own.
+    pub(in crate::selftest) ratio: f64,
+    pub(in crate::selftest) fault: Option<String>,
+    /// What Amax_S is the largest of.
+    pub(in crate::selftest) note: Option<&'static str>,
+}
+
+impl Expected {
+    pub(in crate::selftest) fn of(a: &Valid, inputs: &Inputs) -> Result<Expected, ReferenceError> {
+        let compute = |inputs: &Inputs| if a.is_backward() { backward_of_o(a, inputs) } else { forward(a, inputs) };
+        Ok(Expected { rounded: compute(inputs)?, exact: compute(&inputs.widened())?, noise: Noise::of(a, inputs)? })
+    }
+
+    /// Every output that a launch writes.
+    pub(in crate::selftest) fn roles(&self) -> impl Iterator<Item = Role> {
+        self.exact.iter().map(Output::role)
+    }
+
+    /// What a launch without errors would write.
+    pub(in crate::selftest) fn rounded(&self, role: Role) -> Option<Buffer> {
+        self.rounded.buffer(role)
+    }
+
+    /// Judges what a launch wrote to the output of a role.
+    pub(in crate::selftest) fn judge(&self, a: &Valid, inputs: &Inputs, role: Role, actual: &Buffer) -> Found {
+        let (Some(exact), Some(rounded)) = (self.exact.get(role), self.rounded.get(role)) else {
+            return Found { ratio: 0.0, fault: Some(format!("{role} is not an output of the oracle")), note: None };
+        };
+        let any = Tolerance { relative: f64::INFINITY, absolute: f64::INFINITY };
+        let written = compare(rounded, actual, any);
+        if !written.good {
+            return fault(role, &written);
+        }
+        match role {
+            Role::Stats => {
+                let tolerance = Tolerance { relative: f64::INFINITY, absolute: 1e-4 + self.noise.score };
+                let found = compare(exact, actual, tolerance);
+                Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.max_abs) }
+            }
+            Role::DSink => {
+                let found = compare_launch(a, exact, actual);
+                Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.relative) }
+            }
+            Role::Amax(Scaled::S) => self.largest_probability(a, exact.values()[0], actual.get(0)),
+            Role::Amax(which) => self.largest(which, exact.values()[0], actual.get(0)),
+            _ => self.tensor(a, inputs, [exact, rounded], actual),
+        }
+    }
+
+    /// Compares the whole output and each of its sequences.
+    fn tensor(&self, a: &Valid, inputs: &Inputs, [exact, rounded]: [&Output; 2], actual: &Buffer) -> Found {
+        let role = exact.role();
+        let (oracle, most) = (rounded.buffer(), largest_finite(actual.dtype()));
+        let sequences = match sequences(a, inputs, role) {
+            Ok(sequences) => sequences,
+            Err(error) => return Found { ratio: 0.0, fault: Some(format!("{role}: {error}")), note: None },
+        };
+        let mut all = Distance::default();
+        let mut fault = None;
+        for Sequence { number, keys, places } in sequences {
+            let mut of = Distance::default();
+            for at in places.into_iter().filter(|&at| exact.defined()[at] == Defined::Value) {
+                // A number that leaves the type becomes its largest, which costs no accuracy here.
+                of.add(exact.values()[at].clamp(-most, most), oracle.get(at), actual.get(at));
+            }
+            let (off, most) = (of.actual.sqrt(), SEQUENCE * of.oracle.sqrt() + self.floor(a, inputs, role, keys, &of));
+            if off > most && fault.is_none() {
+                fault = Some(format!(
+                    "{role}: sequence {number} ({keys} keys): distance {off:.3e}, at most {most:.3e} of {:.3e}",
+                    of.exact.sqrt()
+                ));
+            }
+            all.join(&of);
+        }
+        let keys = a.seq().1.unsigned_abs() as usize;
+        let (off, most) = (all.actual.sqrt(), WHOLE * all.oracle.sqrt() + self.floor(a, inputs, role, keys, &all));
+        if off > most {
+            fault = Some(format!(
+                "{role}: distance {off:.3e}, at most {most:.3e} of {:.3e}; the formats cost {:.3e}",
+                all.exact.sqrt(),
+                all.oracle.sqrt()
+            ));
+        }
+        let ratio = if all.oracle > 0.0 { (all.actual / all.oracle).sqrt() } else { 0.0 };
+        Found { ratio, fault, note: None }
+    }
+
+    /// What short sums may leave, as a norm over the elements that were compared.
+    fn floor(&self, a: &Valid, inputs: &Inputs, role: Role, keys: usize, of: &Distance) -> f64 {
+        let relative = (2.0 * self.noise.score + SINGLE) * of.exact.sqrt();
+        // Over a few keys a probability is near one, and the gradient of its score is a difference of equal numbers.
+        let few = keys <= 4 || a.mask.band.is_some_and(|band| band.left == Some(1) && band.right == Some(0));
+        let (other, scale) = match role {
+            Role::DQ => (Role::K, Scaled::DQ),
+            Role::DK => (Role::Q, Scaled::DK),
+            _ => return relative,
+        };
+        let which = if other == Role::K { Scaled::K } else { Scaled::Q };
+        let number = |role| inputs.get(role).map_or(1.0, |b| b.get(0).abs());
+        if !few && of.exact > 0.0 {
+            return relative;
+        }
+        // Elements of Q and K are of the order of 32 before their descale.
+        let size = 32.0 * number(Role::Descale(which)) * number(Role::ScaleOf(scale));
+        let terms = if other == Role::K { keys as i64 } else { a.seq().0 * a.q.heads() / a.k.heads() };
+        relative + 2.0 * self.noise.d_s * size * (terms as f64).sqrt() * (of.elements as f64).sqrt()
+    }
+
+    /// Largest magnitudes of outputs are of real numbers before the last rounding.
+    fn largest(&self, which: Scaled, exact: f64, actual: f64) -> Found {
+        let role = Role::Amax(which);
+        let bound = if which == Scaled::DP {
+            exact * (4.0 * self.noise.score + SINGLE) + 2.0 * self.noise.d_s
+        } else {
+            let out = match which {
+                Scaled::DQ => Role::DQ,
+                Scaled::DK => Role::DK,
+                Scaled::DV => Role::DV,
+                _ => Role::O,
+            };
+            let scale = self.scale_of(out, exact);
+            let off = match (self.exact.get(out), self.rounded.get(out)) {
+                (Some(exact), Some(rounded)) => {
+                    let pairs = exact.values().iter().zip(rounded.values());
+                    pairs.fold(0.0_f64, |most, (x, y)| most.max((x - y).abs()))
+                }
+                _ => 0.0,
+            };
+            LARGEST * off * scale + exact * (2.0 * self.noise.score + SINGLE) + 1e-30
+        };
+        let off = (actual - exact).abs();
+        let bad = off > bound || off.is_nan();
+        let text = format!("{role}: {actual} for {exact}, at most {bound:.3e} apart");
+        Found { fault: bad.then_some(text), ..Found::good(off / bound.max(f64::MIN_POSITIVE)) }
+    }
+
+    /// The factor from stored numbers of an output to real ones: its largest magnitudes tell it.
+    fn scale_of(&self, out: Role, exact: f64) -> f64 {
+        let stored = self.exact.get(out).map_or(0.0, |out| {
+            let defined = out.values().iter().zip(out.defined()).filter(|(_, d)| **d == Defined::Value);
+            defined.fold(0.0_f64, |most, (x, _)| most.max(x.abs()))
+        });
+        if stored > 0.0 { exact / stored } else { 0.0 }
+    }
+
+    /// Amax_S is the largest probability, or the largest exponential before its sum divides it: both are taken, and
+    /// the record counts which.
+    fn largest_probability(&self, a: &Valid, exact: f64, actual: f64) -> Found {
+        let survivors = a.dropout.map_or(1.0, |d| 1.0 / (1.0 - f64::from(d.probability)));
+        let near = |of: f64| (actual - of).abs() <= of * (2.0 * self.noise.score + SINGLE);
+        let note = match (near(exact), near(survivors)) {
+            (true, true) => "both",
+            (true, false) => "probabilities",
+            (false, true) => "exponentials",
+            (false, false) => {
+                let text = format!(
+                    "{}: {actual}; the largest probability is {exact}, the largest exponential {survivors}",
+                    Role::Amax(Scaled::S)
+                );
+                return Found { fault: Some(text), note: Some("neither"), ..Found::good(0.0) };
+            }
+        };
+        Found { note: Some(note), ..Found::good(0.0) }
+    }
+}
+
+/// The number that larger ones become: 8-bit types have no infinity, or do not use it.
+fn largest_finite(dtype: DType) -> f64 {
+    match dtype {
+        DType::E4M3 => 448.0,
+        DType::E5M2 => 57_344.0,
+        _ => f64::INFINITY,
+    }
+}
+
+impl Found {
+    const fn good(ratio: f64) -> Found {
+        Found { ratio, fault: None, note: None }
+    }
+}
+
+fn fault(role: Role, found: &Comparison) -> Found {
+    Found { ratio: 0.0, fault: Some(format!("{role}: {found}")), note: None }
+}
+
+/// Sums of squares over compared elements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Distance {
+    elements: usize,
+    /// Of the exact numbers.
+    exact: f64,
+    /// Of the oracle's rounded result to them.
+    oracle: f64,
+    /// Of the launch to them.
+    actual: f64,
+}
+
+impl Distance {
+    fn add(&mut self, exact: f64, oracle: f64, actual: f64) {
+        self.elements += 1;
+        self.exact += exact * exact;
+        self.oracle += (oracle - exact).powi(2);
+        self.actual += (actual - exact).powi(2);
+    }
+
+    fn join(&mut self, other: &Distance) {
+        self.elements += other.elements;
+        self.exact += other.exact;
+        self.oracle += other.oracle;
+        self.actual += other.actual;
+    }
+}
+
+/// The elements of one sequence in an output.
+struct Sequence {
+    number: usize,
+    keys: usize,
+    places: Vec<usize>,
+}
+
+fn sequences(a: &Valid, inputs: &Inputs, role: Role) -> Result<Vec<Sequence>, ReferenceError> {
+    let view = View::new(a, role, inputs)?;
+    let tensor = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor;
+    let [_, heads, _, width] = tensor.dims.map(|n| n.unsigned_abs() as usize);
+    let side = usize::from(matches!(role, Role::DK | Role::DV));
+    let of = |(number, lengths): (usize, [usize; 2])| {
+        let rows = (0..heads).flat_map(|h| (0..lengths[side]).map(move |s| (h, s)));
+        let places = rows.flat_map(|(h, s)| {
+            let start = view.at(number, h, s, 0);
+            start..start + width
+        });
+        Sequence { number, keys: lengths[1], places: places.collect() }
+    };
+    Ok(lengths(a, inputs).into_iter().enumerate().map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::{Attention, BackwardOptions, Fp8, validate};
+
+    use super::*;
+
+    fn case(backward: bool) -> (Valid, Inputs, Expected) {
+        let mut a = Attention::bshd(2, (2, 2), (65, 100), 128, DType::E4M3).with_lengths();
+        a.fp8 = Some(Fp8::Delayed);
+        let a = if backward { a.with_stats().backward(BackwardOptions::default()) } else { a.with_stats() };
+        let a = validate(a).expect("valid");
+        let inputs = Inputs::random(&a, 5).expect("random");
+        let expected = Expected::of(&a, &inputs).expect("computes");
+        (a, inputs, expected)
+    }
+
+    fn fault_of(with: &(Valid, Inputs, Expected), role: Role, change: impl FnOnce(&mut Buffer)) -> Option<String> {
+        let (a, inputs, expected) = with;
+        let mut written = expected.rounded(role).expect("an output");
+        change(&mut written);
+        expected.judge(a, inputs, role, &written).fault
+    }
+
+    #[test]
+    fn the_oracles_own_result_is_right_in_both_directions() {
+        for backward in [false, true] {
+            let with = case(backward);
+            for role in with.2.roles().collect::<Vec<_>>() {
+                assert_eq!(fault_of(&with, role, |_| {}), None, "{role}");
+            }
+        }
+    }
+
+    /// Stored numbers that are a step of E4M3 too large everywhere are a wrong scale.
+    #[test]
+    fn a_wrong_scale_missing_rows_and_unwritten_numbers_are_faults() {
+        for (backward, role) in [(false, Role::O), (true, Role::DQ), (true, Role::DK), (true, Role::DV)] {
+            let with = case(backward);
+            let scaled = |buffer: &mut Buffer| {
+                (0..buffer.len()).for_each(|at| {
+                    if !buffer.is_poison(at) {
+                        buffer.set(at, 1.15 * buffer.get(at));
+                    }
+                })
+            };
+            let fault = fault_of(&with, role, scaled).expect("15 % off");
+            assert!(fault.contains("distance"), "{fault}");
+            // One sequence alone: its share of the whole is small.
+            let (a, inputs, _) = &with;
+            let last = sequences(a, inputs, role).expect("valid").pop().expect("two sequences");
+            let fault = fault_of(&with, role, |buffer| last.places.iter().for_each(|&at| buffer.set(at, 0.0)));
+            assert!(fault.expect("zeros").contains("distance"), "{role}");
+            let fault = fault_of(&with, role, |buffer| buffer.set(last.places[7], f64::NAN));
+            assert!(fault.expect("not finite").contains("1 "), "{role}");
+            let fault = fault_of(&with, role, Buffer::poison);
+            assert!(fault.expect("unwritten").contains("never written"), "{role}");
+        }
+    }
+
+    #[test]
+    fn magnitudes_and_log_sum_exps_have_bounds_of_their_own() {
+        let (forward, backward) = (case(false), case(true));
+        let by = |factor: f64| move |buffer: &mut Buffer| buffer.set(0, factor * buffer.get(0));
+        for (with, which) in [(&forward, Scaled::O), (&backward, Scaled::DQ), (&backward, Scaled::DV)] {
+            assert!(fault_of(with, Role::Amax(which), by(1.005)).is_none(), "{which:?}");
+            assert!(fault_of(with, Role::Amax(which), by(1.5)).is_some(), "{which:?}");
+        }
+        assert!(fault_of(&backward, Role::Amax(Scaled::DP), by(1.1)).is_some());
+        assert!(fault_of(&forward, Role::Stats, |buffer| buffer.set(0, buffer.get(0) + 0.02)).is_some());
+        let (a, inputs, expected) = &forward;
+        let note = |x: f64| {
+            let found = expected.judge(a, inputs, Role::Amax(Scaled::S), &Buffer::of(DType::F32, [x]));
+            (found.note, found.fault.is_some())
+        };
+        let largest = expected.exact.get(Role::Amax(Scaled::S)).expect("an output").values()[0];
+        assert_eq!(note(largest), (Some("probabilities"), false));
+        assert_eq!(note(1.0), (Some("exponentials"), false));
+        assert_eq!(note(0.5 * (1.0 + largest)), (Some("neither"), true));
+    }
+}

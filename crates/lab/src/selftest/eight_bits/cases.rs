@@ -1,0 +1,184 @@
+//! Random 8-bit attentions for a GPU, from a seed. Most are what the only FP8 kernels of compute capability 9.0 take:
+//! delayed scaling, head dims of 128 in a backward, two queries or more.
+
+use qkvault_graph::expr::{TensorSpec, library, scalar, score};
+use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs, QuirkSet,
+    Tensor,
+};
+
+use crate::selftest::{Draw, layouts};
+
+/// Codes that `--about` takes. A case about a code has what the code refuses, if its GPU is among those of the code.
+pub(in crate::selftest) const ABOUT: [&Code; 8] = [
+    &codes::FP8_HOPPER_VARLEN,
+    &codes::FP8_HOPPER_GROUPED_BACKWARD,
+    &codes::FP8_HOPPER_EMPTY_TILE,
+    &codes::FP8_HOPPER_BOTTOM_RIGHT,
+    &codes::FP8_EXPRESSION,
+    &codes::FP8_DROPOUT_FORM,
+    &codes::FP8_HEAD_DIM_WIDE,
+    &codes::FP8_BACKWARD_BAND,
+];
+
+const EIGHT: [DType; 2] = [DType::E4M3, DType::E5M2];
+/// Head dims of Q and V in a forward; a backward has 128 for both in most cases.
+const HEAD_DIMS: [(i64, i64); 10] =
+    [(128, 128), (128, 128), (128, 128), (64, 64), (64, 64), (96, 96), (80, 80), (32, 16), (192, 128), (256, 256)];
+const WIDE: [(i64, i64); 4] = [(256, 256), (192, 192), (160, 160), (512, 512)];
+const LENGTHS: [i64; 15] = [2, 17, 63, 64, 65, 96, 127, 128, 129, 192, 200, 255, 256, 300, 513];
+const TOKENS_OF_A_PAGE: [i64; 3] = [16, 64, 128];
+
+/// What the cases are about.
+#[derive(Clone, Copy)]
+struct About(QuirkSet);
+
+impl About {
+    fn has(self, code: &Code) -> bool {
+        self.0.contains(code)
+    }
+}
+
+/// The attention of one case, with what these codes refuse.
+pub(in crate::selftest) fn attention(seed: u64, case: u64, about: QuirkSet) -> Attention {
+    let mut draw = Draw::new(seed ^ 0x6670_3874_6573_7400, case);
+    drawn(&mut draw, About(about))
+}
+
+fn drawn(draw: &mut Draw, about: About) -> Attention {
+    let of_backward = [&codes::FP8_HOPPER_GROUPED_BACKWARD, &codes::FP8_DROPOUT_FORM, &codes::FP8_BACKWARD_BAND];
+    let of_forward = [&codes::FP8_HOPPER_EMPTY_TILE, &codes::FP8_HEAD_DIM_WIDE];
+    let backward = match (of_backward.iter().any(|code| about.has(code)), of_forward.iter().any(|code| about.has(code)))
+    {
+        (true, _) => true,
+        (false, true) => false,
+        // Varlen operands of single heads have no backward on compute capability 9.0.
+        (false, false) => !about.has(&codes::FP8_HOPPER_VARLEN) && draw.chance(45),
+    };
+    let mut a = operands(draw, about, backward);
+    mask(draw, about, &mut a);
+    a.outputs = Outputs::of(draw.chance(70), false, false);
+    a.outputs.amax = draw.chance(85);
+    if about.has(&codes::FP8_EXPRESSION) {
+        expression(draw, &mut a);
+    }
+    if about.has(&codes::FP8_DROPOUT_FORM) || (!backward && draw.chance(6)) {
+        a.dropout = Some(Dropout::new(DropoutSource::Philox, draw.one_of(&[0.1, 0.5])));
+    }
+    a.sink = draw.chance(if backward { 15 } else { 4 });
+    if !backward {
+        return a;
+    }
+    let d_o = draw.one_of(&EIGHT);
+    let d_sink = a.sink && draw.chance(60);
+    let options = layouts::gradients(draw, &a, BackwardOptions { d_sink, ..BackwardOptions::default() });
+    let outputs = a.o.dtype;
+    let typed = |t: Option<Tensor>, like: Tensor, dtype| Some(Tensor { dtype, ..t.unwrap_or(like) });
+    let options = BackwardOptions {
+        d_o: typed(options.d_o, a.o, d_o),
+        d_q: typed(options.d_q, a.q, outputs),
+        d_k: typed(options.d_k, a.k, outputs),
+        d_v: typed(options.d_v, a.v, outputs),
+        ..options
+    };
+    a.with_stats().backward(options)
+}
+
+/// Whether the cases need a diagonal that ends bottom right.
+fn ends_bottom_right(about: About) -> bool {
+    about.has(&codes::FP8_HOPPER_BOTTOM_RIGHT) || about.has(&codes::FP8_BACKWARD_BAND)
+}
+
+fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
+    let io = if draw.chance(70) { DType::E4M3 } else { DType::E5M2 };
+    let scaling = if draw.chance(92) { Fp8::Delayed } else { Fp8::Current };
+    let out = match scaling {
+        Fp8::Delayed => draw.one_of(&EIGHT),
+        Fp8::Current | Fp8::Block => draw.one_of(&[DType::F16, DType::BF16]),
+    };
+    let (d_qk, d_v) = match (about.has(&codes::FP8_HEAD_DIM_WIDE), backward) {
+        (true, _) => draw.one_of(&WIDE),
+        (false, true) if draw.chance(92) => (128, 128),
+        (false, _) => draw.one_of(&HEAD_DIMS),
+    };
+    let (b, h_kv) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
+    let group = match (about.has(&codes::FP8_HOPPER_GROUPED_BACKWARD), backward) {
+        (true, _) => draw.one_of(&[2, 4, 8]),
+        (false, true) => 1,
+        (false, false) => draw.one_of(&[1, 1, 2, 4]),
+    };
+    let s_kv = draw.one_of(&LENGTHS);
+    let s_q = match draw.within(0, 9) {
+        0..=4 => s_kv,
+        _ => draw.one_of(&LENGTHS),
+    };
+    // A diagonal that ends bottom right over fewer keys than queries has rows without keys.
+    let s_q = if ends_bottom_right(about) { s_q.min(s_kv) } else { s_q };
+    let varlen = about.has(&codes::FP8_HOPPER_VARLEN) || draw.chance(4);
+    let paged = !backward && draw.chance(18);
+    let (order, apart) = (draw.one_of(&Order::ALL), draw.chance(40));
+    let of = |draw: &mut Draw, h: i64, s: i64, d: i64, dtype| match (varlen, apart) {
+        (true, _) => Tensor::thd(b, h, s, d, b * s, dtype),
+        (false, false) => Tensor::dense(order, [b, h, s, d], dtype),
+        (false, true) => layouts::dense(draw, [b, h, s, d], dtype),
+    };
+    let h = h_kv * group;
+    let o = of(draw, h, s_q, d_v, out);
+    let mut a = if group == 1 && s_q == s_kv && d_qk == d_v && !varlen && draw.chance(20) {
+        let [q, k, v] = Tensor::parts::<3>(order, Interleave::Parts, [b, h, s_q, d_qk], io);
+        Attention::forward(q.tensor, k.tensor, v.tensor, o)
+    } else {
+        let (q, k) = (of(draw, h, s_q, d_qk, io), of(draw, h_kv, s_kv, d_qk, io));
+        Attention::forward(q, k, of(draw, h_kv, s_kv, d_v, io), o)
+    };
+    a.fp8 = Some(scaling);
+    if paged && !varlen {
+        let rows = draw.one_of(&TOKENS_OF_A_PAGE);
+        let pages = b * ((s_kv + rows - 1) / rows) + 2;
+        for t in [&mut a.k, &mut a.v] {
+            let [b, h, s, d] = t.dims;
+            *t = Tensor::paged_hnd(b, h, s, d, pages, rows, t.dtype);
+        }
+    }
+    if paged || varlen || about.has(&codes::FP8_HOPPER_EMPTY_TILE) || draw.chance(25) {
+        a = a.with_lengths();
+    }
+    a
+}
+
+fn mask(draw: &mut Draw, about: About, a: &mut Attention) {
+    let (s_q, s_kv) = a.seq();
+    let lengths = a.mask.lengths == qkvault_graph::Lengths::PerSequence;
+    let window = Some(draw.one_of(&[1, 16, 64, 100]));
+    let wanted = ends_bottom_right(about);
+    let corner = if s_q <= s_kv && (wanted || draw.chance(6)) { Corner::BottomRight } else { Corner::TopLeft };
+    // A window over fewer keys than queries leaves rows without keys, and with lengths whole tiles of them.
+    let narrow = about.has(&codes::FP8_HOPPER_EMPTY_TILE) || (!lengths && s_q <= s_kv);
+    let kinds: &[i64] = match (wanted || about.has(&codes::FP8_HOPPER_EMPTY_TILE), narrow) {
+        (true, true) => &[2, 2, 3],
+        (true, false) => &[1],
+        (false, true) => &[0, 0, 1, 1, 1, 2, 3],
+        (false, false) => &[0, 0, 1, 1],
+    };
+    a.mask.band = match draw.one_of(kinds) {
+        0 => None,
+        1 => Some(Band { corner, left: None, right: Some(0) }),
+        2 => Some(Band { corner, left: window, right: Some(0) }),
+        _ => Some(Band { corner, left: window, right: Some(draw.one_of(&[0, 7, 40])) }),
+    };
+}
+
+/// A bias, a softcap, ALiBi or a predicate, which NVIDIA does not test in 8 bits.
+fn expression(draw: &mut Draw, a: &mut Attention) {
+    let (b, h, (q, k)) = (a.batch(), a.q.heads(), a.seq());
+    let expression = match draw.within(0, 3) {
+        0 => library::softcap(score(), scalar("cap")),
+        1 => library::alibi(score(), h),
+        _ => {
+            let dims = draw.one_of(&[[1, h, q, k], [1, 1, q, k], [b, h, q, k]]);
+            library::bias(score(), "bias", TensorSpec::new(draw.one_of(&[DType::BF16, DType::F16]), dims))
+        }
+    };
+    a.score_mod = expression.build_score_mod().ok();
+}
