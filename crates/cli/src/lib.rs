@@ -27,6 +27,7 @@ mod run;
 mod serve;
 pub mod target;
 mod traffic;
+pub mod turns;
 mod warm;
 
 use std::ffi::OsString;

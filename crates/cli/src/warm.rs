@@ -8,8 +8,9 @@ mod versions;
 
 use std::time::Instant;
 
-use qkvault_compile::{Compiler, EngineChoice, OnMiss, Planner};
+use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid};
+use qkvault_kernels::Engine;
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 
@@ -48,8 +49,8 @@ pub struct Args {
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
-    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, of each of these where it is faster or alone
-    /// (auto), or those of FlashAttention-4's kernels (fa4, which `cargo xtask fetch --engine fa4` brings)
+    /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, those of FlashAttention-4's (fa4, which `cargo
+    /// xtask fetch --engine fa4` brings), or of each of these where it is faster or alone (auto)
     #[arg(long, value_name = "ENGINE", value_parser = crate::word::<EnginePolicy>, default_value = "auto")]
     engine: EnginePolicy,
     /// Codes of quirks to accept (see docs/reasons.md)
@@ -115,7 +116,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                 Ok(attention) => {
                     let target = &targets[work.target];
                     // Only cuDNN's answers are stored, so a dry run asks the rules.
-                    let of_cudnn = !EngineChoice::of(attention, target.sm(), policy.engine).may_be_kernels();
+                    let candidates = planner.candidates(attention, target.sm(), policy.engine);
+                    let of_cudnn = candidates.engines == [Engine::Cudnn];
                     match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
                         Some(refusal) => Row::refused(work, &refusal),
                         None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),

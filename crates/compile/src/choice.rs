@@ -1,18 +1,20 @@
-//! Whose plan is taken: cuDNN's or that of kernels, by policy, by what each takes, and by measured times.
+//! Whose plan is taken: cuDNN's, that of qkvault's kernels or of FlashAttention-4's, by policy, by what each takes, and
+//! by measured times.
+
+mod ask;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
-use std::time::Instant;
 
-use qkvault_cache::Source;
-use qkvault_fa4::CompileError;
-use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{EnginePolicy, Reason, Refusal, Valid};
 use qkvault_kernels::choice::{Case, Table};
-use qkvault_kernels::{Engine, Generated, generate, takes};
+use qkvault_kernels::{Engine, takes};
+use qkvault_probe::{Chosen, NotChosen};
 
-use crate::fa4::{Fa4Failure, Fa4Plan};
-use crate::kernels::KernelPlan;
-use crate::nvrtc::NvrtcError;
-use crate::planner::{OnMiss, PlanError, Planner, Resolution};
+pub(crate) use ask::kernel_key;
+pub use ask::{Answer, Gap, ask_engines};
 
 /// Who computes an attention, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +23,20 @@ pub struct EngineChoice {
     pub engine: Engine,
     /// The reason.
     pub why: Why,
+    /// The engines that have no plan, each with the reason: first those that were asked before, in order, then those
+    /// that do not take the attention.
+    pub passed: Vec<Passed>,
+}
+
+/// Why an engine does not take an attention on GPUs of a compute capability (major * 10 + minor), which a GPU and a
+/// library need not be there for; `None` for cuDNN, whose rules are another matter ([`qkvault_probe::check`]).
+#[must_use]
+pub fn refuses(engine: Engine, attention: &Valid, sm: u32) -> Option<Refusal> {
+    match engine {
+        Engine::Cudnn => None,
+        Engine::Kernels => takes(attention, sm).err(),
+        Engine::Fa4 => qkvault_fa4::takes(attention, sm).err(),
+    }
 }
 
 /// Why an engine computes an attention.
@@ -29,259 +45,182 @@ pub struct EngineChoice {
 pub enum Why {
     /// The options name it.
     Named,
-    /// The other engine does not take it, for these reasons.
-    OtherRefuses(Refusal),
-    /// It was faster where both were measured.
+    /// It was faster where both were measured, or at least not clearly slower.
     Measured {
-        /// Time of the kernels divided by that of cuDNN.
+        /// Its time divided by that of the other one.
         ratio: f64,
+        /// The other one: the fastest beside it.
+        beside: Engine,
         /// Doublings between the attention and what was measured.
         distance: f64,
     },
-    /// Nothing near was measured, which leaves it to cuDNN.
+    /// Nothing near was measured, so cuDNN comes first.
     Unmeasured,
-    /// The plan of the other engine is in no vault and is not compiled here: why.
-    OtherMissing(String),
+    /// No other engine takes the attention.
+    Alone,
+    /// The engines before it have no plan, as [`EngineChoice::passed`] says.
+    OthersHaveNone,
+}
+
+/// An engine without a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Passed {
+    /// The engine.
+    pub engine: Engine,
+    /// The reason.
+    pub because: Because,
+}
+
+/// Why an engine has no plan of an attention.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Because {
+    /// It does not take the attention, for these reasons.
+    Refuses(Refusal),
+    /// Its plan is in no vault and is not compiled here, or does not load here: why.
+    Missing(String),
+}
+
+/// The engines that may have a plan of an attention, in the order in which they are asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidates {
+    /// The first choice, then the others; cuDNN is among them whether it takes the attention or not, which only it can
+    /// tell.
+    pub engines: Vec<Engine>,
+    /// Why the first one is the first.
+    pub why: Why,
+    /// Engines that do not take the attention.
+    pub never: Vec<Passed>,
+}
+
+impl Candidates {
+    /// The candidates for an attention on GPUs of a compute capability (major * 10 + minor). cuDNN is not asked.
+    #[must_use]
+    pub fn of(attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
+        match policy {
+            EnginePolicy::Cudnn => Candidates::named(Engine::Cudnn),
+            EnginePolicy::Kernels => Candidates::named(Engine::Kernels),
+            EnginePolicy::Fa4 => Candidates::named(Engine::Fa4),
+            EnginePolicy::Auto => Candidates::auto(attention, sm),
+        }
+    }
+
+    fn named(engine: Engine) -> Candidates {
+        Candidates { engines: vec![engine], why: Why::Named, never: Vec::new() }
+    }
+
+    fn auto(attention: &Valid, sm: u32) -> Candidates {
+        let case = Case::of(attention);
+        // Without times, cuDNN first; where it has no plan, who makes better use of arithmetic or of memory.
+        let usual = match case.is_dense() {
+            true => [Engine::Cudnn, Engine::Fa4, Engine::Kernels],
+            false => [Engine::Cudnn, Engine::Kernels, Engine::Fa4],
+        };
+        let mut never = Vec::new();
+        let mut taken = Vec::new();
+        for engine in usual {
+            match refuses(engine, attention, sm) {
+                None => taken.push(engine),
+                Some(refusal) => never.push(Passed { engine, because: Because::Refuses(refusal) }),
+            }
+        }
+        if taken.len() == 1 {
+            return Candidates { engines: taken, why: Why::Alone, never };
+        }
+        let Some((row, distance)) = Table::built_in().nearest(&case, &taken) else {
+            return Candidates { engines: taken, why: Why::Unmeasured, never };
+        };
+        let mut engines = row.order(&taken, distance);
+        engines.extend(taken.iter().filter(|engine| row.times.of(**engine).is_none()));
+        let why = match row.times.ratio(engines[0], &taken) {
+            Some((ratio, beside)) => Why::Measured { ratio, beside, distance },
+            None => Why::Unmeasured,
+        };
+        Candidates { engines, why, never }
+    }
+
+    /// The choice of one of the candidates, after others that have no plan.
+    #[must_use]
+    pub fn choice(&self, engine: Engine, before: &[Passed]) -> EngineChoice {
+        let why = if before.is_empty() { self.why.clone() } else { Why::OthersHaveNone };
+        EngineChoice { engine, why, passed: before.iter().chain(&self.never).cloned().collect() }
+    }
 }
 
 impl EngineChoice {
-    /// The engine by policy, by what kernels take on GPUs of a compute capability and by measured times. Whether cuDNN
-    /// takes it is not asked: where it refuses what is chosen for it, the kernels take its place.
+    /// The first of the [`Candidates`]. Whether cuDNN takes the attention is not asked: where it refuses what is chosen
+    /// for it, the next candidate takes its place.
     #[must_use]
     pub fn of(attention: &Valid, sm: u32, policy: EnginePolicy) -> EngineChoice {
-        let (engine, why) = match policy {
-            EnginePolicy::Cudnn => (Engine::Cudnn, Why::Named),
-            EnginePolicy::Kernels => (Engine::Kernels, Why::Named),
-            EnginePolicy::Fa4 => (Engine::Fa4, Why::Named),
-            EnginePolicy::Auto => match takes(attention, sm) {
-                Err(refusal) => (Engine::Cudnn, Why::OtherRefuses(refusal)),
-                Ok(()) => match Table::built_in().nearest(&Case::of(attention)) {
-                    Some((row, distance)) => (row.engine(distance), Why::Measured { ratio: row.ratio(), distance }),
-                    None => (Engine::Cudnn, Why::Unmeasured),
-                },
-            },
+        let candidates = Candidates::of(attention, sm, policy);
+        candidates.choice(candidates.engines[0], &[])
+    }
+
+    /// The choice by rules, where cuDNN is not asked: these are the reasons why it does not take the attention, and the
+    /// first other candidate takes its place; `None` if there is none, or the named one does not take it either. What
+    /// exceeds the memory for operands (`memory.budget`) exceeds it with every engine.
+    #[must_use]
+    pub fn by_rules(attention: &Valid, sm: u32, policy: EnginePolicy, reasons: &[Reason]) -> Option<EngineChoice> {
+        let candidates = Candidates::of(attention, sm, policy);
+        let first = candidates.engines[0];
+        if reasons.iter().any(|reason| reason.code == codes::MEMORY_BUDGET) || refuses(first, attention, sm).is_some() {
+            return None;
+        }
+        let Some(refusal) = Refusal::of(reasons.to_vec()).filter(|_| first == Engine::Cudnn) else {
+            return Some(candidates.choice(first, &[]));
         };
-        EngineChoice { engine, why }
+        let next = *candidates.engines.get(1)?;
+        Some(candidates.choice(next, &[Passed { engine: first, because: Because::Refuses(refusal) }]))
     }
 
-    /// Whether kernels take it where cuDNN does not have it.
+    /// The choice, as an explanation has it.
     #[must_use]
-    pub fn may_be_kernels(&self) -> bool {
-        self.engine == Engine::Kernels || matches!(self.why, Why::Measured { .. } | Why::Unmeasured)
-    }
-
-    /// The kernels in cuDNN's place, which refuses.
-    #[must_use]
-    pub const fn instead_of_cudnn(refusal: Refusal) -> EngineChoice {
-        EngineChoice { engine: Engine::Kernels, why: Why::OtherRefuses(refusal) }
+    pub fn explained(&self) -> Chosen {
+        let passed = |passed: &Passed| NotChosen { engine: passed.engine.name().to_owned(), why: passed.to_string() };
+        let EngineChoice { engine, why: _, passed: list } = self;
+        let passed = list.iter().map(passed).collect();
+        Chosen { engine: engine.name().to_owned(), why: self.to_string(), passed }
     }
 
     /// The engine that the caller names.
     #[must_use]
     pub const fn named(engine: Engine) -> EngineChoice {
-        EngineChoice { engine, why: Why::Named }
+        EngineChoice { engine, why: Why::Named, passed: Vec::new() }
     }
 
-    /// Why cuDNN has no plan, if kernels took its place.
+    /// Why cuDNN has no plan, if another engine took its place.
     #[must_use]
     pub fn cudnn_refuses(&self) -> Option<&Refusal> {
-        match (self.engine, &self.why) {
-            (Engine::Kernels, Why::OtherRefuses(refusal)) => Some(refusal),
-            _ => None,
-        }
+        self.passed.iter().find_map(|Passed { engine, because }| match because {
+            Because::Refuses(refusal) if *engine == Engine::Cudnn => Some(refusal),
+            Because::Refuses(_) | Because::Missing(_) => None,
+        })
     }
 }
 
 impl fmt::Display for EngineChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (one, other) = match self.engine {
-            Engine::Cudnn => ("cuDNN", "kernels"),
-            Engine::Kernels => ("kernels", "cuDNN"),
-            Engine::Fa4 => ("FlashAttention-4", "cuDNN"),
-        };
+        let one = self.engine.title();
         match &self.why {
-            Why::Named => write!(f, "{one}, as the options say"),
-            Why::OtherRefuses(refusal) if self.engine == Engine::Kernels => {
-                write!(f, "cuDNN refuses, kernels take it: {refusal}")
+            Why::Named => write!(f, "{one}, as the options say")?,
+            Why::Measured { ratio, beside, distance } => {
+                let of = beside.title();
+                write!(f, "{one}: {ratio:.2} of the time of {of}, measured {distance:.1} doublings away")?;
             }
-            Why::OtherRefuses(refusal) => write!(f, "kernels do not take it: {refusal}"),
-            Why::Measured { ratio, distance } => {
-                write!(f, "{one}: kernels take {ratio:.2} of cuDNN's time, measured {distance:.1} doublings away")
-            }
-            Why::Unmeasured => f.write_str("cuDNN: both take it, and no time was measured near it"),
-            Why::OtherMissing(why) => write!(f, "{one}, because {other} have no plan here: {why}"),
+            Why::Unmeasured => write!(f, "{one}: no time was measured near it")?,
+            Why::Alone => write!(f, "{one}: no other engine takes it")?,
+            Why::OthersHaveNone => write!(f, "{one} instead")?,
         }
+        self.passed.iter().try_for_each(|passed| write!(f, "\n  {passed}"))
     }
 }
 
-/// The key of an attention's plan of kernels.
-pub(crate) fn kernel_key(attention: &Valid, sm: u32) -> Result<PlanKey, Refusal> {
-    let Generated { source, options, recipe } = generate(attention, sm)?;
-    Ok(KernelPlan { of: attention, source: &source, options: &options, recipe: &recipe }.key())
-}
-
-/// What an engine says to an attention. `R` is what its caller gets.
-#[derive(Debug)]
-pub enum Answer<R> {
-    /// A plan.
-    Plan(R),
-    /// It is refused, for these reasons.
-    Refused(R, Refusal),
-    /// There is no plan, and none is made here: why.
-    Missing(R, String),
-    /// Something else is wrong, which no other engine mends.
-    Failed(R),
-}
-
-/// Asks the engine of a choice and, where the policy allows both, the other one: kernels where cuDNN refuses, and
-/// either where the other's plan is not to be had. Where neither has a plan, the first answer stays.
-pub fn ask_engines<R>(choice: EngineChoice, policy: EnginePolicy, mut of: impl FnMut(&EngineChoice) -> Answer<R>) -> R {
-    let first = of(&choice);
-    let both = policy == EnginePolicy::Auto && choice.may_be_kernels();
-    let other = match choice.engine {
-        Engine::Cudnn => Engine::Kernels,
-        Engine::Kernels | Engine::Fa4 => Engine::Cudnn,
-    };
-    match first {
-        Answer::Refused(_, refusal) if both && choice.engine == Engine::Cudnn => {
-            let (Answer::Plan(of_kernels)
-            | Answer::Refused(of_kernels, _)
-            | Answer::Missing(of_kernels, _)
-            | Answer::Failed(of_kernels)) = of(&EngineChoice { engine: other, why: Why::OtherRefuses(refusal) });
-            of_kernels
+impl fmt::Display for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = self.engine.title();
+        match &self.because {
+            Because::Refuses(refusal) => write!(f, "not {one}, refused: {refusal}"),
+            Because::Missing(why) => write!(f, "not {one}, no plan: {why}"),
         }
-        Answer::Missing(missing, why) if both => {
-            match of(&EngineChoice { engine: other, why: Why::OtherMissing(why) }) {
-                Answer::Plan(plan) => plan,
-                Answer::Refused(..) | Answer::Missing(..) | Answer::Failed(_) => missing,
-            }
-        }
-        Answer::Plan(answer) | Answer::Refused(answer, _) | Answer::Missing(answer, _) | Answer::Failed(answer) => {
-            answer
-        }
-    }
-}
-
-impl PlanError {
-    /// Whether the other engine may take the place of this one's plan: it is missing, or its compiler is.
-    #[must_use]
-    pub fn leaves_to_other(&self) -> bool {
-        match self {
-            PlanError::Missing { .. } | PlanError::NoCompiler { .. } => true,
-            PlanError::Kernels { failure, .. } => {
-                matches!(**failure, NvrtcError::NotFound { .. } | NvrtcError::Variable { .. })
-            }
-            PlanError::Fa4 { failure, .. } => {
-                matches!(**failure, Fa4Failure::Compile(CompileError::NotInstalled(_)))
-            }
-            PlanError::Failure(_) | PlanError::Recipe { .. } | PlanError::Interrupted { .. } => false,
-        }
-    }
-}
-
-type Answered = Result<Resolution, PlanError>;
-
-impl Planner {
-    /// The answer of the engine for an attention, by policy and choice.
-    pub(crate) fn choose(
-        &self,
-        attention: &Valid,
-        sm: u32,
-        policy: EnginePolicy,
-        of_cudnn: impl Fn() -> Answered,
-        of_kernels: impl Fn(&KernelPlan<'_>) -> Answered,
-        of_fa4: impl Fn(&Fa4Plan<'_>) -> Answered,
-    ) -> Answered {
-        ask_engines(EngineChoice::of(attention, sm, policy), policy, |choice| {
-            let answered = match choice.engine {
-                Engine::Cudnn => of_cudnn(),
-                Engine::Kernels => kernels(attention, sm, &of_kernels),
-                Engine::Fa4 => fa4(attention, sm, &of_fa4),
-            };
-            match answered {
-                Ok(answer) => {
-                    let refusal = answer.outcome.as_ref().err().cloned();
-                    let answer = Ok(Resolution { engine: choice.clone(), ..answer });
-                    match refusal {
-                        None => Answer::Plan(answer),
-                        Some(refusal) => Answer::Refused(answer, refusal),
-                    }
-                }
-                Err(error) if error.leaves_to_other() => {
-                    let why = error.to_string();
-                    Answer::Missing(Err(error), why)
-                }
-                Err(error) => Answer::Failed(Err(error)),
-            }
-        })
-    }
-
-    /// The plan of kernels for an attention on every GPU of a compute capability. It needs no cuDNN and no target.
-    ///
-    /// # Errors
-    ///
-    /// As [`Planner::kernels`]; that kernels do not take it is an answer.
-    pub fn kernels_of(&self, attention: &Valid, sm: u32, on_miss: OnMiss) -> Answered {
-        kernels(attention, sm, |plan| self.kernels(plan, on_miss))
-    }
-
-    /// The same with [`OnMiss::Compile`], but compiled even if the vault has it, in the place of the stored one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Planner::kernels`].
-    pub fn rebuild_kernels_of(&self, attention: &Valid, sm: u32) -> Answered {
-        kernels(attention, sm, |plan| self.kernels_anew(plan))
-    }
-
-    /// The plan of FlashAttention-4's kernels for an attention on every GPU of a compute capability. It needs no cuDNN
-    /// and no target.
-    ///
-    /// # Errors
-    ///
-    /// As [`Planner::fa4`]; that the kernels do not take it is an answer.
-    pub fn fa4_of(&self, attention: &Valid, sm: u32, on_miss: OnMiss) -> Answered {
-        fa4(attention, sm, |plan| self.fa4(plan, on_miss))
-    }
-
-    /// The same with [`OnMiss::Compile`], but compiled even if the vault has it, in the place of the stored one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Planner::fa4`].
-    pub fn rebuild_fa4_of(&self, attention: &Valid, sm: u32) -> Answered {
-        fa4(attention, sm, |plan| self.fa4_anew(plan))
-    }
-}
-
-/// The answer of kernels.
-fn kernels(attention: &Valid, sm: u32, of: impl Fn(&KernelPlan<'_>) -> Answered) -> Answered {
-    let started = Instant::now();
-    match generate(attention, sm) {
-        Ok(Generated { source, options, recipe }) => {
-            of(&KernelPlan { of: attention, source: &source, options: &options, recipe: &recipe })
-        }
-        Err(refusal) => Ok(refused(attention, Engine::Kernels, refusal, started)),
-    }
-}
-
-/// The answer of FlashAttention-4's kernels.
-fn fa4(attention: &Valid, sm: u32, of: impl Fn(&Fa4Plan<'_>) -> Answered) -> Answered {
-    let started = Instant::now();
-    match Fa4Plan::of(attention, sm) {
-        Ok(plan) => of(&plan),
-        Err(refusal) => Ok(refused(attention, Engine::Fa4, refusal, started)),
-    }
-}
-
-fn refused(attention: &Valid, engine: Engine, refusal: Refusal, started: Instant) -> Resolution {
-    Resolution {
-        key: None,
-        graph_key: attention.key(),
-        source: Source::Built,
-        unstored: None,
-        engine: EngineChoice::named(engine),
-        outcome: Err(refusal),
-        milliseconds: started.elapsed().as_secs_f64() * 1e3,
     }
 }

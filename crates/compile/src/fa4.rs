@@ -1,10 +1,14 @@
 //! Plans of FlashAttention-4's kernels: compiled by its toolchain, and kept in the vault like every other plan.
 
+mod kept;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError};
-use qkvault_fa4::{Compiled, DRIVER, Installed, Plan as Launches, Program, Request, SM, TOOLCHAIN};
+use qkvault_fa4::{
+    CompileError, Compiled, DRIVER, Installed, Kernel, Plan as Launches, Program, Request, SM, TOOLCHAIN,
+};
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
 use qkvault_kernels::Engine;
 use qkvault_kernels::recipe::{architecture, bindings};
@@ -17,22 +21,17 @@ use crate::kernels::{KernelCompiler, KernelFacts};
 use crate::look::{stored, vault_key};
 use crate::plan::{BadPlan, Plan, PlanFacts};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
+pub(crate) use kept::Fa4Compiler;
 
 /// Why there is no plan of FlashAttention-4's kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fa4Failure {
     /// The kernels are not compiled.
     #[error(transparent)]
-    Compile(#[from] qkvault_fa4::CompileError),
+    Compile(#[from] CompileError),
     /// The compiled kernels are not launched.
     #[error(transparent)]
     Plan(#[from] qkvault_fa4::PlanError),
-}
-
-impl From<qkvault_fa4::NotInstalled> for Fa4Failure {
-    fn from(error: qkvault_fa4::NotInstalled) -> Fa4Failure {
-        Fa4Failure::Compile(error.into())
-    }
 }
 
 /// An attention that FlashAttention-4's kernels take, and what a launch of them does.
@@ -71,8 +70,15 @@ impl<'a> Fa4Plan<'a> {
     ///
     /// [`Fa4Failure`]: the toolchain is not fetched, or what it compiles is not as expected.
     pub fn compile(&self, toolchain: &Installed) -> Result<Plan, Fa4Failure> {
+        self.compile_by(|kernels| toolchain.compile(kernels))
+    }
+
+    fn compile_by(
+        &self,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+    ) -> Result<Plan, Fa4Failure> {
         let started = Instant::now();
-        let compiled: Vec<Compiled> = toolchain.compile(&self.program.kernels)?;
+        let compiled = compile(&self.program.kernels)?;
         let bindings = bindings(self.attention);
         let Launches { recipe, code } = self.program.plan(&compiled, &bindings)?;
         let none = CudnnVersion::new(0, 0, 0);
@@ -100,12 +106,12 @@ impl<'a> Fa4Plan<'a> {
         Ok(Plan { facts, blob: Blob::from(code) })
     }
 
-    fn built(&self) -> Result<Entry, Fa4Failure> {
+    fn built(&self, toolchain: &Fa4Compiler) -> Result<Entry, Fa4Failure> {
         let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.attention).entered();
-        let plan = self.compile(&Installed::find()?)?;
+        let plan = self.compile_by(|kernels| toolchain.compile(kernels))?;
         let mut entry = plan.entry(&format!("{} fa4", architecture(SM)), format!("fa4 {}", TOOLCHAIN.flash_attn));
         let request = Request::of(&self.program.kernels);
-        let request = request.map_err(|error| qkvault_fa4::CompileError::Answer { why: error.to_string() })?;
+        let request = request.map_err(|error| CompileError::Answer { why: error.to_string() })?;
         entry.payload.extend(codec::encode(&Inputs { request: request.text().to_owned() }));
         Ok(entry)
     }
@@ -168,7 +174,7 @@ impl Planner {
             VaultError::Build(failure) => PlanError::Fa4 { key, failure },
             other => PlanError::Interrupted { key, why: other.to_string() },
         };
-        let obtained = self.vault.get_or_build(&vault_key(&key), || fa4.built()).map_err(failed)?;
+        let obtained = self.vault.get_or_build(&vault_key(&key), || fa4.built(&self.fa4_toolchain)).map_err(failed)?;
         match fa4.read(&obtained.entry) {
             Ok(plan) => Ok((obtained.source, obtained.unstored, plan)),
             // A valid entry of another version of qkvault, or of somebody else.
@@ -178,7 +184,7 @@ impl Planner {
 
     fn fa4_replaced(&self, fa4: &Fa4Plan<'_>, key: PlanKey) -> Result<Found, PlanError> {
         let failed = |failure| PlanError::Fa4 { key, failure: Arc::new(failure) };
-        let entry = Arc::new(fa4.built().map_err(failed)?);
+        let entry = Arc::new(fa4.built(&self.fa4_toolchain).map_err(failed)?);
         let plan = fa4.read(&entry).map_err(|bad| PlanError::Recipe { key, why: bad.to_string() })?;
         let unstored = self.vault.put(&vault_key(&key), Entry::clone(&entry)).err().map(Arc::new);
         Ok((Source::Built, unstored, plan))

@@ -42,7 +42,7 @@ mod words;
 mod write;
 
 pub use blob::Blob;
-pub use choice::{Answer, EngineChoice, Why, ask_engines};
+pub use choice::{Answer, Because, Candidates, EngineChoice, Gap, Passed, Why, ask_engines, refuses};
 pub use compile::{Compiled, Compiler};
 pub use computation::Computation;
 pub use confirm::Confirmation;
@@ -55,6 +55,8 @@ pub use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError, NvrtcTried};
 pub use passed::PassedOver;
 pub use plan::{BadPlan, Plan, PlanFacts};
 pub use planner::{OnMiss, PlanError, Planner, Resolution};
+
+pub use qkvault_kernels::Engine;
 
 pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;

@@ -83,7 +83,8 @@ impl PlanFacts {
     /// [`qkvault_graph::op::keeps_scores`].
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
-        op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
+        // Kernels tell all their scratch memory, and keep no such gradient.
+        self.kernels.is_none() && op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
     }
 
     /// The device memory that a launch of the attention needs.

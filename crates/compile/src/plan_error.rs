@@ -75,3 +75,19 @@ pub enum PlanError {
         why: String,
     },
 }
+
+impl PlanError {
+    /// Why there is no plan, as told of one engine of several: without the key where the cause is the compiler's, so
+    /// that many attentions have one reason.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        match self {
+            PlanError::NoCompiler { why, .. } if !why.is_empty() => why.clone(),
+            PlanError::Kernels { failure, .. } => failure.to_string(),
+            PlanError::Fa4 { failure, .. } => failure.to_string(),
+            PlanError::Missing { memory_alone: false, .. } => "it is not in the vault".to_owned(),
+            PlanError::Missing { memory_alone: true, .. } => "it is not in the memory of this process".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}

@@ -8,10 +8,10 @@ use qkvault_graph::{
     Choice, CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of,
 };
 
-use crate::choice::EngineChoice;
+use crate::choice::{Candidates, EngineChoice};
 use crate::compile::Compiler;
 use crate::deep::Origin;
-use crate::fa4::Fa4Plan;
+use crate::fa4::{Fa4Compiler, Fa4Plan};
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::kernels::KernelPlan;
@@ -20,7 +20,7 @@ use crate::look::{look, outcome, vault_key};
 use crate::open::OpenCompiler;
 use crate::plan::{self, Plan, PlanFacts};
 pub use crate::plan_error::PlanError;
-use qkvault_kernels::{Engine, takes};
+use qkvault_kernels::Engine;
 use qkvault_probe::lowered;
 use qkvault_sys::Search;
 
@@ -63,6 +63,7 @@ pub enum OnMiss {
 pub struct Planner {
     pub(crate) vault: Vault,
     compiler: Arc<OpenCompiler>,
+    pub(crate) fa4_toolchain: Arc<Fa4Compiler>,
     pub(crate) allowed: QuirkSet,
 }
 
@@ -91,7 +92,7 @@ impl Planner {
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
         let compiler = Arc::new(OpenCompiler::of(compiler));
-        Planner { vault, compiler, allowed: QuirkSet::NONE }
+        Planner { vault, compiler, fa4_toolchain: Arc::default(), allowed: QuirkSet::NONE }
     }
 
     /// A planner that compiles with the cuDNN that a search finds, which is opened for the first plan of cuDNN that
@@ -99,7 +100,7 @@ impl Planner {
     #[must_use]
     pub fn opening(vault: Vault, search: Search) -> Planner {
         let compiler = Arc::new(OpenCompiler::by(search));
-        Planner { vault, compiler, allowed: QuirkSet::NONE }
+        Planner { vault, compiler, fa4_toolchain: Arc::default(), allowed: QuirkSet::NONE }
     }
 
     /// Allows quirks, besides those that the options of a call allow. A plan with an allowed quirk has a separate key;
@@ -152,7 +153,14 @@ impl Planner {
     ) -> Result<Resolution, PlanError> {
         let of_cudnn = || self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss));
         let of_kernels = |kernels: &KernelPlan<'_>| self.kernels(kernels, on_miss);
-        self.choose(attention, target.sm(), options.engine, of_cudnn, of_kernels, |fa4| self.fa4(fa4, on_miss))
+        let policy = (options.engine, options.workspace_limit);
+        self.choose(attention, target.sm(), policy, of_cudnn, of_kernels, |fa4| self.fa4(fa4, on_miss))
+    }
+
+    /// The engines that [`Planner::plan`] asks for an attention on GPUs of a compute capability, in order.
+    #[must_use]
+    pub fn candidates(&self, attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
+        Candidates::of(attention, sm, policy)
     }
 
     /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.
@@ -161,19 +169,22 @@ impl Planner {
     ///
     /// The reasons of lowering and rules, for which there is no op graph and no key.
     pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
-        match EngineChoice::of(attention, target.sm(), options.engine).engine {
-            Engine::Kernels => return crate::choice::kernel_key(attention, target.sm()),
-            Engine::Fa4 => return Fa4Plan::of(attention, target.sm()).map(|plan| plan.key()),
-            Engine::Cudnn => {}
-        }
-        let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
-        let graph = match lowered(attention, target, options) {
-            Err(_) if options.engine == EnginePolicy::Auto && takes(attention, target.sm()).is_ok() => {
-                return crate::choice::kernel_key(attention, target.sm());
+        let (sm, allowed) = (target.sm(), options.allowed.with(self.allowed));
+        let options = &CompileOptions { allowed, ..*options };
+        let of = |engine: &Engine| match engine {
+            Engine::Kernels => crate::choice::kernel_key(attention, sm),
+            Engine::Fa4 => Fa4Plan::of(attention, sm).map(|plan| plan.key()),
+            Engine::Cudnn => {
+                let graph = lowered(attention, target, options)?;
+                Ok(plan_key_of(&graph, target, &unlimited(options), Choice::First))
             }
-            other => other?,
         };
-        Ok(plan_key_of(&graph, target, &unlimited(options), Choice::First))
+        let candidates = self.candidates(attention, sm, options.engine).engines;
+        let first = of(&candidates[0]);
+        match first {
+            Ok(key) => Ok(key),
+            Err(refusal) => candidates[1..].iter().find_map(|engine| of(engine).ok()).ok_or(refusal),
+        }
     }
 
     /// Does the same as [`Planner::plan`] with [`OnMiss::Compile`], but builds the plan of one key anew, even if the
@@ -204,7 +215,8 @@ impl Planner {
             true => self.fa4_anew(fa4),
             false => self.fa4(fa4, OnMiss::Compile),
         };
-        self.choose(attention, target.sm(), options.engine, of_cudnn, again, again_fa4)
+        let policy = (options.engine, options.workspace_limit);
+        self.choose(attention, target.sm(), policy, of_cudnn, again, again_fa4)
     }
 
     /// Lowers, and finds the plan or refusal of the op graph with `find`.

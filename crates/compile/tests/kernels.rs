@@ -10,10 +10,11 @@ use qkvault_compile::graph::{
     Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
-    BadPlan, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Plan, PlanError, PlanFacts, Planner,
-    RebuildCheck, Why,
+    BadPlan, Because, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed, Plan, PlanError, PlanFacts,
+    Planner, RebuildCheck, Why,
 };
 use qkvault_graph::Role;
+use qkvault_kernels::Engine;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
 use qkvault_skip::{Need, skip};
 
@@ -208,7 +209,7 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let why = of_cudnn.outcome.expect_err("cuDNN refuses it");
     let answer = ask(&refused, "h200", EnginePolicy::Auto, OnMiss::Compile).expect("an answer");
     assert_eq!(answer.engine.cudnn_refuses(), Some(&why));
-    assert!(answer.engine.to_string().starts_with("cuDNN refuses, kernels take it: "), "{}", answer.engine);
+    assert!(answer.engine.to_string().starts_with("kernels instead\n  not cuDNN, refused: "), "{}", answer.engine);
     let plan = answer.outcome.expect("kernels take it");
     assert!(plan.facts.kernels.is_some());
     // The same plan on every GPU of the architecture, with any cuDNN, by both policies.
@@ -222,7 +223,11 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let neither = ask(&refused, "b200", EnginePolicy::Auto, OnMiss::Load).expect("an answer");
     let reasons = neither.outcome.expect_err("neither");
     assert!(!reasons.has(&codes::KERNELS_GPU), "cuDNN's reasons say what to change: {reasons}");
-    assert!(matches!(&neither.engine.why, Why::OtherRefuses(refusal) if refusal.has(&codes::KERNELS_GPU)));
+    assert_eq!(neither.engine.why, Why::Alone);
+    for (engine, code) in [(Engine::Kernels, &codes::KERNELS_GPU), (Engine::Fa4, &codes::FA4_GPU)] {
+        let has = |p: &Passed| p.engine == engine && matches!(&p.because, Because::Refuses(of) if of.has(code));
+        assert!(neither.engine.passed.iter().any(has), "{}", neither.engine);
+    }
     // A plan of kernels by name, also where cuDNN has one; and cuDNN's without a word stays cuDNN's.
     let plain = attention();
     let kernels = ask(&plain, "h200", EnginePolicy::Kernels, OnMiss::Compile).expect("an answer");
@@ -231,7 +236,9 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let newer = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
     let options = CompileOptions { engine: EnginePolicy::Auto, ..CompileOptions::default() };
     let stored = planner.plan(&plain, &newer, &options, OnMiss::Load).expect("that of kernels is stored");
-    assert!(matches!(stored.engine.why, Why::OtherMissing(_)), "{}", stored.engine);
+    assert_eq!((stored.engine.engine, &stored.engine.why), (Engine::Kernels, &Why::OthersHaveNone));
+    let missing = |p: &Passed| p.engine == Engine::Cudnn && matches!(p.because, Because::Missing(_));
+    assert!(stored.engine.passed.iter().any(missing), "{}", stored.engine);
     let of_cudnn = planner.plan(&plain, &newer, &CompileOptions::cudnn(), OnMiss::Load);
     assert!(matches!(of_cudnn, Err(PlanError::Missing { .. })));
     assert_eq!(CompileOptions::default().engine, EnginePolicy::Auto);

@@ -1,27 +1,32 @@
-//! The choice of an engine: measured times of cuDNN and of the kernels, as data.
+//! The choice of an engine: measured times of all engines, as data.
 //!
 //! `data/engines.json` has a row for every case that was measured, which `qkvault-lab bench engines` writes anew. An
 //! attention is judged by the row nearest to it, and the farther that is, the clearer the row must be. Where no row
 //! speaks, cuDNN keeps the attention.
 
+mod case;
+
 use std::sync::OnceLock;
 
-use qkvault_graph::{Storage, Valid};
 use serde::{Deserialize, Serialize};
 
-use crate::takes::is_varlen;
+pub use case::{Case, Direction, Feature};
 
 /// The format of the table.
-pub const TABLE_FORMAT: u32 = 1;
+pub const TABLE_FORMAT: u32 = 2;
 
-/// The kernels are chosen below this share of cuDNN's time: a difference within the noise of measurements is none.
-const CLEAR: f64 = 0.97;
+/// Another engine than cuDNN is chosen below this share of cuDNN's time: a difference within the noise of measurements
+/// is none.
+pub const CLEAR: f64 = 0.97;
 
-/// How much clearer a row must be for each doubling that lies between it and the attention.
+/// How much clearer a row must be for each doubling that lies between it and the attention, where memory is the limit.
 const FARTHER: f64 = 0.1;
 
+/// The same for prompts and backwards, whose ratios change slowly.
+const FARTHER_DENSE: f64 = 0.03;
+
 /// Who computes an attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// cuDNN.
@@ -33,6 +38,9 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// Every engine.
+    pub const ALL: [Engine; 3] = [Engine::Cudnn, Engine::Kernels, Engine::Fa4];
+
     /// Its name, as in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -40,6 +48,16 @@ impl Engine {
             Engine::Cudnn => "cudnn",
             Engine::Kernels => "kernels",
             Engine::Fa4 => "fa4",
+        }
+    }
+
+    /// Its name in sentences.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Engine::Cudnn => "cuDNN",
+            Engine::Kernels => "kernels",
+            Engine::Fa4 => "FlashAttention-4",
         }
     }
 }
@@ -56,7 +74,7 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// A case that both engines were measured at.
+/// A case that at least two engines were measured at, in turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The case.
@@ -64,109 +82,68 @@ pub struct Row {
     pub case: Case,
     /// How far the row speaks, in doublings.
     pub reach: f64,
-    /// Time of the kernels, in microseconds.
-    pub kernels_us: f64,
-    /// Time of cuDNN, in microseconds.
-    pub cudnn_us: f64,
+    /// Times of the engines.
+    #[serde(flatten)]
+    pub times: Times,
 }
 
-/// What of an attention decides which engine is faster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Case {
-    /// Forward or backward.
-    pub direction: Direction,
-    /// Sequences.
-    pub batch: u32,
-    /// Query heads.
-    pub heads: u32,
-    /// Heads of keys.
-    pub kv_heads: u32,
-    /// Queries of a sequence.
-    pub queries: u32,
-    /// Keys of a sequence, the most of them.
-    pub keys: u32,
-    /// Head dim of queries and keys, or of values if that is more.
-    pub head_dim: u32,
-    /// What else decides, in order.
-    pub features: Vec<Feature>,
+/// Times of the engines for one case, in microseconds; `None` for one that does not take it or was not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Of the kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_us: Option<f64>,
+    /// Of cuDNN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cudnn_us: Option<f64>,
+    /// Of FlashAttention-4's kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fa4_us: Option<f64>,
 }
 
-/// The direction of a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// Outputs from inputs.
-    Forward,
-    /// Gradients.
-    Backward,
-}
-
-/// A feature that decides which engine is faster. Score modifications and masks are none: both engines take the same
-/// time with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Feature {
-    /// Keys and values in pages.
-    Paged,
-    /// A band with a left end.
-    Window,
-    /// A sink.
-    Sink,
-    /// Varlen queries.
-    Varlen,
-}
-
-impl Case {
-    /// The case of an attention.
+impl Times {
+    /// The time of an engine.
     #[must_use]
-    pub fn of(a: &Valid) -> Case {
-        let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        let [batch, heads, queries, head_dim] = a.q.dims.map(count);
-        let features = [
-            (matches!(a.k.storage, Storage::Paged { .. }), Feature::Paged),
-            (a.mask.band.is_some_and(|band| band.left.is_some()), Feature::Window),
-            (a.sink, Feature::Sink),
-            (is_varlen(&a.q), Feature::Varlen),
-        ];
-        Case {
-            direction: if a.is_backward() { Direction::Backward } else { Direction::Forward },
-            batch,
-            heads,
-            kv_heads: count(a.k.heads()),
-            queries,
-            keys: count(a.k.seq()),
-            head_dim: head_dim.max(count(a.v.head_dim())),
-            features: features.into_iter().filter(|(there, _)| *there).map(|(_, feature)| feature).collect(),
+    pub const fn of(&self, engine: Engine) -> Option<f64> {
+        match engine {
+            Engine::Cudnn => self.cudnn_us,
+            Engine::Kernels => self.kernels_us,
+            Engine::Fa4 => self.fa4_us,
         }
     }
 
-    /// Queries that are split over the GPU in one way: one, some drafts, a short chunk, a prompt.
-    const fn family(&self) -> u8 {
-        match self.queries {
-            ..=1 => 0,
-            2..=16 => 1,
-            17..=128 => 2,
-            _ => 3,
+    /// The time of an engine, to be written.
+    pub const fn of_mut(&mut self, engine: Engine) -> &mut Option<f64> {
+        match engine {
+            Engine::Cudnn => &mut self.cudnn_us,
+            Engine::Kernels => &mut self.kernels_us,
+            Engine::Fa4 => &mut self.fa4_us,
         }
     }
 
-    /// Doublings between two cases; `None` if nothing follows from one for the other.
-    fn distance(&self, other: &Case) -> Option<f64> {
-        let kept = |case: &Case| case.features.iter().copied().filter(|f| *f != Feature::Paged).collect::<Vec<_>>();
-        if self.direction != other.direction || self.family() != other.family() || kept(self) != kept(other) {
-            return None;
-        }
-        let doublings = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).log2().abs();
-        let items = |case: &Case| case.batch.saturating_mul(case.kv_heads);
-        let rows = |case: &Case| case.queries.saturating_mul(case.heads / case.kv_heads.max(1));
-        let paged = |case: &Case| case.features.contains(&Feature::Paged);
-        Some(
-            doublings(items(self), items(other))
-                + doublings(self.keys, other.keys)
-                + doublings(rows(self), rows(other))
-                + doublings(self.head_dim, other.head_dim)
-                + f64::from(u8::from(paged(self) != paged(other))),
-        )
+    /// The measured engines of those given, the first choice first: by time, but those that are not clearly faster than
+    /// cuDNN come after it. `clear` is the share of cuDNN's time that is clear.
+    #[must_use]
+    pub fn order(&self, of: &[Engine], clear: f64) -> Vec<Engine> {
+        let bound = self.cudnn_us.filter(|_| of.contains(&Engine::Cudnn));
+        let mut timed: Vec<(bool, f64, Engine)> = of
+            .iter()
+            .filter_map(|&engine| {
+                let us = self.of(engine)?;
+                let after = engine != Engine::Cudnn && bound.is_some_and(|bound| us >= clear * bound);
+                Some((after, if engine == Engine::Cudnn && !after { f64::MAX } else { us }, engine))
+            })
+            .collect();
+        timed.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        timed.into_iter().map(|(_, _, engine)| engine).collect()
+    }
+
+    /// The time of an engine divided by the best of the others among those given.
+    #[must_use]
+    pub fn ratio(&self, engine: Engine, of: &[Engine]) -> Option<(f64, Engine)> {
+        let others = of.iter().filter(|other| **other != engine).filter_map(|&other| Some((self.of(other)?, other)));
+        let (best, other) = others.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((self.of(engine)? / best, other))
     }
 }
 
@@ -179,25 +156,21 @@ impl Table {
         TABLE.get_or_init(|| serde_json::from_str(include_str!("../data/engines.json")).unwrap_or_else(|_| empty()))
     }
 
-    /// The row that speaks for a case, and how many doublings away it is.
+    /// The row that speaks for a case and compares at least two of these engines, and how many doublings away it is.
     #[must_use]
-    pub fn nearest(&self, case: &Case) -> Option<(&Row, f64)> {
-        let near = self.rows.iter().filter_map(|row| Some((row, row.case.distance(case)?)));
+    pub fn nearest(&self, case: &Case, of: &[Engine]) -> Option<(&Row, f64)> {
+        let compares = |row: &&Row| of.iter().filter(|engine| row.times.of(**engine).is_some()).count() > 1;
+        let near = self.rows.iter().filter(compares).filter_map(|row| Some((row, row.case.distance(case)?)));
         near.filter(|(row, distance)| *distance <= row.reach).min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 }
 
 impl Row {
-    /// The kernels' time divided by cuDNN's.
+    /// The measured engines of those given for an attention so many doublings away, the first choice first.
     #[must_use]
-    pub fn ratio(&self) -> f64 {
-        self.kernels_us / self.cudnn_us
-    }
-
-    /// The engine for an attention so many doublings away.
-    #[must_use]
-    pub fn engine(&self, distance: f64) -> Engine {
-        if self.ratio() < CLEAR / (1.0 + FARTHER * distance) { Engine::Kernels } else { Engine::Cudnn }
+    pub fn order(&self, of: &[Engine], distance: f64) -> Vec<Engine> {
+        let farther = if self.case.is_dense() { FARTHER_DENSE } else { FARTHER };
+        self.times.order(of, CLEAR / (1.0 + farther * distance))
     }
 }
 

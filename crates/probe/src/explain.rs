@@ -26,16 +26,38 @@ pub struct Explanation {
     pub target: String,
     /// The version of its cuDNN.
     pub cudnn: String,
-    /// Whether there is no reason against it.
+    /// Whether some engine takes it; of the rules alone, whether there is no reason against it.
     pub supported: bool,
-    /// Every reason against it, each with its stable code.
+    /// Every reason why cuDNN, or the one engine that is allowed, does not take it, each with its stable code.
     pub reasons: Vec<Reason>,
+    /// Whose plan is looked for first, and why, if all engines were asked.
+    pub engine: Option<Chosen>,
     /// Quirks that apply and were allowed.
     pub allowed: Vec<Reason>,
     /// Single changes that the rules accept, from the cheapest to those that give up most; empty if it is supported.
     pub nearest: Vec<Proposal>,
     /// The memory of a launch; `None` if no op graph can be written.
     pub memory: Option<Memory>,
+}
+
+/// The engine that is chosen for an attention.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Chosen {
+    /// Its name, as in options.
+    pub engine: String,
+    /// Why.
+    pub why: String,
+    /// The engines that do not compute it, each with the reason.
+    pub passed: Vec<NotChosen>,
+}
+
+/// An engine that does not compute an attention.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotChosen {
+    /// Its name, as in options.
+    pub engine: String,
+    /// Why not.
+    pub why: String,
 }
 
 /// A change with which an attention is supported.
@@ -83,6 +105,7 @@ impl Explanation {
             cudnn: target.cudnn.to_string(),
             supported: verdict.supported(),
             reasons: verdict.reasons,
+            engine: None,
             allowed: verdict.allowed,
             nearest: nearest(request, &TRIED).into_iter().map(proposal).collect(),
             memory: footprint.map(memory),
@@ -95,6 +118,9 @@ impl fmt::Display for Explanation {
         let answer = if self.supported { "supported" } else { "refused" };
         write!(f, "{answer} on {}: {}", self.target, self.what)?;
         self.reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))?;
+        if let Some(chosen) = &self.engine {
+            write!(f, "\n  engine: {}", chosen.why.replace('\n', "\n  "))?;
+        }
         match self.nearest.first() {
             Some(near) => write!(f, "\n  nearest supported: {}", near.change),
             None => Ok(()),

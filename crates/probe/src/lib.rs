@@ -36,7 +36,7 @@ mod page;
 mod request;
 
 pub use budget::{Basis, Budget, on_device};
-pub use explain::{Explanation, Memory, NEWEST, Proposal, TRIED};
+pub use explain::{Chosen, Explanation, Memory, NEWEST, NotChosen, Proposal, TRIED};
 pub use memory::Footprint;
 pub use nearest::{Near, changes, nearest};
 pub use page::page as codes_page;

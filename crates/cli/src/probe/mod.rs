@@ -13,9 +13,9 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_compile::EngineChoice;
+use qkvault_compile::{EngineChoice, refuses};
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
-use qkvault_kernels::{Engine, takes};
+use qkvault_kernels::Engine;
 use qkvault_probe::{Budget, Footprint, NEWEST, Near, Request, TRIED, check, nearest};
 use serde_json::{Value, json};
 
@@ -174,14 +174,17 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         out::line(&format!("{answer:9} {}", row.what));
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
         match choice {
-            Some(choice) if choice.engine == Engine::Kernels && row.reasons.is_empty() => {
-                out::line(&format!("    {choice}"));
+            Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
+                out::line(&format!("    {}", choice.to_string().replace('\n', "\n    ")));
             }
-            Some(choice) if choice.engine == Engine::Kernels => out::line("    cuDNN refuses, kernels take it"),
+            Some(choice) if choice.engine != Engine::Cudnn => {
+                out::line(&format!("    cuDNN refuses: {}", choice.engine.title()));
+            }
             _ => {}
         }
-        if let Some(Err(refusal)) = kernels(row, target) {
-            refusal.reasons().iter().for_each(|reason| out::line(&format!("    {reason}")));
+        for (_, answer) in others(row, target) {
+            let reasons = answer.as_ref().err().map_or(&[][..], Refusal::reasons);
+            reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
         }
         // A change that the library accepts takes precedence over one that it was not asked about.
         let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
@@ -195,19 +198,20 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
     out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
 }
 
-/// The engine that takes an attention by default, and why; `None` if neither does.
+/// The engine that takes an attention by default, and why; `None` if none does.
 fn engine(row: &Row, target: &Target) -> Option<EngineChoice> {
-    let choice = EngineChoice::of(row.attention.as_ref().ok()?, target.sm(), EnginePolicy::Auto);
-    match Refusal::of(row.reasons.clone()) {
-        None => Some(choice),
-        Some(refusal) => choice.may_be_kernels().then(|| EngineChoice::instead_of_cudnn(refusal)),
-    }
+    EngineChoice::by_rules(row.attention.as_ref().ok()?, target.sm(), EnginePolicy::Auto, &row.reasons)
 }
 
-/// What kernels say of a valid attention that cuDNN refuses.
-fn kernels(row: &Row, target: &Target) -> Option<Result<(), Refusal>> {
-    let valid = row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty())?;
-    Some(takes(valid, target.sm()))
+/// What the other engines say of a valid attention that cuDNN refuses, by their names.
+fn others(row: &Row, target: &Target) -> Vec<(&'static str, Result<(), Refusal>)> {
+    match row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty()) {
+        Some(valid) => {
+            let answer = |engine: Engine| (engine.name(), refuses(engine, valid, target.sm()).map_or(Ok(()), Err));
+            [Engine::Kernels, Engine::Fa4].map(answer).into()
+        }
+        None => Vec::new(),
+    }
 }
 
 fn entry(row: &Row, target: &Target) -> Value {
@@ -225,8 +229,8 @@ fn entry(row: &Row, target: &Target) -> Value {
         value["chosen"] = crate::warm::chosen(&choice);
     }
     // Only where cuDNN refuses.
-    if let Some(answer) = kernels(row, target) {
-        value["kernels"] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
+    for (name, answer) in others(row, target) {
+        value[name] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
     }
     value
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{EngineChoice, PlanError, PlanFacts, Resolution};
+use qkvault_compile::{Because, EngineChoice, PlanError, PlanFacts, Resolution, Why};
 use qkvault_graph::{PlanKey, Refusal, Target};
 use qkvault_kernels::Engine;
 use serde_json::{Value, json};
@@ -224,7 +224,16 @@ fn entry(row: &Row<'_>) -> Value {
 
 /// The choice of an engine, as JSON.
 pub(crate) fn chosen(choice: &EngineChoice) -> Value {
-    json!({ "engine": choice.engine.name(), "why": choice.to_string() })
+    json!(choice.explained())
+}
+
+/// What is told of a choice: another engine than cuDNN, or why it is cuDNN although another one comes first. Engines
+/// that never take it are as usual.
+fn worth_telling(choice: &EngineChoice) -> Option<String> {
+    let mut choice = choice.clone();
+    choice.passed.retain(|passed| passed.engine == Engine::Cudnn || matches!(passed.because, Because::Missing(_)));
+    let told = choice.why != Why::Named && (choice.engine != Engine::Cudnn || !choice.passed.is_empty());
+    told.then(|| choice.to_string())
 }
 
 fn print(rows: &[&Row<'_>]) {
@@ -255,8 +264,10 @@ fn print(rows: &[&Row<'_>]) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(PlanError::Missing { .. })) => continue,
             (None, Err(error)) => error.to_string(),
-            (None, Ok(Answer { engine: Some(choice), .. })) if choice.engine == Engine::Kernels => choice.to_string(),
-            (None, Ok(_)) => continue,
+            (None, Ok(Answer { engine, .. })) => match engine.as_ref().and_then(worth_telling) {
+                Some(text) => text,
+                None => continue,
+            },
         };
         match reasons.iter_mut().find(|(t, _)| *t == text) {
             Some((_, whats)) => whats.push(row.what()),

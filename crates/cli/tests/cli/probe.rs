@@ -48,13 +48,21 @@ fn what_does_not_fit_in_memory_is_refused_with_alternatives() {
     let place = Place::new();
     let file =
         place.file("long.txt", "pass: backward\nq: bf16 [1,128,32768,192]\nv: [1,128,32768,128]\ndeterministic: yes");
-    let (code, report) = place.json(&format!("probe --text {file} --cudnn 9.19"));
-    let reason = &report["refused"][0]["reasons"][0];
-    assert_eq!((code, reason["code"].as_str()), (1, Some("workspace.quadratic")), "{report:#}");
-    assert!(reason["fix"].as_str().unwrap().contains("deterministic: no"));
+    let (code, report) = place.json(&format!("probe --text {file} --cudnn 9.19 --target a100"));
+    let reasons = report["refused"][0]["reasons"].as_array().unwrap();
+    let reason = reasons.iter().find(|reason| reason["code"] == "workspace.quadratic").expect("it is told");
+    assert!(code == 1 && reason["fix"].as_str().unwrap().contains("deterministic: no"), "{report:#}");
+    // FlashAttention-4 keeps no gradient of every score.
+    let (code, report) = place.json(&format!("probe --text {file} --cudnn 9.19 --target h200"));
+    let row = &report["supported"][0];
+    assert_eq!((code, row["reasons"][0]["code"].as_str()), (0, Some("workspace.quadratic")), "{report:#}");
+    assert_eq!((row["chosen"]["engine"].as_str(), row["fa4"].as_str()), (Some("fa4"), Some("supported")), "{row:#}");
+    assert_eq!(row["chosen"]["passed"][0]["engine"], "cudnn");
     let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
     assert_eq!(place.run(&format!("probe --text {plain}")).code, 0);
-    assert!(place.run(&format!("probe --text {plain} --memory 100000")).out.contains("memory.budget"));
+    // No engine makes room for operands.
+    let tight = place.run(&format!("probe --text {plain} --memory 100000"));
+    assert!(tight.code == 1 && tight.out.contains("memory.budget"), "{}", tight.out);
 }
 
 /// The report names its memory figure: the free memory of a GPU of the target's name, or the target's total memory

@@ -226,3 +226,25 @@ fn a_deterministic_backward_over_the_limit_is_refused_because_it_keeps_every_sco
     assert_eq!(reasons[0]["code"], "workspace.quadratic", "{reasons:#}");
     assert!(reasons[0]["given"].as_str().unwrap().contains("gradient of every score"), "{reasons:#}");
 }
+
+/// Decided by measured times, without a GPU: prompts and backwards are FlashAttention-4's, and cuDNN takes its place
+/// where its toolchain is not there.
+#[test]
+fn a_warm_without_the_toolchain_of_the_chosen_engine_takes_the_next_and_says_why() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = format!("warm {LLAMA} --target h200 --phase train --seq 8192 --batch 1");
+    let (code, report) = place.json(&words);
+    assert_eq!((code, counts(&report)), (0, [2, 0, 0, 0]), "{report:#}");
+    for plan in report["plans"].as_array().unwrap() {
+        let chosen = &plan["chosen"];
+        assert_eq!(chosen["engine"], "cudnn", "{chosen:#}");
+        let (passed, why) = (&chosen["passed"][0], chosen["passed"][0]["why"].as_str().unwrap());
+        assert_eq!(passed["engine"], "fa4", "{chosen:#}");
+        assert!(why.contains("no plan") && why.contains("Python"), "{why}");
+    }
+    // One reason for all.
+    let text = place.run(&words).out;
+    assert_eq!(text.matches("not FlashAttention-4, no plan").count(), 1, "{text}");
+    let (code, report) = place.json(&format!("{words} --engine fa4"));
+    assert_eq!((code, counts(&report)), (1, [0, 0, 0, 2]), "{report:#}");
+}

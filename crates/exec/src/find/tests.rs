@@ -393,13 +393,36 @@ fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_nee
     }
 }
 
+/// A vault that was filled before FlashAttention-4 was an engine, and a program that compiles: seconds of compiling are
+/// not spent where a stored plan serves.
+#[test]
+fn a_stored_plan_of_cudnn_is_taken_before_that_of_a_faster_engine_is_compiled() {
+    use qkvault_compile::Why;
+    let (here, vault) = (h200(OLD), vault());
+    let prompt = Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
+    for attention in [prompt.clone().with_stats().backward(Default::default()), prompt.clone(), prompt.with_stats()] {
+        let attention = attention.validate().expect("valid");
+        store_as(&vault, key_of(&attention, &here), &here);
+        let planner = Planner::new(vault.clone(), None);
+        let options = CompileOptions::default();
+        assert_eq!(planner.candidates(&attention, here.sm(), options.engine).engines[0], Engine::Fa4);
+        for on_miss in [OnMiss::Load, OnMiss::Compile] {
+            let load = |plan: &Plan| Ok(plan.facts.key);
+            let found = prepare(&planner, &here, &attention, &options, on_miss, load).expect("cuDNN's");
+            let choice = found.answer.engine;
+            assert_eq!((found.plan, choice.engine), (key_of(&attention, &here), Engine::Cudnn));
+            assert_eq!((choice.why, choice.passed[0].engine), (Why::OthersHaveNone, Engine::Fa4));
+        }
+    }
+}
+
 /// A vault that was filled before kernels were there, or by a host without NVRTC, serves as before.
 #[test]
 fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     use qkvault_compile::Why;
     let (here, vault) = (h200(OLD), vault());
     let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
-    let chosen = EngineChoice::of(&decode, here.sm(), EnginePolicy::Auto);
+    let chosen = qkvault_compile::EngineChoice::of(&decode, here.sm(), EnginePolicy::Auto);
     assert_eq!((chosen.engine, matches!(chosen.why, Why::Measured { .. })), (Engine::Kernels, true));
     store_as(&vault, key_of(&decode, &here), &here);
     let planner = Planner::new(vault, None);
@@ -408,7 +431,8 @@ fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     let found = prepare(&planner, &here, &decode, &options, OnMiss::Load, load).expect("cuDNN's");
     assert_eq!((found.plan, found.target.as_ref()), (key_of(&decode, &here), Some(&here)));
     let choice = found.answer.engine;
-    assert!(choice.engine == Engine::Cudnn && choice.to_string().contains("kernels have no plan here"), "{choice}");
+    assert_eq!((choice.engine, &choice.why), (Engine::Cudnn, &Why::OthersHaveNone));
+    assert_eq!(choice.passed[0].engine, Engine::Kernels, "{choice}");
     // One that names kernels gets no other.
     let named = CompileOptions { engine: EnginePolicy::Kernels, ..options };
     let missing = prepare(&planner, &here, &decode, &named, OnMiss::Load, load).expect_err("it is not stored");

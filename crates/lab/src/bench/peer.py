@@ -64,8 +64,107 @@ def events(f, launches, before):
 KEPT = {}
 
 
+def flex_parts(w):
+    """The score modification and the mask of a case, as FlexAttention has them."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    s, kind, document = w["s"], w["modification"], w["document"]
+    slopes = 2.0 ** (-8.0 * torch.arange(1, w["h"] + 1, device="cuda") / w["h"])
+    mods = {
+        "softcap": lambda x, b, h, i, j: 50.0 * torch.tanh(x / 50.0),
+        "alibi": lambda x, b, h, i, j: x + slopes[h] * (j - i),
+    }
+    masks = []
+    if w["causal"]:
+        masks.append(lambda b, h, i, j: i >= j)
+    if w["window"]:
+        masks.append(lambda b, h, i, j: i - j < w["window"])
+    if "documents" in kind:
+        ids = torch.arange(s, device="cuda") // document
+        masks.append(lambda b, h, i, j: ids[i] == ids[j])
+
+    def mask(b, h, i, j):
+        seen = masks[0](b, h, i, j)
+        for more in masks[1:]:
+            seen = seen & more(b, h, i, j)
+        return seen
+
+    block_mask = create_block_mask(mask, None, None, s, s, device="cuda") if masks else None
+    return mods.get(kind.replace("documents", "").strip()), block_mask
+
+
+def attends(w):
+    """The ways of PyTorch to compute a case, by name."""
+    from torch.nn.attention.flex_attention import flex_attention
+    ways = {}
+    if not w["modification"] and not w["window"]:
+        def sdpa(backend):
+            def run(q, k, v):
+                with sdpa_kernel(backend):
+                    return attention(w, q, k, v)
+            return run
+        ways["torch sdpa cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION)
+        ways["torch sdpa flash"] = sdpa(SDPBackend.FLASH_ATTENTION)
+    else:
+        score_mod, block_mask = flex_parts(w)
+        run = torch.compile(flex_attention, dynamic=False)
+        grouped = w["h"] != w["hk"]
+        ways["torch flex"] = lambda q, k, v: run(
+            q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=grouped)
+    return ways
+
+
+def case(w):
+    """Prepares every way to compute a case, each as a graph of about two milliseconds."""
+    torch._dynamo.reset()
+    lost, peers = [], []
+    for name, attend in attends(w).items():
+        try:
+            backward = w["direction"] == "backward"
+            q, k, v = operands(w, backward)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            if backward:
+                d_o = torch.randn_like(q)
+                # A backward runs on the stream of its forward.
+                with torch.cuda.stream(stream):
+                    out = attend(q, k, v)
+
+                def f(out=out, inputs=(q, k, v), d_o=d_o):
+                    return torch.autograd.grad(out, inputs, d_o, retain_graph=True)
+            else:
+                def f(inputs=(q, k, v), attend=attend):
+                    with torch.no_grad():
+                        return attend(*inputs)
+
+            with torch.cuda.stream(stream):
+                f()
+                torch.cuda.synchronize()
+                launches = max(2, min(200, int(2.0 / events(f, 3, 1))))
+                torch.cuda.synchronize()
+                try:
+                    made = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(made, stream=stream):
+                        for _ in range(launches):
+                            f()
+                    run = made.replay
+                except Exception as problem:
+                    torch.cuda.synchronize()
+                    lost.append(f"{name} as a graph: {type(problem).__name__}: {problem}"[:200])
+                    run = lambda f=f, n=launches: [f() for _ in range(n)]
+            KEPT[name] = (run, launches, f)
+            peers.append(name)
+        except Exception as problem:
+            lost.append(f"{name}: {type(problem).__name__}: {problem}"[:200])
+    return {"peers": peers, "lost": lost}
+
+
 def answer(w):
     do = w["do"]
+    if do == "case":
+        return case(w)
+    if do == "turn":
+        run, launches, _ = KEPT[w["peer"]]
+        return {"ms": events(run, 1, 0) / launches}
     if do == "free":
         KEPT.clear()
         torch.cuda.empty_cache()
@@ -122,7 +221,7 @@ with torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            if request["do"] == "kernel" or request["do"] == "time":
+            if request["do"] in ("kernel", "time", "case", "turn"):
                 say(answer(request))
             else:
                 with torch.no_grad():

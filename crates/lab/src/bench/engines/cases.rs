@@ -1,13 +1,25 @@
 //! The attentions that `bench engines` measures: decodes, drafts and short chunks over pages, windows, other head dims,
-//! expressions, sinks, and prompts.
+//! expressions, sinks; prompts and training steps (`dense`).
 
 use qkvault_graph::expr::{self, library};
-use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Tensor, Valid, validate};
+use qkvault_kernels::choice::Direction;
+use serde_json::Value;
+
+use super::dense;
 
 /// An attention with a name.
 pub(super) struct Named {
     pub(super) name: String,
     pub(super) attention: Valid,
+    /// What a peer is asked for, if it can compute the same.
+    pub(super) peer: Option<Value>,
+}
+
+impl Named {
+    pub(super) fn direction(&self) -> Direction {
+        if self.attention.is_backward() { Direction::Backward } else { Direction::Forward }
+    }
 }
 
 const PAGE: i64 = 64;
@@ -22,7 +34,7 @@ fn paged(batch: i64, (heads, kv_heads): (i64, i64), queries: i64, keys: i64, d: 
     a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
 }
 
-/// Every case, each with a name of its own.
+/// Every case; a name has at most one of each direction.
 pub(super) fn list() -> anyhow::Result<Vec<Named>> {
     let mut all: Vec<(String, Attention)> = Vec::new();
     let llama = (32, 8);
@@ -60,48 +72,32 @@ pub(super) fn list() -> anyhow::Result<Vec<Named>> {
         let dense = Attention::bshd(batch, llama, (1, keys), 128, DType::BF16);
         add(format!("dense b{batch} s{keys}"), dense);
     }
-    for (batch, seq) in [(1, 1024), (4, 1024), (1, 4096), (4, 4096)] {
-        let prompt = Attention::bshd(batch, llama, (seq, seq), 128, DType::BF16).causal();
-        add(format!("prompt b{batch} s{seq}"), prompt);
+    let named = |name, attention, peer| anyhow::Ok(Named { name, attention: validate(attention)?, peer });
+    let mut list: Vec<Named> =
+        all.into_iter().map(|(name, attention)| named(name, attention, None)).collect::<anyhow::Result<_>>()?;
+    for dense in dense::list() {
+        for attention in dense.attentions()? {
+            list.push(named(dense.name(), attention, Some(dense.peer()))?);
+        }
     }
-    let named = |(name, attention)| Ok(Named { name, attention: validate(attention)? });
-    all.into_iter().map(named).collect()
-}
-
-/// Queries, keys and pages of each sequence of a batch.
-pub(super) struct Full {
-    pub(super) queries: Vec<i32>,
-    pub(super) keys: Vec<i32>,
-    pub(super) tables: Vec<Vec<i32>>,
-}
-
-/// Queries, keys and pages of a batch whose sequences are as long as can be; `None` where lengths are not given.
-pub(super) fn full(a: &Valid) -> Option<Full> {
-    if a.mask.lengths != Lengths::PerSequence {
-        return None;
-    }
-    let (queries, keys) = a.seq();
-    let batch = usize::try_from(a.batch()).ok()?;
-    let each = |n: i64| Some(vec![i32::try_from(n).ok()?; batch]);
-    // Pages of a sequence lie apart, as in a server: the page after a sequence's is another one's.
-    let pages = a.k.pages_per_sequence().unwrap_or(0);
-    let table = |b: usize| (0..pages).map(|n| i32::try_from(n * a.batch()).unwrap_or(0) + b as i32).collect();
-    let tables = if pages > 0 { (0..batch).map(table).collect() } else { Vec::new() };
-    Some(Full { queries: each(queries)?, keys: each(keys)?, tables })
+    Ok(list)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use qkvault_cli::turns::{Full, full};
+
     use super::*;
 
     #[test]
     fn cases_are_valid_have_names_of_their_own_and_tables_that_name_every_page_once() {
         let all = list().expect("valid");
-        let names: BTreeSet<&str> = all.iter().map(|case| &case.name[..]).collect();
-        assert!(names.len() == all.len() && all.len() > 60, "{} cases", all.len());
-        for Named { name, attention } in &all {
+        let names: BTreeSet<(&str, bool)> =
+            all.iter().map(|case| (&case.name[..], case.attention.is_backward())).collect();
+        assert!(names.len() == all.len() && all.len() > 150, "{} cases", all.len());
+        for Named { name, attention, .. } in &all {
             let Some(Full { queries, keys, tables }) = full(attention) else { continue };
             assert!(queries.len() == keys.len() && keys.len() == tables.len(), "{name}");
             let pages: BTreeSet<i32> = tables.iter().flatten().copied().collect();
@@ -110,11 +106,17 @@ mod tests {
         }
     }
 
-    /// A case that neither engine takes measures nothing.
+    /// A case that no two engines take compares nothing.
     #[test]
-    fn the_kernels_take_every_case() {
-        for Named { name, attention } in list().expect("valid") {
-            assert_eq!(qkvault_kernels::takes(&attention, qkvault_kernels::SM), Ok(()), "{name}");
-        }
+    fn the_kernels_take_every_case_of_serving_and_most_others_have_two_engines() {
+        let all = list().expect("valid");
+        let of = |engine: fn(&Valid, u32) -> Result<(), qkvault_graph::Refusal>| {
+            move |case: &&Named| engine(&case.attention, qkvault_kernels::SM).is_ok()
+        };
+        let serving = all.iter().filter(|case| case.peer.is_none());
+        assert!(serving.clone().all(|case| of(qkvault_kernels::takes)(&case)), "{}", serving.count());
+        let dense = || all.iter().filter(|case| case.peer.is_some());
+        let (all, taken) = (dense().count(), dense().filter(of(qkvault_fa4::takes)).count());
+        assert!(all > 70 && taken * 4 > all * 3, "FlashAttention-4 takes {taken} of {all}");
     }
 }

@@ -1,27 +1,29 @@
-//! `bench engines`: the times of cuDNN and of qkvault's kernels for the same attentions, in turns, in captured graphs.
-//! It writes the record of the results, and the table by which an engine is chosen.
+//! `bench engines`: the times of cuDNN, of qkvault's kernels and of FlashAttention-4's for the same attentions, in
+//! turns, in captured graphs, with PyTorch's attention beside them. It writes the record of the results, and the table
+//! by which an engine is chosen.
 
 mod cases;
+mod dense;
+mod peers;
 mod rows;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaSlice, CudaStream};
-use qkvault_base::random::Rng;
-use qkvault_cli::clock::median;
-use qkvault_cli::memory::Recorded;
-use qkvault_cli::target::LibraryArgs;
+use cudarc::driver::CudaStream;
+use qkvault_cli::target::{LibraryArgs, TargetArgs};
+use qkvault_cli::turns::in_turns;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
-use qkvault_compile::{OnMiss, Planner};
-use qkvault_exec::serving::{Rows, Step};
-use qkvault_exec::{Args as Operands, BatchMetadata, Bound, Device, LoadedPlan, Session, cudarc};
-use qkvault_graph::{CompileOptions, EnginePolicy, Role, Valid};
+use qkvault_compile::{Compiler, Engine, OnMiss, Planner};
+use qkvault_exec::{Device, Session, cudarc};
+use qkvault_graph::{CompileOptions, EnginePolicy};
+use qkvault_kernels::choice::{Table, Times};
+use rayon::prelude::*;
 
-use cases::{Full, Named};
-use rows::{Measured, Peers};
+use cases::Named;
+use peers::{Beside, Peers};
+use rows::Measured;
 
 /// Options of `bench engines`.
 #[derive(Debug, clap::Args)]
@@ -34,178 +36,188 @@ pub(super) struct Args {
     /// Also write the table by which an engine is chosen (crates/kernels/data/engines.json)
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
+    /// Keep the rows of both files that this run does not measure again
+    #[arg(long)]
+    keep: bool,
+    /// A Python with PyTorch, whose attention takes turns with ours
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
     /// Times of other libraries: a JSON list of {"case", "direction", "peer", "ms"}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-    /// Only cases whose name has these words
-    #[arg(long, value_name = "WORDS", default_value = "")]
-    only: String,
-    /// Rounds; each times both engines once, and every other round begins with the other one
+    /// Only cases whose name has one of these words
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Rounds; each times every engine once, and every other round begins with the last one
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Only print the cases
     #[arg(long)]
     show: bool,
+    /// Only compile the plans for --target, which need not be present
+    #[arg(long)]
+    plan: bool,
+    /// Compile plans that the vault lacks
+    #[arg(long)]
+    build: bool,
+    #[command(flatten)]
+    target: TargetArgs,
     /// The GPU's number
     #[arg(long, default_value_t = 0)]
     device: usize,
 }
 
+/// The policies of the engines, in the order of [`Engine::ALL`].
+const POLICIES: [EnginePolicy; 3] = [EnginePolicy::Cudnn, EnginePolicy::Kernels, EnginePolicy::Fa4];
+
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let list: Vec<Named> = cases::list()?.into_iter().filter(|case| case.name.contains(&args.only)).collect();
+    let wanted = |case: &Named| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
+    let list: Vec<Named> = cases::list()?.into_iter().filter(wanted).collect();
     if args.show {
-        list.iter().for_each(|case| out::line(&format!("{}: {}", case.name, case.attention)));
+        let line = |case: &Named| out::line(&format!("{}, {}: {}", case.name, case.direction().name(), case.attention));
+        list.iter().for_each(line);
         return Ok(Outcome::Good);
     }
-    let peers = args.peers.as_deref().map(Peers::read).transpose()?.unwrap_or_default();
+    if args.plan {
+        return plan(globals, args, &list);
+    }
+    let mut peers = args.peers.as_deref().map(Peers::read).transpose()?.unwrap_or_default();
     let search = args.library.search()?;
     let device = Device::open(args.device)?;
     let session = Session::open(&device, &search)?;
-    let planner = Planner::opening(open_vault(globals)?, search);
+    let vault = open_vault(globals)?;
+    let planner = if args.build { Planner::opening(vault, search) } else { Planner::new(vault, None) };
     let stream = device.context().new_stream()?;
+    let mut beside = args.python.as_deref().map(|python| Beside::start(python, args.device)).transpose()?;
+    let of = beside.as_ref().map_or_else(String::new, |beside| format!(", beside {}", beside.machine()));
     let machine = format!(
-        "{}, driver of CUDA {}, cuDNN {}, captured graphs that take turns, medians of {} rounds",
+        "{}, driver of CUDA {}, cuDNN {}, FlashAttention-4 {}, captured graphs that take turns, medians of {} rounds{of}",
         device.name(),
         session.gpu().driver,
         session.library()?.version(),
+        qkvault_fa4::TOOLCHAIN.flash_attn,
         args.rounds
     );
+    let mut written = Written::open(args, machine)?;
     let mut measured = Vec::new();
     for case in list {
-        match measure(args, &session, &planner, &stream, &case) {
+        let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
+        match turn.measure(&case, beside.as_mut(), &mut peers) {
             Ok(row) => {
                 out::note(&row.to_string());
                 measured.push(row);
             }
             // Other cases are worth their time.
-            Err(error) => out::problem(&format!("{}: {error:#}", case.name)),
+            Err(error) => out::problem(&format!("{}, {}: {error:#}", case.name, case.direction().name())),
         }
-        write(&args.out, &rows::record(&machine, &measured, &peers))?;
-        if let Some(file) = &args.table {
-            write(file, &serde_json::to_value(rows::table(&machine, &measured))?)?;
-        }
+        written.write(args, &measured, &peers)?;
     }
     Ok(if measured.is_empty() { Outcome::Bad } else { Outcome::Good })
 }
 
-fn write(file: &std::path::Path, value: &serde_json::Value) -> anyhow::Result<()> {
-    std::fs::write(file, format!("{value:#}\n")).with_context(|| format!("{} cannot be written", file.display()))
-}
-
-/// The times of both engines, as far as they take the case.
-fn measure(
-    args: &Args,
-    session: &Session,
-    planner: &Planner,
-    stream: &Arc<CudaStream>,
-    case: &Named,
-) -> anyhow::Result<Measured> {
-    let mut refused = None;
-    let mut plan = |engine| {
-        let options = CompileOptions { engine, ..CompileOptions::default() };
-        let prepared = session.prepare(planner, &case.attention, &options, OnMiss::Compile);
-        prepared.map(|prepared| prepared.plan).map_err(|error| refused = Some(error.to_string())).ok()
-    };
-    let plans = [plan(EnginePolicy::Kernels), plan(EnginePolicy::Cudnn)];
-    let mut all = Vec::new();
-    for plan in plans.iter().flatten() {
-        all.push(Operand::upload(stream, plan)?);
-    }
-    let mut of = all.iter_mut();
-    let mut bound: [Option<Vec<Bound<'_>>>; 2] = [None, None];
-    let mut batches = Vec::new();
-    for (at, plan) in plans.iter().enumerate() {
-        if let (Some(plan), Some(operand)) = (plan, of.next().filter(|_| plan.is_some())) {
-            let (one, batch) = operand.bind(plan, &case.attention, stream)?;
-            bound[at] = Some(vec![one]);
-            batches.extend(batch);
-        }
-    }
-    // Enough launches for about two milliseconds.
-    let mut graphs = Vec::new();
-    for (at, bound) in bound.iter_mut().enumerate() {
-        let Some(bound) = bound else { continue };
-        let once = time(stream, || Ok(bound[0].launch(stream)?))?;
-        let calls = ((2000.0 / once) as usize).clamp(5, 200);
-        graphs.push((at, calls, Recorded::new(bound, stream, calls)?));
-    }
-    let mut times: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
-    for round in 0..=args.rounds {
-        if round % 2 == 1 {
-            graphs.reverse();
-        }
-        for (at, calls, graph) in &mut graphs {
-            let us = time(stream, || graph.launch())? / *calls as f64;
-            // The first round only warms up.
-            if round > 0 {
-                times[*at].push(us);
+/// Compiles the plans of all engines. What an engine does not take or what cannot be compiled is told.
+fn plan(globals: &Globals, args: &Args, list: &[Named]) -> anyhow::Result<Outcome> {
+    let compiler = Compiler::open_compile_only(&args.library.search()?)?;
+    let target = args.target.target(&compiler)?;
+    let planner = Planner::new(open_vault(globals)?, Some(compiler));
+    let of = |case| POLICIES.into_par_iter().map(move |engine| (case, engine));
+    let failed = list.par_iter().flat_map(of).filter(|(case, engine)| {
+        let options = CompileOptions { engine: *engine, ..CompileOptions::default() };
+        let what = format!("{}, {}, {}", case.name, case.direction().name(), engine.name());
+        match planner.plan(&case.attention, &target, &options, OnMiss::Compile) {
+            Ok(answer) => {
+                let told =
+                    answer.outcome.map_or_else(|refusal| refusal.to_string(), |_| format!("{:?}", answer.source));
+                out::note(&format!("{what}: {told}"));
+                false
+            }
+            Err(error) => {
+                out::problem(&format!("{what}: {error}"));
+                true
             }
         }
-    }
-    let [kernels_us, cudnn_us] = times.map(|mut list| median(&mut list));
-    Ok(Measured { name: case.name.clone(), attention: case.attention.clone(), kernels_us, cudnn_us, refused })
+    });
+    Ok(if failed.count() == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-/// Microseconds of the GPU for what `launch` queues.
-pub(super) fn time(stream: &Arc<CudaStream>, mut launch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
-    let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-    let (start, end) = (event()?, event()?);
-    start.record(stream)?;
-    launch()?;
-    end.record(stream)?;
-    end.synchronize()?;
-    Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
+/// The files of a run, with the rows of earlier ones.
+struct Written {
+    machine: String,
+    record: Vec<serde_json::Value>,
+    table: Option<Table>,
 }
 
-/// Device memory of one plan: operands by role, all with numbers, because zeros would need less power.
-struct Operand {
-    tensors: Vec<(Role, bool, CudaSlice<u8>)>,
-}
-
-impl Operand {
-    fn upload(stream: &Arc<CudaStream>, plan: &LoadedPlan) -> anyhow::Result<Operand> {
-        let mut rng = Rng::new(5);
-        // 16-bit numbers of either sign between 2^-3 and 2 in bf16; also as f32 they are finite.
-        let block: Vec<u8> = (0..1 << 19).flat_map(|_| ((rng.bits() as u16 & 0x81ff) | 0x3e00).to_ne_bytes()).collect();
-        let block = stream.clone_htod(&block)?;
-        let mut tensors = Vec::new();
-        let given = plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal());
-        for binding in given.filter(|b| !b.role.is_followed() && !plan.provides(b.role)) {
-            let bytes = usize::try_from(binding.bytes)?;
-            let mut slice = stream.alloc_zeros::<u8>(bytes)?;
-            for from in (0..bytes).step_by(block.len()) {
-                let to = bytes.min(from + block.len());
-                stream.memcpy_dtod(&block.slice(..to - from), &mut slice.slice_mut(from..to))?;
+impl Written {
+    fn open(args: &Args, machine: String) -> anyhow::Result<Written> {
+        let read = |file: &Path| match std::fs::read_to_string(file) {
+            Ok(text) if args.keep => Some(text),
+            _ => None,
+        };
+        let what = |file: &Path| format!("{} is not what this command writes", file.display());
+        let record = match read(&args.out) {
+            None => Vec::new(),
+            Some(text) => {
+                let old: serde_json::Value = serde_json::from_str(&text).with_context(|| what(&args.out))?;
+                old["rows"].as_array().cloned().with_context(|| what(&args.out))?
             }
-            tensors.push((binding.role, binding.output, slice));
-        }
-        Ok(Operand { tensors })
+        };
+        let table = args.table.as_deref().and_then(|file| Some((file, read(file)?)));
+        let table = table.map(|(file, text)| serde_json::from_str(&text).with_context(|| what(file))).transpose()?;
+        Ok(Written { machine, record, table })
     }
 
-    /// Binds the operands, with lengths and pages of a full batch.
-    fn bind<'a>(
-        &'a mut self,
-        plan: &LoadedPlan,
-        attention: &Valid,
-        stream: &Arc<CudaStream>,
-    ) -> anyhow::Result<(Bound<'a>, Option<BatchMetadata>)> {
-        let mut args = Operands::new().scale(0.088);
-        for (role, output, slice) in &mut self.tensors {
-            args = if *output { args.tensor_mut(*role, slice) } else { args.tensor(*role, &*slice) };
+    fn write(&mut self, args: &Args, measured: &[Measured], peers: &Peers) -> anyhow::Result<()> {
+        let table = rows::table(&self.machine, measured, self.table.as_ref());
+        let record = rows::record(&self.machine, measured, peers, &table, &self.record);
+        write(&args.out, &format!("{record:#}\n"))?;
+        match &args.table {
+            Some(file) => write(file, &rows::text(&table)?),
+            None => Ok(()),
         }
-        for scalar in plan.facts().bindings.iter().filter(|b| b.scalar && b.role != Role::Scale) {
-            args = args.scalar(scalar.role, 50.0_f32);
+    }
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))
+}
+
+/// What one case is measured with.
+struct Turn<'a> {
+    args: &'a Args,
+    session: &'a Session,
+    planner: &'a Planner,
+    stream: &'a Arc<CudaStream>,
+}
+
+impl Turn<'_> {
+    /// The times of all engines, as far as they take the case, and those of peers.
+    fn measure(&self, case: &Named, beside: Option<&mut Beside>, peers: &mut Peers) -> anyhow::Result<Measured> {
+        let Turn { args, session, planner, stream } = self;
+        let (mut refused, mut plans, mut engines) = (Vec::new(), Vec::new(), Vec::new());
+        let on_miss = if args.build { OnMiss::Compile } else { OnMiss::Load };
+        for (engine, policy) in Engine::ALL.into_iter().zip(POLICIES) {
+            let options = CompileOptions { engine: policy, ..CompileOptions::default() };
+            match session.prepare(planner, &case.attention, &options, on_miss) {
+                Ok(prepared) => {
+                    plans.push(prepared.plan);
+                    engines.push(engine);
+                }
+                Err(error) => refused.push(format!("{}: {error}", engine.title())),
+            }
         }
-        let batch = cases::full(attention).map(|Full { queries, keys, tables }| {
-            let mut batch = BatchMetadata::new(plan, attention, stream)?;
-            batch.update(&Step::paged(Rows::Lengths(&queries), Rows::Lengths(&keys), &tables), stream)?;
-            anyhow::Ok(batch)
-        });
-        let batch = batch.transpose()?;
-        if let Some(batch) = &batch {
-            args = args.batch(batch);
+        anyhow::ensure!(!plans.is_empty(), "no engine takes it: {}", refused.join("; "));
+        let mut turns = beside.zip(case.peer.as_ref()).map(|(beside, what)| beside.case(what, case.direction()));
+        let list = in_turns(stream, &case.attention, &plans, args.rounds, |round| match &mut turns {
+            Some(turns) => turns.round(round),
+            None => Ok(()),
+        })?;
+        if let Some(turns) = turns {
+            peers.add(&case.name, case.direction(), turns.medians());
         }
-        Ok((plan.bind(args, stream)?, batch))
+        let mut times = Times::default();
+        engines.iter().zip(list).for_each(|(engine, us)| *times.of_mut(*engine) = Some(us));
+        let (name, attention) = (case.name.clone(), case.attention.clone());
+        Ok(Measured { name, attention, times, refused })
     }
 }

@@ -1,135 +1,161 @@
 //! What `bench engines` writes, as data: the record of the results, and the table by which an engine is chosen.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
-use anyhow::Context as _;
 use qkvault_graph::Valid;
-use qkvault_kernels::choice::{Case, Row, TABLE_FORMAT, Table};
-use serde::Deserialize;
+use qkvault_kernels::Engine;
+use qkvault_kernels::choice::{Case, Direction, Row, TABLE_FORMAT, Table, Times};
 use serde_json::{Value, json};
 
-/// The times of one case, in microseconds; `None` for an engine that does not take it.
+use super::peers::Peers;
+
+/// The times of one case.
 pub(super) struct Measured {
     pub(super) name: String,
     pub(super) attention: Valid,
-    pub(super) kernels_us: Option<f64>,
-    pub(super) cudnn_us: Option<f64>,
-    /// Why an engine does not take it.
-    pub(super) refused: Option<String>,
+    pub(super) times: Times,
+    /// Why engines do not take it.
+    pub(super) refused: Vec<String>,
+}
+
+impl Measured {
+    fn direction(&self) -> Direction {
+        Case::of(&self.attention).direction
+    }
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
-        write!(f, "{}: kernels {} us, cuDNN {} us", self.name, us(self.kernels_us), us(self.cudnn_us))
+        write!(f, "{}, {}:", self.name, self.direction().name())?;
+        Engine::ALL.into_iter().enumerate().try_for_each(|(at, engine)| {
+            let us = self.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+            write!(f, "{} {} {us} us", if at > 0 { "," } else { "" }, engine.title())
+        })
     }
 }
 
-/// Times of other libraries, in milliseconds, by case and direction.
-#[derive(Debug, Default)]
-pub(super) struct Peers(BTreeMap<(String, String), Vec<(String, f64)>>);
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Peer {
-    case: String,
-    direction: String,
-    peer: String,
-    ms: f64,
-}
-
-impl Peers {
-    pub(super) fn read(file: &Path) -> anyhow::Result<Peers> {
-        let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
-        Peers::parse(&text).with_context(|| format!("{} is no list of peers' times", file.display()))
-    }
-
-    fn parse(text: &str) -> anyhow::Result<Peers> {
-        let mut peers = Peers::default();
-        for Peer { case, direction, peer, ms } in serde_json::from_str::<Vec<Peer>>(text)? {
-            anyhow::ensure!(ms > 0.0, "{peer} takes {ms} ms for {case}; a time is above 0");
-            peers.0.entry((case, direction)).or_default().push((peer, ms));
-        }
-        Ok(peers)
-    }
-
-    fn best(&self, case: &str, direction: &str) -> Option<(&str, f64)> {
-        let list = self.0.get(&(case.to_owned(), direction.to_owned()))?;
-        list.iter().map(|(peer, ms)| (&peer[..], *ms)).min_by(|(_, a), (_, b)| a.total_cmp(b))
-    }
-}
-
-/// The record: what qkvault takes for each case by its own table, beside cuDNN and the fastest peer.
-pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers) -> Value {
-    let table = table(machine, measured);
+/// The record: what qkvault takes for each case by the table, beside cuDNN and the fastest peer; and the rows of an
+/// earlier record that were not measured again.
+pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers, table: &Table, earlier: &[Value]) -> Value {
     let row = |of: &Measured| {
-        let direction = if of.attention.is_backward() { "backward" } else { "forward" };
-        let faster = match (of.kernels_us, of.cudnn_us) {
-            (Some(_), Some(_)) => table.nearest(&Case::of(&of.attention)).map(|(row, far)| row.engine(far).name()),
-            (Some(_), None) => Some("kernels"),
-            (None, Some(_)) => Some("cudnn"),
-            (None, None) => None,
-        };
-        let ours = if faster == Some("kernels") { of.kernels_us } else { of.cudnn_us };
+        let direction = of.direction();
+        let chosen = engine(of, table);
+        let ours = chosen.and_then(|engine| of.times.of(engine));
         let best = peers.best(&of.name, direction);
+        let all: serde_json::Map<String, Value> =
+            peers.of(&of.name, direction).iter().map(|(peer, time)| (peer.clone(), rounded(*time).into())).collect();
         json!({
-            "case": of.name, "direction": direction, "attention": of.attention.to_string(),
-            "ours_ms": ours.map(ms), "engine": faster,
-            "kernels_ms": of.kernels_us.map(ms), "cudnn_ms": of.cudnn_us.map(ms),
-            "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, ms)| ms), "refused": of.refused,
+            "case": of.name, "direction": direction.name(), "attention": of.attention.to_string(),
+            "ours_ms": ours.map(ms), "engine": chosen.map(Engine::name),
+            "kernels_ms": of.times.kernels_us.map(ms), "cudnn_ms": of.times.cudnn_us.map(ms),
+            "fa4_ms": of.times.fa4_us.map(ms), "peers_ms": all,
+            "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, time)| rounded(time)),
+            "refused": of.refused, "machine": machine,
         })
     };
-    json!({ "machine": machine, "rows": measured.iter().map(row).collect::<Vec<_>>() })
+    let again = |old: &&Value| {
+        measured.iter().all(|of| old["case"] != of.name.as_str() || old["direction"] != of.direction().name())
+    };
+    let rows: Vec<Value> = earlier.iter().filter(again).cloned().chain(measured.iter().map(row)).collect();
+    json!({ "machine": machine, "rows": rows })
+}
+
+/// The engine that the table chooses among those that take a case.
+fn engine(of: &Measured, table: &Table) -> Option<Engine> {
+    let taken: Vec<Engine> = Engine::ALL.into_iter().filter(|engine| of.times.of(*engine).is_some()).collect();
+    match table.nearest(&Case::of(&of.attention), &taken) {
+        Some((row, distance)) => row.order(&taken, distance).first().copied(),
+        None => taken.first().copied(),
+    }
 }
 
 /// Milliseconds, to a nanosecond.
 fn ms(us: f64) -> f64 {
-    (us * 1e3).round() / 1e6
+    rounded(us / 1e3)
 }
 
-/// The table of the cases that both engines take. A case that was measured twice, such as with an expression, which
-/// decides nothing, has its first times.
-pub(super) fn table(machine: &str, measured: &[Measured]) -> Table {
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e6).round() / 1e6
+}
+
+/// The table of the cases that at least two engines take, with the rows of an earlier table that were not measured
+/// again. A case that was measured twice, such as a decode with an expression, which decides nothing there, has its
+/// first times.
+pub(super) fn table(machine: &str, measured: &[Measured], earlier: Option<&Table>) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for of in measured {
-        let (Some(kernels_us), Some(cudnn_us)) = (of.kernels_us, of.cudnn_us) else { continue };
         let case = Case::of(&of.attention);
-        if rows.iter().any(|row| row.case == case) {
+        let timed = Engine::ALL.iter().filter(|engine| of.times.of(**engine).is_some()).count();
+        if timed < 2 || rows.iter().any(|row| row.case == case) {
             continue;
         }
         // Where cuDNN splits no keys, nothing but their number matters; elsewhere a row speaks for its surroundings.
-        let reach = if (2..=16).contains(&case.queries) { 6.0 } else { 3.0 };
-        let tenths = |us: f64| (us * 10.0).round() / 10.0;
-        rows.push(Row { case, reach, kernels_us: tenths(kernels_us), cudnn_us: tenths(cudnn_us) });
+        let few = case.direction == Direction::Forward && (2..=16).contains(&case.queries);
+        let reach = if few { 6.0 } else { 3.0 };
+        let mut times = of.times;
+        for engine in Engine::ALL {
+            let time = times.of_mut(engine);
+            *time = time.map(|us| (us * 10.0).round() / 10.0);
+        }
+        rows.push(Row { case, reach, times });
     }
-    Table { format: TABLE_FORMAT, source: machine.to_owned(), rows }
+    let old = earlier.map_or(&[][..], |table| &table.rows);
+    let kept: Vec<Row> = old.iter().filter(|old| rows.iter().all(|row| row.case != old.case)).cloned().collect();
+    let source = match earlier {
+        Some(earlier) if !kept.is_empty() && !earlier.source.contains(machine) => {
+            format!("{machine}; before: {}", earlier.source)
+        }
+        Some(earlier) if !kept.is_empty() => earlier.source.clone(),
+        _ => machine.to_owned(),
+    };
+    Table { format: TABLE_FORMAT, source, rows: kept.into_iter().chain(rows).collect() }
+}
+
+/// The table as the file has it: a row in a line.
+pub(super) fn text(table: &Table) -> anyhow::Result<String> {
+    let Table { format, source, rows } = table;
+    let rows = rows.iter().map(|row| Ok(format!("    {}", serde_json::to_string(row)?)));
+    let rows: Vec<String> = rows.collect::<anyhow::Result<_>>()?;
+    let source = serde_json::to_string(source)?;
+    Ok(format!("{{\n  \"format\": {format},\n  \"source\": {source},\n  \"rows\": [\n{}\n  ]\n}}\n", rows.join(",\n")))
 }
 
 #[cfg(test)]
 mod tests {
-    use qkvault_kernels::Engine;
-
     use super::*;
     use crate::bench::engines::cases;
 
-    fn measured(name: &str, kernels_us: Option<f64>, cudnn_us: Option<f64>) -> Measured {
+    fn measured(name: &str, kernels_us: Option<f64>, cudnn_us: Option<f64>, fa4_us: Option<f64>) -> Measured {
+        let (name, backward) = name.strip_suffix(" backward").map_or((name, false), |name| (name, true));
         let all = cases::list().expect("valid");
-        let case = all.into_iter().find(|case| case.name == name).expect("a case");
-        Measured { name: case.name, attention: case.attention, kernels_us, cudnn_us, refused: None }
+        let is = |case: &cases::Named| case.name == name && case.attention.is_backward() == backward;
+        let case = all.into_iter().find(is).expect("a case");
+        let times = Times { kernels_us, cudnn_us, fa4_us };
+        Measured { name: case.name, attention: case.attention, times, refused: Vec::new() }
+    }
+
+    const PROMPT: &str = "plain b4 h16/16 s4096 d128 causal";
+
+    fn list() -> Vec<Measured> {
+        let some = Some;
+        vec![
+            measured("decode b1 s1024 d128", some(7.12), some(8.4), None),
+            measured("decode b64 s8192 d128", some(491.7), some(479.0), None),
+            measured("gpt-oss sinks b8 s8192", some(40.0), None, None),
+            measured(PROMPT, some(900.0), some(544.6), some(479.0)),
+            measured(&format!("{PROMPT} backward"), None, some(1587.2), some(1326.0)),
+        ]
     }
 
     #[test]
     fn a_record_has_the_engine_that_the_table_chooses_and_the_fastest_peer() {
-        let list = [
-            measured("decode b1 s1024 d128", Some(7.12), Some(8.4)),
-            measured("decode b64 s8192 d128", Some(491.7), Some(479.0)),
-            measured("gpt-oss sinks b8 s8192", Some(40.0), None),
-        ];
-        let peers = r#"[{"case": "decode b64 s8192 d128", "direction": "forward", "peer": "flashinfer", "ms": 0.5},
-                        {"case": "decode b64 s8192 d128", "direction": "forward", "peer": "torch", "ms": 0.49}]"#;
-        let record = record("a GPU", &list, &Peers::parse(peers).expect("reads"));
+        let list = list();
+        let mut peers = Peers::default();
+        let times = vec![("flashinfer".to_owned(), 0.5), ("torch".to_owned(), 0.49)];
+        peers.add("decode b64 s8192 d128", Direction::Forward, times);
+        peers.add(PROMPT, Direction::Backward, vec![("torch".to_owned(), 1.6)]);
+        let table = table("a GPU", &list, None);
+        let record = record("a GPU", &list, &peers, &table, &[]);
         let row = |at: usize| &record["rows"][at];
         assert_eq!((&row(0)["engine"], row(0)["ours_ms"].as_f64()), (&json!("kernels"), Some(0.00712)));
         assert_eq!((&row(1)["engine"], row(1)["ours_ms"].as_f64()), (&json!("cudnn"), Some(0.479)));
@@ -138,31 +164,45 @@ mod tests {
             (&row(2)["engine"], &row(2)["cudnn_ms"], &row(2)["best_peer"]),
             (&json!("kernels"), &json!(null), &json!(null))
         );
+        assert_eq!((&row(3)["engine"], &row(3)["best_peer"]), (&json!("fa4"), &json!(null)));
+        assert_eq!((&row(4)["direction"], row(4)["best_peer_ms"].as_f64()), (&json!("backward"), Some(1.6)));
         for field in ["case", "direction", "ours_ms", "engine", "cudnn_ms", "best_peer", "best_peer_ms"] {
             assert!(row(0).get(field).is_some(), "{field}");
         }
     }
 
     #[test]
-    fn the_table_has_what_both_engines_take_once_and_reads_back() {
+    fn the_table_has_what_two_engines_take_once_and_reads_back_from_its_text() {
         let list = [
-            measured("decode b8 s8192 d128", Some(68.2), Some(68.6)),
-            measured("softcap b8 s8192", Some(90.0), Some(68.6)),
-            measured("draft q4 b8 s8192 d128", Some(70.0), Some(202.0)),
-            measured("alibi b1 s8192", Some(12.0), None),
+            measured("decode b8 s8192 d128", Some(68.2), Some(68.6), None),
+            measured("softcap b8 s8192", Some(90.0), Some(68.6), None),
+            measured("draft q4 b8 s8192 d128", Some(70.0), Some(202.0), None),
+            measured("alibi b1 s8192", Some(12.0), None, None),
+            measured(PROMPT, None, Some(544.61), Some(479.0)),
         ];
-        let table = table("a GPU", &list);
-        assert_eq!(table.rows.iter().map(|row| row.kernels_us).collect::<Vec<_>>(), [68.2, 70.0]);
-        assert_eq!((table.rows[0].engine(0.0), table.rows[1].engine(0.0)), (Engine::Cudnn, Engine::Kernels));
-        let text = serde_json::to_string(&table).expect("writes");
+        let table = table("a GPU", &list, None);
+        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.kernels_us).collect();
+        assert_eq!(times, [Some(68.2), Some(70.0), None]);
+        let first = |at: usize| table.rows[at].order(&Engine::ALL, 0.0)[0];
+        assert_eq!([first(0), first(1), first(2)], [Engine::Cudnn, Engine::Kernels, Engine::Fa4]);
+        let text = text(&table).expect("writes");
         assert_eq!(serde_json::from_str::<Table>(&text).expect("reads"), table);
+        assert_eq!(text.lines().count(), 4 + 3 + 2, "{text}");
     }
 
     #[test]
-    fn times_of_peers_that_are_none_are_refused_with_the_case() {
-        let bad = r#"[{"case": "x", "direction": "forward", "peer": "p", "ms": 0}]"#;
-        let error = Peers::parse(bad).expect_err("no time").to_string();
-        assert!(error.contains("p takes 0 ms for x"), "{error}");
-        assert!(Peers::parse(r#"[{"case": "x"}]"#).is_err());
+    fn a_run_keeps_the_rows_of_earlier_ones_that_it_does_not_measure_again() {
+        let none = Peers::default();
+        let first = list();
+        let before = table("yesterday", &first, None);
+        let old = record("yesterday", &first, &none, &before, &[]);
+        let again = [measured(PROMPT, Some(900.0), Some(500.0), Some(510.0))];
+        let after = table("today", &again, Some(&before));
+        assert_eq!((after.rows.len(), after.source.as_str()), (before.rows.len(), "today; before: yesterday"));
+        let now = record("today", &again, &none, &after, old["rows"].as_array().expect("rows"));
+        let rows = now["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), first.len());
+        let changed: Vec<&Value> = rows.iter().filter(|row| row["machine"] == "today").collect();
+        assert_eq!((changed.len(), &changed[0]["engine"]), (1, &json!("cudnn")));
     }
 }

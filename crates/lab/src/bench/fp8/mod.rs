@@ -15,11 +15,11 @@ use qkvault_graph::registry::codes;
 use qkvault_graph::{CompileOptions, QuirkSet};
 use serde_json::{Value, json};
 
-use super::engines::time;
 use super::ground::clocks;
 use super::summary::Summary;
 use super::timed::entry;
 use super::timed::turns::Turns;
+use qkvault_cli::turns::time;
 use rows::Row;
 
 /// Options of `bench fp8`.

@@ -1,0 +1,154 @@
+//! Who is asked first, who next, and what is told about those that have no plan.
+
+use std::cell::RefCell;
+
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Attention, DType, EnginePolicy, Refusal, Tensor, Valid, validate};
+use qkvault_kernels::Engine;
+
+use super::*;
+
+const SM: u32 = 90;
+
+fn valid(a: Attention) -> Valid {
+    validate(a).expect("valid")
+}
+
+fn prompt(seq: i64, d: i64) -> Attention {
+    Attention::bshd(4, (16, 16), (seq, seq), d, DType::BF16).causal()
+}
+
+fn backward(a: Attention) -> Valid {
+    valid(a.with_stats().backward(Default::default()))
+}
+
+fn engines(a: &Valid) -> Vec<Engine> {
+    Candidates::of(a, SM, EnginePolicy::Auto).engines
+}
+
+#[test]
+fn the_fastest_measured_engine_is_asked_first_and_the_others_after_it() {
+    use Engine::{Cudnn, Fa4, Kernels};
+    let candidates = Candidates::of(&valid(prompt(4096, 128)), SM, EnginePolicy::Auto);
+    assert_eq!(candidates.engines, [Fa4, Cudnn, Kernels]);
+    assert!(matches!(candidates.why, Why::Measured { ratio, beside: Cudnn, distance: 0.0 } if ratio < 0.9));
+    assert_eq!(engines(&backward(prompt(4096, 128))), [Fa4, Cudnn], "kernels have no backward");
+    // cuDNN keeps d64 at 1k forward, and not backward.
+    let short = || Attention::bshd(8, (16, 16), (1024, 1024), 64, DType::BF16).causal();
+    assert_eq!(engines(&valid(short())), [Cudnn, Fa4, Kernels]);
+    assert_eq!(engines(&backward(short())), [Fa4, Cudnn]);
+    let mut decode = Attention::bshd(1, (32, 8), (4, 32_768), 128, DType::BF16).with_lengths();
+    decode.k = Tensor::paged_nhd(1, 8, 32_768, 128, 512, 64, DType::BF16);
+    decode.v = decode.k;
+    assert_eq!(engines(&valid(decode)), [Kernels, Cudnn], "FlashAttention-4 takes no pages here");
+}
+
+#[test]
+fn without_a_measured_time_cudnn_is_first_and_who_cannot_take_it_is_named() {
+    let wide = valid(prompt(200, 256));
+    let candidates = Candidates::of(&wide, SM, EnginePolicy::Auto);
+    assert_eq!((candidates.engines[0], &candidates.why), (Engine::Cudnn, &Why::Unmeasured));
+    let blackwell = EngineChoice::of(&wide, 100, EnginePolicy::Auto);
+    assert_eq!((blackwell.engine, &blackwell.why), (Engine::Cudnn, &Why::Alone));
+    let never: Vec<Engine> = blackwell.passed.iter().map(|passed| passed.engine).collect();
+    assert_eq!(never, [Engine::Fa4, Engine::Kernels]);
+    let told = blackwell.to_string();
+    assert!(told.contains("not FlashAttention-4, refused: [not built / fa4.gpu]"), "{told}");
+    for policy in EnginePolicy::ALL.into_iter().filter(|policy| *policy != EnginePolicy::Auto) {
+        let named = Candidates::of(&wide, SM, policy);
+        assert_eq!((named.engines.len(), named.engines[0].name(), named.why), (1, policy.name(), Why::Named));
+    }
+}
+
+fn refusal() -> Refusal {
+    codes::KERNELS_BACKWARD.reason("a backward").into()
+}
+
+/// What is answered if each engine says this, and the choices that were asked.
+fn asked(
+    a: &Valid,
+    says: impl Fn(Engine) -> Answer<(Engine, &'static str)>,
+) -> ((Engine, &'static str), Vec<EngineChoice>) {
+    let choices = RefCell::new(Vec::new());
+    let (answer, _) = ask_engines(&Candidates::of(a, SM, EnginePolicy::Auto), |choice| {
+        choices.borrow_mut().push(choice.clone());
+        says(choice.engine)
+    });
+    (answer, choices.into_inner())
+}
+
+#[test]
+fn where_the_first_choice_has_no_plan_the_next_is_asked_and_tells_why() {
+    let missing = |engine| Answer::Missing((engine, "missing"), format!("no plan of {}", Engine::name(engine)));
+    let plan = |engine| Answer::Plan((engine, "plan"));
+    let a = valid(prompt(4096, 128));
+    let (answer, choices) = asked(&a, |engine| if engine == Engine::Fa4 { missing(engine) } else { plan(engine) });
+    assert_eq!(answer, (Engine::Cudnn, "plan"));
+    assert_eq!((choices[0].engine, choices[0].passed.len()), (Engine::Fa4, 0));
+    let EngineChoice { engine, why, passed } = &choices[1];
+    assert_eq!((engine, why), (&Engine::Cudnn, &Why::OthersHaveNone));
+    let because = Because::Missing("no plan of fa4".to_owned());
+    assert_eq!(passed, &[Passed { engine: Engine::Fa4, because }]);
+    assert!(choices[1].to_string().starts_with("cuDNN instead\n  not FlashAttention-4, no plan: "), "{}", choices[1]);
+    assert_eq!(choices[1].cudnn_refuses(), None);
+
+    // cuDNN refuses: the third one, with both reasons.
+    let (answer, choices) = asked(&a, |engine| match engine {
+        Engine::Fa4 => missing(engine),
+        Engine::Cudnn => Answer::Refused((engine, "refused"), refusal()),
+        Engine::Kernels => plan(engine),
+    });
+    assert_eq!((answer, choices.len()), ((Engine::Kernels, "plan"), 3));
+    assert_eq!(choices[2].cudnn_refuses(), Some(&refusal()));
+    assert_eq!(choices[2].passed.len(), 2);
+}
+
+#[test]
+fn where_nobody_has_a_plan_the_first_that_could_have_it_answers() {
+    let says = |of: [&'static str; 3]| {
+        move |engine: Engine| {
+            let at = Engine::ALL.iter().position(|other| *other == engine).expect("one of them");
+            match of[at] {
+                "missing" => Answer::Missing((engine, "missing"), String::new()),
+                "refused" => Answer::Refused((engine, "refused"), refusal()),
+                "not installed" => Answer::Unavailable((engine, "not installed"), String::new()),
+                "failed" => Answer::Failed((engine, "failed")),
+                _ => Answer::Plan((engine, "plan")),
+            }
+        }
+    };
+    // In the order of `Engine::ALL`: cuDNN, kernels, FlashAttention-4, which is asked first.
+    let a = valid(prompt(4096, 128));
+    for (given, wanted, count) in [
+        (["missing", "missing", "missing"], (Engine::Fa4, "missing"), 3),
+        (["refused", "missing", "refused"], (Engine::Kernels, "missing"), 3),
+        (["refused", "refused", "refused"], (Engine::Fa4, "refused"), 3),
+        (["failed", "plan", "refused"], (Engine::Cudnn, "failed"), 2),
+        (["failed", "plan", "missing"], (Engine::Fa4, "missing"), 2),
+        (["plan", "plan", "failed"], (Engine::Fa4, "failed"), 1),
+        (["refused", "refused", "not installed"], (Engine::Cudnn, "refused"), 3),
+        (["missing", "refused", "not installed"], (Engine::Cudnn, "missing"), 3),
+        (["plan", "refused", "not installed"], (Engine::Cudnn, "plan"), 2),
+    ] {
+        let (answer, choices) = asked(&a, says(given));
+        assert_eq!((answer, choices.len()), (wanted, count), "{given:?}");
+    }
+}
+
+#[test]
+fn if_cudnn_refuses_the_first_other_candidate_is_the_choice() {
+    let short = valid(Attention::bshd(8, (16, 16), (1024, 1024), 64, DType::BF16).causal());
+    let by_rules = |a: &Valid, sm, policy, reasons: &[Reason]| EngineChoice::by_rules(a, sm, policy, reasons);
+    let (auto, no) = (EnginePolicy::Auto, refusal());
+    let choice = by_rules(&short, SM, auto, no.reasons()).expect("others take it");
+    assert_eq!((choice.engine, choice.cudnn_refuses()), (Engine::Fa4, Some(&refusal())));
+    assert_eq!(by_rules(&short, SM, auto, &[]), Some(EngineChoice::of(&short, SM, auto)));
+    // What was chosen anyway needs no refusal.
+    let long = valid(prompt(4096, 128));
+    let choice = by_rules(&long, SM, auto, no.reasons()).expect("others take it");
+    assert!(matches!(choice.why, Why::Measured { .. }) && choice.passed.is_empty());
+    assert_eq!(by_rules(&long, 100, auto, no.reasons()), None);
+    assert_eq!(by_rules(&long, SM, EnginePolicy::Cudnn, no.reasons()), None);
+    // No engine makes room for operands.
+    assert_eq!(by_rules(&long, SM, auto, &[codes::MEMORY_BUDGET.reason("too much")]), None);
+}
