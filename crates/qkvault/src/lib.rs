@@ -76,7 +76,7 @@ mod runtime;
 #[cfg(feature = "exec")]
 pub use error::{Error, ErrorKind};
 #[cfg(feature = "exec")]
-pub use raw::{RawReady, RawRuntime};
+pub use raw::{PrepareTimes, RawReady, RawRuntime};
 pub use record::Recorder;
 #[cfg(feature = "exec")]
 pub use runtime::{Preload, Runtime, RuntimeOptions};

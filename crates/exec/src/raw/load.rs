@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qkvault_compile::{KernelFacts, Plan, PlanFacts};
 use qkvault_graph::Target;
@@ -12,7 +12,7 @@ use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Li
 
 use crate::fit::{check_fit, check_fit_of_kernels};
 use crate::machine::Machine;
-use crate::raw::cubins::Cubins;
+use crate::raw::cubins::{Asked, Cubins};
 use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
 use crate::raw::packs::Packs;
@@ -40,7 +40,24 @@ struct Loaded {
     facts: PlanFacts,
     scratch: Scratch,
     clear: Vec<(u64, u64)>,
+    times: LoadTimes,
     session: RawSession,
+}
+
+/// Where the time of a load went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadTimes {
+    /// Comparing the plan's facts with the machine, and its recipe with its bytes.
+    pub checks: Duration,
+    /// Reading cuDNN's plan, or loading cubins that no other plan of the session had loaded.
+    pub code: Duration,
+    /// Finding kernels and bringing their code, for a plan of kernels.
+    pub kernels: Duration,
+    /// Giving kernels their shared memory.
+    pub attributes: Duration,
+    /// All of the load, the rest included.
+    pub whole: Duration,
 }
 
 /// The code of a plan, by engine.
@@ -84,21 +101,34 @@ impl RawSession {
     }
 
     fn load_uncounted(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
-        let Plan { facts, blob } = plan;
+        let (Plan { facts, blob }, started) = (plan, Instant::now());
         match &facts.kernels {
             Some(_) => check_fit_of_kernels(facts, self.inner.gpu.sm, self.inner.gpu.driver)?,
             None => check_fit(facts, self.machine()?)?,
         }
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
+        let recipe = facts.kernels.as_ref().map(|kernels| checked(facts, kernels)).transpose()?;
+        let checks = started.elapsed();
         let _entered = self.enter()?;
         let _relaxed = RelaxedCaptures::enter();
         let table = LaunchTable::new(facts, &scratch);
-        let code = match &facts.kernels {
-            Some(kernels) => Code::Kernels(cubins(facts, kernels, blob, &table)?),
-            None => Code::Cudnn(self.execution_plan(plan)?, Packs::default()),
+        let (code, mut times) = match recipe {
+            Some(recipe) => {
+                let (key, what) = (facts.key, &facts.what);
+                let failed = |detail| LoadError::Kernels { key, what: what.clone(), detail };
+                let (cubins, asked) = Cubins::load(&recipe, blob, &table, &self.inner.modules).map_err(failed)?;
+                let Asked { modules: code, kernels, attributes } = asked;
+                (Code::Kernels(cubins), LoadTimes { code, kernels, attributes, ..LoadTimes::default() })
+            }
+            None => {
+                let begun = Instant::now();
+                let code = Code::Cudnn(self.execution_plan(plan)?, Packs::default());
+                (code, LoadTimes { code: begun.elapsed(), ..LoadTimes::default() })
+            }
         };
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
-        Ok(RawPlan { inner: Arc::new(Loaded { code: Some(code), table, facts, scratch, clear, session }) })
+        (times.checks, times.whole) = (checks, started.elapsed());
+        Ok(RawPlan { inner: Arc::new(Loaded { code: Some(code), table, facts, scratch, clear, times, session }) })
     }
 
     fn execution_plan(&self, plan: &Plan) -> Result<ExecutionPlan, LoadError> {
@@ -111,13 +141,7 @@ impl RawSession {
     }
 }
 
-/// Loads the cubins of a plan of kernels, after a check of everything that its recipe refers to.
-fn cubins(facts: &PlanFacts, kernels: &KernelFacts, code: &[u8], table: &LaunchTable) -> Result<Cubins, LoadError> {
-    let recipe = checked(facts, kernels)?;
-    let (key, what) = (facts.key, facts.what.clone());
-    Cubins::load(&recipe, code, table).map_err(|detail| LoadError::Kernels { key, what, detail })
-}
-
+/// The recipe of a plan of kernels, after a check of everything that it refers to.
 fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadError> {
     let (key, what) = (facts.key, || facts.what.clone());
     kernels.check(facts).map_err(|source| LoadError::Recipe { key, what: what(), source: Box::new(source) })
@@ -190,6 +214,12 @@ impl RawPlan {
     #[must_use]
     pub fn facts(&self) -> &PlanFacts {
         &self.inner.facts
+    }
+
+    /// Where the time of its load went.
+    #[must_use]
+    pub fn load_times(&self) -> LoadTimes {
+        self.inner.times
     }
 
     /// Bytes of scratch memory that a launch needs: cuDNN's workspace and the buffers in which a backward sums.

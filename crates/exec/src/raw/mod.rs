@@ -39,7 +39,7 @@ pub use gpu::Gpu;
 pub use ids::PlanId;
 pub use launch::{DeviceBuffer, RawArgs};
 pub use launch_error::RawBindFailure;
-pub use load::RawPlan;
+pub use load::{LoadTimes, RawPlan};
 pub use order::{LaunchOrder, NamedArgs};
 pub use session::RawSession;
 pub use table::{PlanName, PlanTable, TableError};

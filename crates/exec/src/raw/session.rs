@@ -11,6 +11,7 @@ use crate::driver::{NoDriver, driver};
 use crate::machine::Machine;
 use crate::properties::PropertiesError;
 use crate::raw::constants::Constants;
+use crate::raw::cubins::Modules;
 use crate::raw::cudnn::{Cudnn, CudnnSource};
 use crate::raw::gpu::Gpu;
 use crate::raw::launch_error::LaunchError;
@@ -147,6 +148,8 @@ pub(crate) struct Inner {
     pub(crate) load_micros: AtomicU64,
     /// Read by launches until the last plan is gone.
     pub(crate) constants: Constants,
+    /// The cubins of its plans.
+    pub(crate) modules: Modules,
     // Last, so that the context outlives the handles.
     pub(crate) context: Box<dyn ContextGuard>,
 }
@@ -227,6 +230,7 @@ impl RawSession {
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
             constants: Constants::default(),
+            modules: Modules::default(),
             context,
         };
         Ok(RawSession { inner: Arc::new(inner) })

@@ -11,18 +11,20 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
-use qkvault_compile::{OnMiss, Planner, Resolution};
-use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawSession};
+use qkvault_compile::{Engine, EngineChoice, OnMiss, Planner, Resolution, refuses};
+use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawPlan, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, PlanKey, Profile, Target, Valid, codec};
+use qkvault_graph::registry::codes;
+use qkvault_graph::{CompileOptions, CudnnVersion, EnginePolicy, LibrarySet, PlanKey, Profile, Target, Valid, codec};
 use qkvault_probe::{Explanation, NEWEST, Request};
 use qkvault_sys::{Library, Search};
 
 use crate::record::{Recorder, VARIABLE};
 use crate::{Error, RuntimeOptions};
-pub use ready::RawReady;
+pub use ready::{PrepareTimes, RawReady};
 
 /// The runtime of the raw layer: the vault and, as soon as a call needs them, a cuDNN, a compiler and a session on the
 /// primary context of each GPU. Cheap to clone; clones share everything, and so may threads.
@@ -137,11 +139,27 @@ impl RawRuntime {
         Ok(compiler.target(&profile))
     }
 
-    /// What the rules say of an attention, with every reason, the nearest change and the memory of a launch. It needs
-    /// no cuDNN and no GPU.
+    /// What the rules say of an attention, with every reason, the nearest change, the memory of a launch, and the
+    /// engine whose plan is looked for first. It needs no cuDNN and no GPU.
     #[must_use]
     pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
-        Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile))
+        let (policy, sm) = (self.inner.compile.engine, target.sm());
+        let mut said = Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile));
+        let named = match policy {
+            EnginePolicy::Kernels => Some(Engine::Kernels),
+            EnginePolicy::Fa4 => Some(Engine::Fa4),
+            EnginePolicy::Auto | EnginePolicy::Cudnn => None,
+        };
+        if let Some(engine) = named {
+            // cuDNN is not asked, so its reasons are none; operands need their memory with every engine.
+            said.reasons.retain(|reason| reason.code == codes::MEMORY_BUDGET);
+            said.reasons.extend(refuses(engine, attention, sm).into_iter().flat_map(|r| r.reasons().to_vec()));
+            said.nearest.clear();
+        }
+        let choice = EngineChoice::by_rules(attention, sm, policy, &said.reasons);
+        said.supported = choice.is_some();
+        said.engine = choice.map(|choice| choice.explained());
+        said
     }
 
     /// The key of an attention's plan for a target, in microseconds.
@@ -239,17 +257,20 @@ impl RawRuntime {
         if let Some(ready) = self.find(fingerprint.bytes(), gpu) {
             return Ok(ready);
         }
+        let started = Instant::now();
         self.session(gpu)?;
         let Inner { planner, compiling, compile, on_miss, ready, recorder, .. } = &*self.inner;
         let planner = if *on_miss == OnMiss::Compile { compiling } else { planner };
         let name = self.name(fingerprint.bytes());
-        let mut source = None;
+        let (mut source, mut engine, mut times) = (None, None, PrepareTimes::default());
         let load = |session: &RawSession| {
             let load = |plan: &_| session.load(plan);
             let here = || Ok(session.target()?);
             let Prepared { plan, answer, .. } =
                 prepare_on(planner, session.gpu().sm, here, attention, compile, *on_miss, load)?;
-            source = Some(answer.source);
+            times.vault = Duration::from_secs_f64(answer.milliseconds / 1e3);
+            times.load = RawPlan::load_times(&plan);
+            (source, engine) = (Some(answer.source), Some(answer.engine));
             Ok(plan)
         };
         // SAFETY: the caller's promise.
@@ -260,7 +281,11 @@ impl RawRuntime {
             recorder.record(attention);
         }
         let plan = PlanTable::of_process().plan(loaded?).cloned().expect("the table never unloads");
-        let plan = RawReady::new(RawDescribed::new(plan, attention)?, source);
+        let plan = RawDescribed::new(plan, attention)?;
+        if source.is_some() {
+            times.whole = started.elapsed();
+        }
+        let plan = RawReady::new(plan, source, engine, times);
         let mut ready = ready.write().unwrap_or_else(PoisonError::into_inner);
         Ok(ready.entry((gpu, name)).or_insert(plan).clone())
     }

@@ -85,3 +85,35 @@ fn a_pack_that_is_none_is_an_error_of_the_vault_with_its_path() {
         assert!(error.kind() == ErrorKind::Vault && error.to_string().contains("some.qkvpack"), "{error}");
     }
 }
+
+#[test]
+fn an_explanation_names_the_engine_and_those_that_do_not_compute_it() {
+    let (_folder, runtime) = opened(Runtime::options());
+    let target = runtime.rules_target("h200", None).expect("built in");
+    let prompt = || Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
+    let said = runtime.explain(&prompt().validate().expect("sound"), &target);
+    let chosen = said.engine.as_ref().expect("an engine");
+    assert_eq!((said.supported, chosen.engine.as_str(), chosen.passed.len()), (true, "fa4", 0));
+    assert!(said.to_string().contains("engine: FlashAttention-4: 0."), "{said}");
+    // cuDNN keeps a gradient of every score, which is too much, and FlashAttention-4 keeps none.
+    let long = Attention::bshd(1, (128, 128), (32_768, 32_768), 128, DType::BF16).causal().with_stats();
+    let options = qkvault_graph::BackwardOptions { deterministic: true, ..Default::default() };
+    let long = long.backward(options).validate().expect("sound");
+    let said = runtime.explain(&long, &target);
+    let chosen = said.engine.as_ref().expect("an engine");
+    assert_eq!((said.supported, said.reasons[0].code.as_str()), (true, "workspace.quadratic"));
+    assert_eq!((chosen.engine.as_str(), chosen.passed[0].engine.as_str()), ("fa4", "cudnn"));
+    let json = serde_json::to_value(&said).expect("writes");
+    assert_eq!(json["engine"]["passed"][0]["engine"], "cudnn");
+    // With one engine by name, its reasons are those that count.
+    let named = |engine| {
+        let compile = CompileOptions { engine, ..CompileOptions::default() };
+        opened(Runtime::options().compile(compile)).1.explain(&long, &target)
+    };
+    let kernels = named(EnginePolicy::Kernels);
+    assert_eq!((kernels.supported, kernels.reasons[0].code.as_str()), (false, "kernels.backward"));
+    let fa4 = named(EnginePolicy::Fa4);
+    assert!(fa4.supported && fa4.reasons.is_empty(), "{fa4}");
+    let cudnn = named(EnginePolicy::Cudnn);
+    assert!(!cudnn.supported && cudnn.engine.is_none(), "{cudnn}");
+}

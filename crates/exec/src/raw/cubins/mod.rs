@@ -2,15 +2,19 @@
 
 mod driver;
 mod filled;
+mod modules;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use qkvault_kernels::recipe::{Checked, Launch, Recipe, Step};
 
 use crate::raw::cubins::driver::{Attribute, Config, Functions, functions};
 use crate::raw::cubins::filled::{Filled, Ready};
+use crate::raw::cubins::modules::Module;
+pub(crate) use crate::raw::cubins::modules::{Asked, Modules};
 use crate::raw::kept::{Kept, Taken};
 use crate::raw::launch::{DeviceBuffer, LaunchTable};
 use crate::raw::primary::checked;
@@ -20,7 +24,7 @@ use crate::raw::primary::checked;
 pub(crate) struct Cubins {
     functions: &'static Functions,
     #[expect(dead_code, reason = "they stay loaded as long as the plan, and nothing reads them")]
-    modules: Vec<Module>,
+    modules: Vec<Arc<Module>>,
     steps: Vec<Queued>,
     kept: Kept<Buffers>,
 }
@@ -34,20 +38,6 @@ struct Buffers {
     steps: Vec<Ready>,
 }
 
-/// A loaded cubin, by its handle.
-#[derive(Debug)]
-struct Module(usize, &'static Functions);
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        // SAFETY: loaded once and unloaded once. Whoever drops a plan has its context current, and launches none.
-        let status = unsafe { (self.1.unload)(self.0 as *mut c_void) };
-        if let Err(detail) = checked("unload a cubin", status) {
-            tracing::warn!(detail, "a plan of kernels is dropped");
-        }
-    }
-}
-
 /// A step that a launch queues.
 #[derive(Debug)]
 enum Queued {
@@ -56,10 +46,16 @@ enum Queued {
 }
 
 impl Cubins {
-    /// Loads the cubins of a plan into the current context, and finds the kernels of its recipe. The size of every
-    /// parameter must be the one that the cubin has, because the driver reads as many bytes.
-    pub(crate) fn load(recipe: &Checked, code: &[u8], table: &LaunchTable) -> Result<Cubins, String> {
-        Cubins::load_with(functions().ok_or("the driver lacks functions of CUDA 12.4")?, recipe, code, table)
+    /// Loads the cubins of a plan into the current context, less those that `modules` has, and finds the kernels of its
+    /// recipe. The size of every parameter must be the one that the cubin has, because the driver reads as many bytes.
+    /// Also returns where the time went.
+    pub(crate) fn load(
+        recipe: &Checked,
+        code: &[u8],
+        table: &LaunchTable,
+        modules: &Modules,
+    ) -> Result<(Cubins, Asked), String> {
+        Cubins::load_with(functions().ok_or("the driver lacks functions of CUDA 12.4")?, recipe, code, table, modules)
     }
 
     fn load_with(
@@ -67,40 +63,35 @@ impl Cubins {
         recipe: &Checked,
         code: &[u8],
         table: &LaunchTable,
-    ) -> Result<Cubins, String> {
-        let mut modules = Vec::new();
+        shared: &Modules,
+    ) -> Result<(Cubins, Asked), String> {
+        let (mut modules, mut asked) = (Vec::new(), Asked::default());
         for (at, bytes) in recipe.modules() {
             // The check compared all lengths with the plan's bytes.
             let image = usize::try_from(at).ok().zip(usize::try_from(at + bytes).ok());
             let image = image.and_then(|(at, end)| code.get(at..end)).filter(|image| image.starts_with(b"\x7fELF"));
             let image = image.ok_or("a cubin of the plan is no ELF file")?;
-            let mut module = std::ptr::null_mut();
-            // SAFETY: `module` is writable. The driver reads an ELF file to the end that its header tells; the vault's
-            // hash protects it as it does cuDNN's plans.
-            let status = unsafe { (functions.load)(&raw mut module, image.as_ptr().cast()) };
-            checked("load a cubin", status)?;
-            modules.push(Module(module as usize, functions));
+            modules.push(shared.module(functions, image, &mut asked)?);
         }
-        let queued = |step: &Step| match step {
-            Step::Clear { at, bytes, value } => {
-                let bytes = usize::try_from(*bytes).map_err(|_| "a buffer is larger than memory".to_owned())?;
-                Ok(Queued::Clear { at: *at, bytes, value: *value })
-            }
-            Step::Launch(launch) => {
-                let function = function(functions, &modules[launch.module as usize], launch)?;
-                let shared = most_shared(recipe, launch);
-                // SAFETY: a function of the current context.
-                let status = unsafe { (functions.set_attribute)(function as *mut c_void, driver::SHARED, shared) };
-                checked("give a kernel its shared memory", status)?;
-                let Launch { grid, block, shared, cluster, overlap, .. } = *launch;
-                let cluster = cluster.map(Attribute::cluster);
-                let attributes = cluster.into_iter().chain(overlap.then(Attribute::overlap)).collect();
-                let params = Filled::new(&launch.params, table).ok_or("a parameter refers to no operand")?;
-                Ok(Queued::Launch { function, grid, block, shared, attributes, params })
-            }
-        };
-        let steps = recipe.steps.iter().map(queued).collect::<Result<_, String>>()?;
-        Ok(Cubins { functions, modules, steps, kept: Kept::default() })
+        let mut steps = Vec::with_capacity(recipe.steps.len());
+        for step in &recipe.steps {
+            steps.push(match step {
+                Step::Clear { at, bytes, value } => {
+                    let bytes = usize::try_from(*bytes).map_err(|_| "a buffer is larger than memory".to_owned())?;
+                    Queued::Clear { at: *at, bytes, value: *value }
+                }
+                Step::Launch(launch) => {
+                    let module = &modules[launch.module as usize];
+                    let function = module.kernel(launch, most_shared(recipe, launch), &mut asked)?;
+                    let Launch { grid, block, shared, cluster, overlap, .. } = *launch;
+                    let cluster = cluster.map(Attribute::cluster);
+                    let attributes = cluster.into_iter().chain(overlap.then(Attribute::overlap)).collect();
+                    let params = Filled::new(&launch.params, table).ok_or("a parameter refers to no operand")?;
+                    Queued::Launch { function, grid, block, shared, attributes, params }
+                }
+            });
+        }
+        Ok((Cubins { functions, modules, steps, kept: Kept::default() }, asked))
     }
 
     /// Queues the steps on a stream, in order. It keeps the parameters of its last launches by their buffers, so that a
@@ -184,35 +175,6 @@ impl Cubins {
         }
         Ok(())
     }
-}
-
-/// A kernel of a cubin, if its parameters have the sizes of the recipe. Its code is on the GPU afterwards.
-fn function(functions: &Functions, module: &Module, launch: &Launch) -> Result<usize, String> {
-    let name = std::ffi::CString::new(launch.function.as_str()).map_err(|error| error.to_string())?;
-    let mut function = std::ptr::null_mut();
-    // SAFETY: `function` is writable, the module is loaded, and the name ends in 0.
-    let status = unsafe { (functions.get)(&raw mut function, module.0 as *mut c_void, name.as_ptr()) };
-    checked(&format!("find the kernel {}", launch.function), status)?;
-    let size = |at: usize| -> Option<usize> {
-        let (mut offset, mut size) = (0, 0);
-        // SAFETY: both numbers are writable; the driver refuses a parameter that is not there.
-        let status = unsafe { (functions.param)(function, at, &raw mut offset, &raw mut size) };
-        (status == 0).then_some(size)
-    };
-    for (at, param) in launch.params.iter().enumerate() {
-        if size(at) != Some(param.bytes.len()) {
-            let has = size(at).map_or("there is none".to_owned(), |size| format!("it has {size}"));
-            let (name, bytes) = (&launch.function, param.bytes.len());
-            return Err(format!("the recipe gives parameter {at} of the kernel {name} {bytes} bytes, and {has}"));
-        }
-    }
-    if size(launch.params.len()).is_some() {
-        let (name, count) = (&launch.function, launch.params.len());
-        return Err(format!("the recipe gives the kernel {name} {count} parameters, and it has more"));
-    }
-    // SAFETY: a function of the current context.
-    checked("load a kernel", unsafe { (functions.load_function)(function) })?;
-    Ok(function as usize)
 }
 
 /// The most shared memory that a launch of the same kernel takes: the driver keeps one number for each.

@@ -1,12 +1,12 @@
 //! What a launch asks of the driver and what it costs the host, with functions in the driver's place that count.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_uchar};
 use std::time::Instant;
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, Tensor, validate};
-use qkvault_kernels::recipe::{Value, bindings};
+use qkvault_kernels::recipe::{RECIPE_FORMAT, Value, bindings};
 use qkvault_kernels::{SM, generate};
 
 use super::*;
@@ -18,6 +18,8 @@ thread_local! {
     static CALLS: Cell<[usize; 3]> = const { Cell::new([0; 3]) };
     /// The last extent of the map that was made last, and the first number of four bytes that a launch read.
     static SEEN: Cell<(u64, f32)> = const { Cell::new((0, 0.0)) };
+    /// Cubins that were loaded and unloaded, kernels that were found, and bytes of shared memory that were asked for.
+    static LOADS: RefCell<(usize, usize, usize, Vec<c_int>)> = const { RefCell::new((0, 0, 0, Vec::new())) };
     /// The size of every kernel's one parameter, and where its number lies.
     static PARAM: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
@@ -39,14 +41,17 @@ static COUNTING: Functions = {
     unsafe extern "C" fn load(module: *mut Any, _: *const c_void) -> c_int {
         // SAFETY: the caller's place for a handle.
         unsafe { *module = std::ptr::without_provenance_mut(1) };
+        LOADS.with_borrow_mut(|loads| loads.0 += 1);
         0
     }
     unsafe extern "C" fn unload(_: Any) -> c_int {
+        LOADS.with_borrow_mut(|loads| loads.1 += 1);
         0
     }
     unsafe extern "C" fn get(function: *mut Any, _: Any, _: *const c_char) -> c_int {
         // SAFETY: the caller's place for a handle.
         unsafe { *function = std::ptr::without_provenance_mut(2) };
+        LOADS.with_borrow_mut(|loads| loads.2 += 1);
         0
     }
     unsafe extern "C" fn param(_: Any, at: usize, _: *mut usize, size: *mut usize) -> c_int {
@@ -54,7 +59,8 @@ static COUNTING: Functions = {
         unsafe { *size = PARAM.get().0 };
         c_int::from(at > 0)
     }
-    unsafe extern "C" fn set_attribute(_: Any, _: c_int, _: c_int) -> c_int {
+    unsafe extern "C" fn set_attribute(_: Any, _: c_int, bytes: c_int) -> c_int {
+        LOADS.with_borrow_mut(|loads| loads.3.push(bytes));
         0
     }
     unsafe extern "C" fn load_function(_: Any) -> c_int {
@@ -106,7 +112,8 @@ fn decoding() -> (Cubins, Vec<DeviceBuffer>) {
     let scale = first.params[0].patches.iter().find(|patch| matches!(patch.value, Value::Number(_)));
     PARAM.set((first.params[0].bytes.len(), scale.expect("the scale").at as usize));
     let recipe = recipe.check(&facts.bindings, 4).expect("right");
-    let cubins = Cubins::load_with(&COUNTING, &recipe, b"\x7fELF", &table).expect("loads");
+    let modules = Modules::default();
+    let (cubins, _) = Cubins::load_with(&COUNTING, &recipe, b"\x7fELF", &table, &modules).expect("loads");
     let buffer = |(at, binding): (usize, &qkvault_graph::op::Binding)| DeviceBuffer {
         address: (at as u64 + 1) << 40,
         bytes: binding.bytes,
@@ -154,4 +161,50 @@ fn the_hosts_part_of_a_launch_takes_nanoseconds() {
     crate::common::say(&format!("a launch of two kernels takes the host {best:?} beside the driver"));
     // Without optimisation as well, on a machine that does other work.
     assert!(best.as_nanos() < 5_000, "{best:?}");
+}
+
+/// A new shape of a known family once loaded the same kernel again.
+#[test]
+fn plans_of_a_session_share_a_cubin_until_the_last_one_is_dropped() {
+    PARAM.set((8, 0));
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let facts = crate::common::forward(&target);
+    let table = LaunchTable::new(&facts, &facts.scratch());
+    let modules = Modules::default();
+    let load = |code: &[u8], shared: u32| {
+        let launch = Launch {
+            module: 0,
+            function: "kernel".to_owned(),
+            grid: [1; 3],
+            block: [1; 3],
+            shared,
+            cluster: None,
+            overlap: false,
+            params: vec![qkvault_kernels::recipe::Param { bytes: vec![0; 8], patches: Vec::new() }],
+        };
+        let (modules_of, steps) = (vec![code.len() as u64], vec![Step::Launch(launch)]);
+        let recipe = Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: modules_of, steps };
+        let recipe = recipe.check(&facts.bindings, code.len() as u64).expect("right");
+        Cubins::load_with(&COUNTING, &recipe, code, &table, &modules)
+    };
+    let loads = || LOADS.with_borrow_mut(std::mem::take);
+    let (first, asked) = load(b"\x7fELF one", 1000).expect("loads");
+    assert_eq!((loads(), asked.modules.is_zero()), ((1, 0, 1, vec![1000]), false));
+    // The shared memory of a kernel only grows, because plans before it launch it too.
+    let (second, asked) = load(b"\x7fELF one", 2000).expect("loads");
+    let (third, _) = load(b"\x7fELF one", 500).expect("loads");
+    assert_eq!((loads(), asked.modules.is_zero()), ((0, 0, 0, vec![2000]), true));
+    let (other, _) = load(b"\x7fELF two", 0).expect("loads");
+    assert_eq!(loads(), (1, 0, 1, Vec::new()));
+    drop((first, second));
+    assert_eq!(loads(), (0, 0, 0, Vec::new()), "the third one has it");
+    drop(third);
+    assert_eq!(loads(), (0, 1, 0, Vec::new()));
+    let again = load(b"\x7fELF one", 1000).expect("loads");
+    assert_eq!(loads(), (1, 0, 1, vec![1000]));
+    // Another plan may not bring other parameters.
+    PARAM.set((4, 0));
+    let wrong = load(b"\x7fELF three", 0).map(drop).expect_err("another size");
+    assert!(wrong.contains("parameter 0 of the kernel kernel 8 bytes, and it has 4"), "{wrong}");
+    drop((other, again));
 }
