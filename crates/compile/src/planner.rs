@@ -15,7 +15,7 @@ use crate::fa4::{Fa4Compiler, Fa4Plan};
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::kernels::KernelPlan;
-use crate::limit;
+use crate::limit::within;
 use crate::look::{look, outcome, vault_key};
 use crate::open::OpenCompiler;
 use crate::plan::{self, Plan, PlanFacts};
@@ -336,29 +336,6 @@ impl Planner {
 /// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
 fn unlimited(options: &CompileOptions) -> CompileOptions {
     CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
-}
-
-/// The plan of the first engine if it is within the limit, otherwise that of the engine that needs the least if that
-/// is; a refusal if none is. The refusal follows from stored plans, and is not stored itself.
-fn within(
-    limit: Option<u64>,
-    vault: &Vault,
-    job: Job<'_>,
-    find: impl Fn(&Vault, &Job<'_>) -> Result<Found, PlanError>,
-) -> Result<(PlanKey, Found), PlanError> {
-    let first = find(vault, &job)?;
-    let over = |found: &Found| found.2.as_ref().ok().and_then(|plan| limit::over(&plan.facts, limit?));
-    let Some(reason) = over(&first) else { return Ok((job.key, first)) };
-    // A named engine is the only one.
-    if job.graph.engine.is_some() {
-        return Ok((job.key, (first.0, first.1, Err(reason.into()))));
-    }
-    let job = job.choosing(Choice::LeastWorkspace);
-    let least = find(vault, &job)?;
-    match over(&least) {
-        None => Ok((job.key, least)),
-        Some(reason) => Ok((job.key, (least.0, least.1, Err(reason.into())))),
-    }
 }
 
 /// One plan is for every capacity of varlen buffers; the attention decides how much of them a launch may use.

@@ -1,12 +1,14 @@
 //! The look-up of an attention's plan for a machine: stored plans first, then the remote in one request, then a build.
 
+mod engines;
+
 use std::sync::Arc;
 
-use qkvault_compile::{Answer, Candidates, Gap, OnMiss, Plan, PlanError, Planner, Resolution, ask_engines};
-use qkvault_graph::{CompileOptions, EnginePolicy, Refusal, Target, Valid};
-use qkvault_kernels::Engine;
+use qkvault_compile::{OnMiss, Plan, PlanError, Planner, Resolution};
+use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
 use qkvault_sys::{Error, Status};
 
+use self::engines::Asked;
 use crate::candidates::candidates;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::SessionError;
@@ -110,74 +112,6 @@ pub fn prepare_on<'t, P>(
         }
     }
     asked.prepare(&mut load)
-}
-
-/// What is asked of every candidate.
-#[derive(Clone, Copy)]
-struct Asked<'a, H> {
-    candidates: &'a Candidates,
-    planner: &'a Planner,
-    sm: u32,
-    here: &'a H,
-    attention: &'a Valid,
-    options: &'a CompileOptions,
-    on_miss: OnMiss,
-}
-
-impl<'t, H: Fn() -> Result<&'t Target, PrepareError>> Asked<'_, H> {
-    /// The plan of the first candidate that has one.
-    fn prepare<P>(&self, mut load: impl FnMut(&Plan) -> Result<P, LoadError>) -> Result<Prepared<P>, PrepareError> {
-        let Asked { candidates, planner, sm, here, attention, options, on_miss } = *self;
-        let (prepared, _) = ask_engines(candidates, |choice| {
-            let prepared = match choice.engine {
-                Engine::Cudnn => {
-                    let options = CompileOptions { engine: EnginePolicy::Cudnn, ..*options };
-                    here().and_then(|here| prepare_cudnn(planner, here, attention, &options, on_miss, &mut load))
-                }
-                Engine::Kernels => {
-                    let find = || planner.kernels_of(attention, sm, on_miss);
-                    prepare_kernels(on_miss, find, || planner.rebuild_kernels_of(attention, sm), &mut load)
-                }
-                Engine::Fa4 => {
-                    let find = || planner.fa4_of(attention, sm, on_miss);
-                    prepare_kernels(on_miss, find, || planner.rebuild_fa4_of(attention, sm), &mut load)
-                }
-            };
-            match prepared {
-                Ok(mut prepared) => {
-                    prepared.answer.engine = choice.clone();
-                    Answer::Plan(Ok(prepared))
-                }
-                Err(PrepareError::Refused(refusal)) => Answer::Refused(Err(refusal.clone().into()), refusal),
-                Err(error) => {
-                    let why = match &error {
-                        PrepareError::Plan(error) => error.cause(),
-                        other => other.to_string(),
-                    };
-                    match gap(&error) {
-                        Some(Gap::Plan) => Answer::Missing(Err(error), why),
-                        Some(Gap::Compiler) => Answer::Unavailable(Err(error), why),
-                        None => Answer::Failed(Err(error)),
-                    }
-                }
-            }
-        });
-        prepared
-    }
-}
-
-/// What an engine lacks, in whose place another one may compute: its plan is missing and is not compiled here, there is
-/// no cuDNN, the driver is too old for kernels, or its plan needs more scratch memory than is allowed.
-fn gap(error: &PrepareError) -> Option<Gap> {
-    let plan = |is: bool| is.then_some(Gap::Plan);
-    match error {
-        PrepareError::Plan(error) => error.gap(),
-        PrepareError::Session(error) => plan(matches!(error, SessionError::NoCudnn(_))),
-        PrepareError::Load(error) | PrepareError::Unusable(error) => {
-            plan(matches!(error, LoadError::OtherMachine(_) | LoadError::WorkspaceTooLarge { .. }))
-        }
-        PrepareError::Refused(_) | PrepareError::Constants { .. } => None,
-    }
 }
 
 /// Looks up a plan of cuDNN and loads it.

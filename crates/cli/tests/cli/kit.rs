@@ -111,7 +111,7 @@ impl Place {
                 command.env_remove(&name);
             }
         }
-        // Whose plans are compiled does not depend on what is fetched here: without a Python, FlashAttention-4's are not.
+        // Whose plans are compiled does not depend on what is fetched here: FlashAttention-4's need a Python.
         command.env("QKVAULT_PYTHON", "none");
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
         command.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--vault").arg(vault).args(words.split_whitespace());

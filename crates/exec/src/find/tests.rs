@@ -13,6 +13,9 @@ use qkvault_graph::{
     plan_key, validate,
 };
 
+use qkvault_graph::EnginePolicy;
+use qkvault_kernels::Engine;
+
 use super::*;
 use crate::candidates::{DRIVERS, NVRTCS};
 use crate::common::{forward, h200};
