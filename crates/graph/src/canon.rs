@@ -228,5 +228,6 @@ fn op(op: &Op) -> (u8, Vec<i64>) {
             let by_row = [o(stats), o(max), o(sum_exp), o(sink)];
             (10, [t(scores), t(v), o(table), o(seq_q), o(seq_kv), t(out)].into_iter().chain(by_row).collect())
         }
+        Op::Dequantize { x, scale, y } => (11, vec![t(x), t(scale), t(y)]),
     }
 }

@@ -4,7 +4,7 @@ mod bounds;
 
 use std::collections::BTreeSet;
 
-use bounds::{Given, attention, fp8, target};
+use bounds::{Given, attention, fp8, mxfp8, target};
 use qkvault_graph::registry::{Applies, Code, Entry, Facts, entries};
 use qkvault_graph::{
     Attention, CompileOptions, CudnnVersion, DType, Origin, QUIRKS, QuirkSet, Target, Valid, lower, validate,
@@ -1011,21 +1011,16 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("q: bf16 [1,8,512,64]\nlengths: per-sequence\npadded_rows: zero", "h200", "9.27"),
         ("q: bf16 [1,8,512,64]\nlengths: per-sequence", "h200", "9.27"),
     ),
-    (
-        "not-built.fp8",
-        ("q: e4m3 [1,8,512,64]\nk: [1,8,512,64]\no: bf16 [1,8,512,64]\nfp8: block", "b200", "9.27"),
-        (PLAIN, "b200", "9.27"),
-    ),
 ];
 
 /// The bounds of every rule.
 fn all_bounds() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
-    BOUNDS.iter().chain(fp8::BOUNDS)
+    BOUNDS.iter().chain(fp8::BOUNDS).chain(mxfp8::BOUNDS)
 }
 
 /// The bounds of every condition of lowering.
 fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
-    LIMITS.iter().chain(fp8::LIMITS)
+    LIMITS.iter().chain(fp8::LIMITS).chain(mxfp8::LIMITS)
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.

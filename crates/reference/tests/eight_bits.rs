@@ -1,9 +1,9 @@
-//! Op graphs of 8-bit attention with one scale per tensor, interpreted, mean what the definition says: scales from
-//! 2^-20 to 2^20, numbers that saturate, operands of zeros, rows that see no key.
+//! Op graphs of 8-bit attention, interpreted, mean what the definition says, with one scale per tensor and with block
+//! scales: scales from 2^-20 to 2^20, numbers that saturate, operands of zeros, rows that see no key.
 
 mod common;
 
-use common::lowered::{same, targets_of};
+use common::lowered::{same, targets_on};
 use common::valid;
 use proptest::test_runner::TestCaseError;
 use qkvault_base::random::Rng;
@@ -22,23 +22,41 @@ fn flag(rng: &mut Rng, share: f64) -> bool {
     rng.unit() < share
 }
 
+/// Kinds of scales.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scales {
+    PerTensor,
+    Blocks,
+}
+
 /// The attention of a seed: formats, heads, lengths, masks, storage and outputs.
-fn drawn(seed: u64) -> Valid {
+fn drawn(seed: u64, scales: Scales) -> Valid {
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
+    let blocks = scales == Scales::Blocks;
     let eight = [DType::E4M3, DType::E5M2];
     let (io, current) = (one(rng, &eight), flag(rng, 0.4));
-    let out = if current { one(rng, &[DType::F16, DType::BF16]) } else { one(rng, &eight) };
+    let out = if current || blocks { one(rng, &[DType::F16, DType::BF16]) } else { one(rng, &eight) };
     let (group_k, group_v) = one(rng, &[(1, 1), (2, 2), (2, 1), (1, 2)]);
     let [b, h] = [1 + rng.within(0, 1), 1 + rng.within(0, 1)].map(|n| n as i64);
     let h_q = h * group_k * group_v;
-    let [s_q, s_kv] = [1 + rng.within(0, 8), 1 + rng.within(0, 8)].map(|n| n as i64);
-    let [d_qk, d_v] = [1 + rng.within(0, 1), 1 + rng.within(0, 1)].map(|n| 16 * n as i64);
+    let [mut s_q, mut s_kv] = [1 + rng.within(0, 8), 1 + rng.within(0, 8)].map(|n| n as i64);
+    let [mut d_qk, mut d_v] = [1 + rng.within(0, 1), 1 + rng.within(0, 1)].map(|n| 16 * n as i64);
+    if blocks {
+        // Several blocks of 32 and tiles of 128, some of them not full, and head dims with a second 128 elements.
+        let long = |rng: &mut Rng| one(rng, &[2, 7, 31, 33, 33, 64, 130]);
+        (s_q, s_kv) = (long(rng), long(rng));
+        (d_qk, d_v) = one(rng, &[(16, 16), (32, 48), (64, 32), (80, 16), (112, 128), (192, 128)]);
+    }
     let order = one(rng, &Order::ALL);
     let t = |h: i64, s: i64, d: i64, dtype| Tensor::dense(order, [b, h, s, d], dtype);
     let (q, k) = (t(h_q, s_q, d_qk, io), t(h * group_k, s_kv, d_qk, io));
     let mut a = Attention::forward(q, k, t(h * group_v, s_kv, d_v, io), t(h_q, s_q, d_v, out));
-    a.fp8 = Some(if current { Fp8::Current } else { Fp8::Delayed });
+    a.fp8 = Some(match (scales, current) {
+        (Scales::Blocks, _) => Fp8::Block,
+        (Scales::PerTensor, true) => Fp8::Current,
+        (Scales::PerTensor, false) => Fp8::Delayed,
+    });
     a.outputs = Outputs::of(flag(rng, 0.5), false, false);
     a.outputs.amax = flag(rng, 0.8);
     if flag(rng, 0.5) {
@@ -49,11 +67,12 @@ fn drawn(seed: u64) -> Valid {
         let (left, right) = one(rng, &[(None, Some(0)), (Some(3), Some(0)), (Some(2), None), (Some(4), Some(1))]);
         a.mask.band = Some(Band { corner, left, right });
     }
-    if flag(rng, 0.2) {
+    let (drops, sink, backward) = (flag(rng, 0.2), flag(rng, 0.2), flag(rng, 0.5));
+    if drops && !(blocks && backward) {
         a = a.with_dropout(0.25);
     }
-    a.sink = flag(rng, 0.2);
-    if flag(rng, 0.5) {
+    a.sink = sink;
+    if backward {
         a.outputs.stats = true;
         let d_o = one(rng, &eight);
         let like = |t: Tensor, dtype| Some(Tensor { dtype, ..t });
@@ -67,7 +86,7 @@ fn drawn(seed: u64) -> Valid {
         };
         return valid(a.backward(options));
     }
-    if flag(rng, 0.15) && a.mask.lengths == Lengths::PerSequence {
+    if flag(rng, 0.15) && !blocks && a.mask.lengths == Lengths::PerSequence {
         for t in [&mut a.k, &mut a.v] {
             let rows = 4;
             let pages = t.dims[0] * ((t.dims[2] + rows - 1) / rows);
@@ -81,6 +100,9 @@ fn drawn(seed: u64) -> Valid {
 /// Powers of two around these scales, and a few that are none. Scores stay as they are, because their exponentials
 /// would all be zero or one.
 fn rescale(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
+    if a.fp8 == Some(Fp8::Block) {
+        return rescale_blocks(a, inputs, rng);
+    }
     let factor = |rng: &mut Rng| {
         let power = 2f64.powi(rng.within(0, 40) as i32 - 20);
         if flag(rng, 0.3) { power * (1.0 + 0.5 * rng.unit()) } else { power }
@@ -98,6 +120,24 @@ fn rescale(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
             _ => continue,
         };
         inputs.set_f32(operand.role, value as f32);
+    }
+}
+
+/// Powers of two of blocks, each by itself. Those of Q and K go up and down together, so that scores stay as they are.
+fn rescale_blocks(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
+    let both = rng.within(0, 40) as i32 - 20;
+    for operand in operands(a.get()) {
+        let power = |rng: &mut Rng| match operand.role {
+            Role::Descale(Scaled::Q) => Some(both - rng.within(4, 6) as i32),
+            Role::Descale(Scaled::K) => Some(-both - rng.within(4, 6) as i32),
+            // An O in f16 becomes infinite, and then D does.
+            Role::Descale(_) if a.o.dtype == DType::F16 && a.is_backward() => None,
+            Role::Descale(_) => Some(rng.within(0, 40) as i32 - 20),
+            _ => None,
+        };
+        let Some(len) = inputs.get(operand.role).map(Buffer::len).filter(|_| power(rng).is_some()) else { continue };
+        let powers: Vec<f64> = (0..len).filter_map(|_| power(rng)).map(|n| 2f64.powi(n)).collect();
+        inputs.insert(operand.role, Buffer::of(DType::E8M0, powers));
     }
 }
 
@@ -134,7 +174,8 @@ fn edges(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
 
 /// Compares the op graphs of an attention with the definition; returns how many there are.
 fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usize {
-    let targets = targets_of(&[14, 27]).into_iter().filter(|(_, options)| options.lab.form != Form::Unified);
+    let (gpu, minors) = if a.fp8 == Some(Fp8::Block) { ("b200", [21, 27]) } else { ("h200", [14, 27]) };
+    let targets = targets_on(gpu, &minors).into_iter().filter(|(_, options)| options.lab.form != Form::Unified);
     let graphs: Vec<_> =
         targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
     let mut rng = Rng::new(seed ^ 0x5eed);
@@ -153,28 +194,46 @@ fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usi
     graphs.len()
 }
 
-fn over(seeds: std::ops::Range<u64>, change: fn(&Valid, &mut Inputs, &mut Rng)) {
+/// Inputs that are changed before they are compared.
+type Change = fn(&Valid, &mut Inputs, &mut Rng);
+
+fn over(scales: Scales, seeds: std::ops::Range<u64>, change: Change) {
     let (mut graphs, mut cases) = (0, 0);
     for seed in seeds {
         cases += 1;
-        graphs += judge(&drawn(seed), seed, change);
+        graphs += judge(&drawn(seed, scales), seed, change);
     }
     assert!(graphs >= 2 * cases, "{graphs} op graphs of {cases} attentions");
 }
 
 #[test]
 fn op_graphs_of_8_bit_attention_mean_the_definition() {
-    over(0..400, |_, _, _| {});
+    over(Scales::PerTensor, 0..400, |_, _, _| {});
 }
 
 #[test]
 fn scales_from_2_to_the_minus_20_to_2_to_the_20_are_applied_where_they_belong() {
-    over(1_000..1_400, rescale);
+    over(Scales::PerTensor, 1_000..1_400, rescale);
 }
 
 #[test]
 fn numbers_at_the_edges_of_the_formats_saturate_and_vanish_as_defined() {
-    over(2_000..2_400, edges);
+    over(Scales::PerTensor, 2_000..2_400, edges);
+}
+
+#[test]
+fn op_graphs_with_block_scales_mean_the_definition() {
+    over(Scales::Blocks, 3_000..3_040, |_, _, _| {});
+}
+
+#[test]
+fn block_scales_from_2_to_the_minus_20_to_2_to_the_20_are_applied_where_they_belong() {
+    over(Scales::Blocks, 4_000..4_040, rescale);
+}
+
+#[test]
+fn numbers_at_the_edges_of_the_formats_mean_the_definition_with_block_scales() {
+    over(Scales::Blocks, 5_000..5_040, edges);
 }
 
 /// Widened inputs have no roundings between products: then 8-bit attention is that of the real numbers.

@@ -5,9 +5,10 @@ mod sdpa;
 use std::sync::Arc;
 
 use qkvault_graph::op::{ALIGNMENT, Op, OpTensor, TensorId, TensorKind};
-use qkvault_graph::{DType, OpGraph};
+use qkvault_graph::{BLOCK, DType, OpGraph};
 use qkvault_sys::{
     AttributeName as A, CudnnVersion, DataType, Descriptor, Error, Kind, Library, ReshapeMode, RngDistribution,
+    TensorReordering,
 };
 
 use crate::convert;
@@ -60,6 +61,9 @@ impl Writer<'_> {
         d.set(A::TENSOR_STRIDES, strides)?;
         d.set_one(A::TENSOR_UNIQUE_ID, self.graph.uid(id))?;
         d.set_one(A::TENSOR_BYTE_ALIGNMENT, ALIGNMENT as i64)?;
+        if *dtype == DType::E8M0 {
+            d.set_one(A::TENSOR_REORDERING_MODE, TensorReordering::F8_128x4)?;
+        }
         match kind {
             TensorKind::Virtual => d.set_bool(A::TENSOR_IS_VIRTUAL, true)?,
             TensorKind::Scalar(_) | TensorKind::Constant(_) => d.set_bool(A::TENSOR_IS_BY_VALUE, true)?,
@@ -149,6 +153,17 @@ impl Writer<'_> {
                 if self.library.version() >= RESHAPE_MODE {
                     d.set_one(A::OPERATION_RESHAPE_MODE, ReshapeMode::VIEW_ONLY)?;
                 }
+                d.finalized()
+            }
+            Op::Dequantize { x, scale, y } => {
+                let mut d = self.create(Kind::OPERATION_BLOCK_SCALE_DEQUANTIZE)?;
+                self.set(&mut d, A::OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC, x)?;
+                self.set(&mut d, A::OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC, scale)?;
+                self.set(&mut d, A::OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC, y)?;
+                d.set_one(A::OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC, DataType::FLOAT)?;
+                // As in NVIDIA's front end, whichever dim the blocks lie along.
+                d.set(A::OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE, &[1_i32, BLOCK as i32])?;
+                d.set_bool(A::OPERATION_BLOCK_SCALE_DEQUANTIZE_NEG_SCALE, false)?;
                 d.finalized()
             }
             Op::PagedLoad { container, table, lengths, y } => {

@@ -60,6 +60,7 @@ fn op() -> impl Strategy<Value = Op> {
         (reduce, id(), id()).prop_map(|(op, x, y)| Op::Reduction { op, x, y }),
         (any::<u64>(), id(), id(), id()).prop_map(|(keep, seed, offset, y)| Op::Rng { keep, seed, offset, y }),
         (id(), id()).prop_map(|(x, y)| Op::Reshape { x, y }),
+        (id(), id(), id()).prop_map(|(x, scale, y)| Op::Dequantize { x, scale, y }),
         (id(), id(), id(), id()).prop_map(|(container, table, lengths, y)| Op::PagedLoad {
             container,
             table,

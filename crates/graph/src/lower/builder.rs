@@ -128,6 +128,14 @@ impl Builder {
         self.push(OpTensor { dims, strides, dtype, kind: TensorKind::Virtual, offsets: None })
     }
 
+    /// 8-bit numbers times the powers of two of their blocks, in f32.
+    pub(super) fn dequantized(&mut self, x: TensorId, scale: TensorId) -> TensorId {
+        let OpTensor { dims, strides, .. } = *self.graph.tensor(x);
+        let y = self.virtual_strided(dims, strides, DType::F32);
+        self.graph.ops.push(Op::Dequantize { x, scale, y });
+        y
+    }
+
     /// Random numbers: one with probability `keep`, otherwise zero, by Philox from the seed and offset operands.
     pub(super) fn rng(&mut self, keep: f64, dims: [i64; 4]) -> TensorId {
         let number = Tensor::dense(Order::Bhsd, [1; 4], DType::I64);

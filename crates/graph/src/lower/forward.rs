@@ -7,9 +7,9 @@ use super::builder::Builder;
 use super::mask::Masks;
 use super::score::{Context, Positions};
 use super::variants::{Variant, VariantSet};
-use super::{Form, Lens, fp8, limits, paged, score, softmax};
+use super::{Form, Lens, fp8, limits, mxfp8, paged, score, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
-use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Target, Tensor, Valid};
+use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Scaled, Target, Tensor, Valid};
 
 pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: VariantSet) -> OpGraph {
     let a = attention.get();
@@ -25,6 +25,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let (len_q, len_kv) = lengths.unzip();
 
     let k = paged::gathered_keys(&mut g, k, &a.k, len_kv);
+    let [q, k] = mxfp8::scored(&mut g, a, [q, k]);
     let scores = g.virtual_(score_dims, DType::F32);
     g.matmul([q, k, scores], [len_q, len_kv, None]);
     let scale = g.scalar(Role::Scale, DType::F32);
@@ -47,7 +48,11 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     } else {
         g.set_dtype(p, a.q.dtype);
         let v = paged::gathered_values(&mut g, v, &a.v, len_kv);
+        let v = mxfp8::values(&mut g, a, v);
         g.matmul([p, v, o], [len_q, None, len_kv]);
+        if mxfp8::has_blocks(a) {
+            fp8::amax(&mut g, a, o, Scaled::O);
+        }
     }
     if g.follows(Variant::AvoidEngines) && limits::engine_1_is_wrong(a, g.cudnn()) {
         g.exclude_engines(&[1]);

@@ -12,6 +12,8 @@ mod fp8;
 mod fp8_backward;
 mod limits;
 mod mask;
+mod mxfp8;
+mod mxfp8_backward;
 mod paged;
 mod ragged;
 mod score;
@@ -33,7 +35,7 @@ pub(crate) use tails::derivative_meets_lengths;
 
 use crate::op::TensorId;
 use crate::registry::{Facts, QuirkSet, codes, refused_by_lowering};
-use crate::{CudnnVersion, OpGraph, Reason, Refusal, Target, Valid};
+use crate::{CudnnVersion, Fp8, OpGraph, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may contain band-mask and softmax operations.
 ///
@@ -205,10 +207,10 @@ pub fn lower(attention: &Valid, target: &Target, options: &CompileOptions) -> Re
     }
     let form = chosen_form(attention, options);
     let without = options.lab.without;
-    let backward = if fp8::is_per_tensor(attention.get()) {
-        fp8_backward::lower(attention, form, target, without)
-    } else {
-        backward::lower(attention, form, target, without)
+    let backward = match attention.get().fp8 {
+        None => backward::lower(attention, form, target, without),
+        Some(Fp8::Delayed | Fp8::Current) => fp8_backward::lower(attention, form, target, without),
+        Some(Fp8::Block) => mxfp8_backward::lower(attention, form, target, without),
     };
     let mut graph = backward.unwrap_or_else(|| match form {
         Form::Unified => unified::lower(attention, target, without),

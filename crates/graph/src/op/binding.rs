@@ -79,7 +79,11 @@ impl OpGraph {
                     TensorKind::Scalar(role) => (role, true),
                     TensorKind::Virtual | TensorKind::Constant(_) => return None,
                 };
-                let span: i64 = t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1;
+                let span: i64 = match t.dtype {
+                    // Whole tiles, whatever strides cuDNN is given.
+                    DType::E8M0 => t.dims.iter().product(),
+                    _ => t.dims.iter().zip(t.strides).map(|(n, s)| (n - 1) * s).sum::<i64>() + 1,
+                };
                 let stored = attention.and_then(|a| a.stored(role)).filter(|stored| stored.storage != Storage::Dense);
                 let room =
                     stored.filter(|stored| t.offsets.is_some() || stored.is_paged()).and_then(|stored| stored.span());

@@ -108,6 +108,20 @@ pub enum Op {
         /// Output.
         y: TensorId,
     },
+    /// `y = x · scale` in f32, where 32 neighbours of `x` share a power of two (MXFP8; in attention since cuDNN 9.21).
+    ///
+    /// Of the last two dims of `scale`, one counts the blocks of `x`, padded to a multiple of 4; the other is that of
+    /// `x`, padded to a multiple of 128. Its memory has cuDNN's order `F8_128x4`: one matrix for each head if blocks
+    /// lie along the head dim, which is contiguous in `x`; otherwise one matrix for all heads, in which the first 128
+    /// elements of the head dim of every head stand before the next 128.
+    Dequantize {
+        /// 8-bit numbers.
+        x: TensorId,
+        /// Powers of two, [`DType::E8M0`].
+        scale: TensorId,
+        /// Real numbers.
+        y: TensorId,
+    },
     /// Rows of a paged pool, gathered.
     PagedLoad {
         /// (pages, heads, rows of a page, head dim).
@@ -249,6 +263,7 @@ impl Op {
             Op::Pointwise { mode: _, x, b, t, y: _, axis: _, compute: _ } => vec![Some(x), b, t],
             Op::Reduction { op: _, x, y: _ } | Op::Reshape { x, y: _ } => vec![Some(x)],
             Op::Rng { keep: _, seed, offset, y: _ } => vec![Some(seed), Some(offset)],
+            Op::Dequantize { x, scale, y: _ } => vec![Some(x), Some(scale)],
             Op::PagedLoad { container, table, lengths, y: _ } => vec![Some(container), Some(table), Some(lengths)],
             Op::BandMask { x, fill, seq_q, seq_kv, left, shift_right, y: _, compare: _ } => {
                 vec![Some(x), Some(fill), seq_q, seq_kv, left, shift_right]
@@ -273,6 +288,7 @@ impl Op {
             | Op::Reduction { y, .. }
             | Op::Rng { y, .. }
             | Op::Reshape { y, .. }
+            | Op::Dequantize { y, .. }
             | Op::PagedLoad { y, .. }
             | Op::BandMask { y, .. }
             | Op::SdpaScores { scores: y, .. } => vec![y],

@@ -132,6 +132,7 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             write!(f, "bernoulli {} seed={} offset={}", f64::from_bits(keep), n(seed), n(offset))
         }
         Op::Reshape { x, y: _ } => write!(f, "reshape {}", n(x)),
+        Op::Dequantize { x, scale, y: _ } => write!(f, "dequantize {} by {}", n(x), n(scale)),
         Op::PagedLoad { container, table, lengths, y: _ } => {
             write!(f, "paged-load {} table={} lengths={}", n(container), n(table), n(lengths))
         }

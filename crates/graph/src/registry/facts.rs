@@ -165,6 +165,16 @@ impl<'a> Facts<'a> {
         matches!(self.a.fp8, Some(Fp8::Delayed | Fp8::Current))
     }
 
+    /// Whether it is an 8-bit attention with block scales (MXFP8).
+    pub(super) fn blocks(&self) -> bool {
+        self.a.fp8 == Some(Fp8::Block)
+    }
+
+    /// Whether it is an 8-bit attention.
+    pub(super) const fn eight_bits(&self) -> bool {
+        self.a.fp8.is_some()
+    }
+
     /// Whether a backward computes the gradient of a tensor of the score expression.
     pub(super) fn wants_tensor_gradient(&self) -> bool {
         let score = self.a.score_mod.as_ref().filter(|_| self.backward());

@@ -31,11 +31,12 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 26] = [
+const THEMES: [&[&Entry]; 27] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
     codes::fp8_unproven::ENTRIES,
+    codes::mxfp8::ENTRIES,
     codes::kernels::ENTRIES,
     codes::fa4::ENTRIES,
     codes::not_built::ENTRIES,

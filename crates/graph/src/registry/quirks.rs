@@ -195,6 +195,8 @@ mod tests {
             "fp8.head-dim-wide",
             "fp8.backward-band",
             "fp8.split-zeros",
+            "mxfp8.varlen",
+            "mxfp8.nan",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -1,5 +1,6 @@
 //! Goldens of attentions, as text under version control. Each file holds an attention, written by hand, and after the
-//! first `---` its canonical form, its key, and for an H200 and two versions of cuDNN its op graphs and their keys.
+//! first `---` its canonical form, its key, and for an H200 (with block scales, a B200) and two versions of cuDNN its
+//! op graphs and their keys.
 //!
 //! `UPDATE_GOLDENS=1 cargo test -p qkvault-graph --test goldens` writes them again; review the changes.
 
@@ -8,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use qkvault_graph::{
-    CompileOptions, CudnnVersion, Form, LibrarySet, OpGraph, Profile, lower, op, plan_key, text, validate,
+    CompileOptions, CudnnVersion, Form, Fp8, LibrarySet, OpGraph, Profile, lower, op, plan_key, text, validate,
 };
 
 mod bytes;
@@ -70,7 +71,9 @@ fn outcome(input: &str) -> String {
     };
     add(&format!("canonical: {valid}"), &text::print(valid.get()));
     add("graph key", &valid.key().to_string());
-    let profile = Profile::named("h200").expect("built in");
+    // No older GPU has attention with block scales.
+    let gpu = if valid.fp8 == Some(Fp8::Block) { "b200" } else { "h200" };
+    let profile = Profile::named(gpu).expect("built in");
     let mut seen: Vec<(String, OpGraph)> = Vec::new();
     for (version, form) in [
         (19, Form::Expanded),
@@ -82,7 +85,7 @@ fn outcome(input: &str) -> String {
     ] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
         let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
-        let title = format!("h200, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());
+        let title = format!("{gpu}, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());
         match lower(&valid, &target, &options) {
             Err(refusal) => add(&format!("{title}: refused"), &refusal.to_string()),
             Ok(graph) => {

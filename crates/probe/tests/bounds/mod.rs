@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod fp8;
+pub(crate) mod mxfp8;
 
 use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, Valid, text, validate};
 use qkvault_probe::{Request, check};

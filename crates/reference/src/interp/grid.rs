@@ -1,7 +1,7 @@
 //! The values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
 use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
-use qkvault_graph::{DType, Role};
+use qkvault_graph::{DType, Order, Role};
 use rayon::prelude::*;
 
 use super::{InterpretError, Machine};
@@ -82,6 +82,11 @@ impl Grid {
         self.values[place] = x;
     }
 
+    /// Every value, row-major.
+    pub(super) fn values(&self) -> &[f64] {
+        &self.values
+    }
+
     pub(super) fn values_mut(&mut self) -> &mut [f64] {
         &mut self.values
     }
@@ -151,6 +156,10 @@ impl Machine<'_> {
                 let buffer = self.inputs.typed(role, tensor.dtype)?;
                 let starts = tensor.offsets.map(|offsets| self.starts(offsets, dims[0])).transpose()?;
                 let mut strides = tensor.strides;
+                // Strides of scales say nothing about their memory: the values are kept in its order.
+                if tensor.dtype == DType::E8M0 {
+                    strides = Order::Bhsd.checked_strides(tensor.dims).unwrap_or(strides);
+                }
                 if starts.is_some() {
                     strides[0] = 0;
                 }

@@ -19,6 +19,7 @@ mod grid;
 mod matmul;
 mod pointwise;
 mod rows;
+mod scales;
 mod sdpa;
 
 use std::borrow::Cow;
@@ -176,6 +177,11 @@ impl Machine<'_> {
             Op::Reshape { x, y } => {
                 let seen = gather::reshape(at, self.graph, [x, y], self.get(x)?, self.dims(y)?)?;
                 self.put(y, seen);
+            }
+            Op::Dequantize { x, scale, y } => {
+                let strides = self.graph.tensor(x).strides;
+                let real = scales::dequantize(at, (self.get(x)?, strides), self.get(scale)?, self.dims(y)?)?;
+                self.put(y, real);
             }
             Op::PagedLoad { container, table, lengths, y } => {
                 let parts = [self.get(container)?, self.get(table)?, self.get(lengths)?];

@@ -21,7 +21,12 @@ pub(crate) fn targets() -> Vec<(Target, CompileOptions)> {
 /// Every form for these minor versions of cuDNN 9, and the plain form in which no lowering variant is applied; all must
 /// mean the same.
 pub(crate) fn targets_of(minors: &[u16]) -> Vec<(Target, CompileOptions)> {
-    let target = |minor| Profile::named("h200").expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
+    targets_on("h200", minors)
+}
+
+/// The same on a GPU.
+pub(crate) fn targets_on(gpu: &str, minors: &[u16]) -> Vec<(Target, CompileOptions)> {
+    let target = |minor| Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);
     let plain = VARIANTS.iter().fold(VariantSet::NONE, |set, row| set.with(row.variant));
     let mut all: Vec<(Target, CompileOptions)> = minors
         .iter()

@@ -4,7 +4,7 @@
 //! derivatives. In 8 bits, such a difference of 1e-7 can move a number of P or dS that lies between two 8-bit numbers
 //! to the other one, which changes one row of a gradient by one step of the format.
 
-use qkvault_graph::{DType, Role, Scaled, Valid};
+use qkvault_graph::{DType, Fp8, Role, Scaled, Valid};
 use qkvault_reference::{Inputs, Output, Outputs};
 
 /// The differences that are accepted in one output.
@@ -29,6 +29,10 @@ impl Slack {
         // Gradients are differences, so their errors are relative to the largest.
         let largest = |values: &[f64]| values.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
         slack.floor = largest(out.values()).max(f64::MIN_POSITIVE);
+        // The graph of a microscaled backward rounds neither P nor dS.
+        if a.fp8 == Some(Fp8::Block) && a.is_backward() {
+            return slack;
+        }
         let number = |role: Role| inputs.get(role).map_or(1.0, |buffer| buffer.get(0));
         let of = |role: Role| {
             inputs.get(role).map_or(0.0, |buffer| {
@@ -38,7 +42,11 @@ impl Slack {
                     .fold(0.0, |m: f64, x| m.max(x.abs()))
             })
         };
-        let real = |role: Role, which: Scaled| of(role) * number(Role::Descale(which));
+        // Block scales are in a buffer of their own, of which the largest counts.
+        let real = |role: Role, which: Scaled| match a.fp8 {
+            Some(Fp8::Block) => of(role) * of(Role::Descale(which)),
+            _ => of(role) * number(Role::Descale(which)),
+        };
         // One step of E4M3 and E5M2 relative to the number that is stored, and the steps below the normal numbers.
         let step = |dtype: DType, most: f64, which: Scaled| {
             let stored = most * number(Role::ScaleOf(which));

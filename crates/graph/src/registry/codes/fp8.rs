@@ -16,7 +16,7 @@ entries![
         fix: "use another form",
         source: "qkvault's lowering",
         applies: Applies::Lowering(|f| {
-            (f.form == Form::Unified && f.per_tensor()).then(|| "8-bit formats in the unified operation".to_owned())
+            (f.form == Form::Unified && f.eight_bits()).then(|| "8-bit formats in the unified operation".to_owned())
         }),
         ..Entry::rule()
     },
@@ -42,7 +42,7 @@ entries![
         evidence: "Each throws a C++ exception that nobody can catch (SIGABRT), in forwards of any shape.",
         applies: Applies::Lowering(|f| {
             let by_caller = f.a.dropout.is_some_and(|d| d.source == DropoutSource::Mask);
-            (f.per_tensor() && by_caller).then(|| "dropout by the caller's mask, in 8 bits".to_owned())
+            (f.eight_bits() && by_caller).then(|| "dropout by the caller's mask, in 8 bits".to_owned())
         }),
         ..Entry::rule()
     },

@@ -1,13 +1,19 @@
-//! Limits of the engines of 8-bit attention with one scale per tensor: what they refuse, or have no kernel for.
+//! Limits of the engines of 8-bit attention: what they refuse, or have no kernel for. Those of block scales alone are
+//! in `mxfp8`.
 
 use super::{FE_FP8_BACKWARD, FP8_COMPILED};
 use crate::Fp8;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 
-/// What was given, in 8 bits.
+/// What was given, in 8 bits with one scale per tensor.
 fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
-    (is && f.per_tensor()).then(|| format!("{what}, in 8 bits"))
+    of_either(f, is && f.per_tensor(), what)
+}
+
+/// What was given, in 8 bits with any scales.
+fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+    (is && f.eight_bits()).then(|| format!("{what}, in 8 bits"))
 }
 
 /// The head dims, in 8 bits.
@@ -48,7 +54,10 @@ entries![
         fix: "pad the head dim with zeros to the next multiple of 16, and keep the softmax scale",
         source: FP8_COMPILED,
         evidence: "cuDNN answers `Embedding dim per head for q and k is not a multiple of 16`.",
-        applies: Applies::Rules(|f| head_dims(f, f.d_qk % 16 != 0 || f.d_v % 16 != 0)),
+        applies: Applies::Rules(|f| {
+            let odd = f.d_qk % 16 != 0 || f.d_v % 16 != 0;
+            of_either(f, odd, &format!("head dims {} and {}", f.d_qk, f.d_v))
+        }),
         ..Entry::rule()
     },
     FP8_HEAD_DIM = Entry {
@@ -172,7 +181,7 @@ entries![
         source: FP8_COMPILED,
         evidence: "9.19 and 9.27 give status 4001 with one head and with several, and compile two sequences.",
         applies: Applies::Rules(|f| {
-            given(f, f.backward() && f.s_q == 1 && f.a.batch() == 1, "one query of one sequence in a backward")
+            of_either(f, f.backward() && f.s_q == 1 && f.a.batch() == 1, "one query of one sequence in a backward")
         }),
         ..Entry::rule()
     },
@@ -189,7 +198,11 @@ entries![
         applies: Applies::Rules(|f| {
             let as_many = |heads: i64| heads == f.a.q.heads();
             let (k, v) = (f.a.k.heads(), f.a.v.heads());
-            given(f, f.backward() && as_many(k) != as_many(v), &format!("{k} key and {v} value heads in a backward"))
+            of_either(
+                f,
+                f.backward() && as_many(k) != as_many(v),
+                &format!("{k} key and {v} value heads in a backward"),
+            )
         }),
         ..Entry::rule()
     },

@@ -8,8 +8,14 @@ use crate::{Band, Corner};
 
 const JUDGE: &str = "allow this code after `qkvault-lab selftest --fp8` was right on such a GPU";
 
+/// What was given, in 8 bits with one scale per tensor.
 fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
-    (is && f.per_tensor()).then(|| format!("{what}, in 8 bits"))
+    of_either(f, is && f.per_tensor(), what)
+}
+
+/// What was given, in 8 bits with any scales.
+fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+    (is && f.eight_bits()).then(|| format!("{what}, in 8 bits"))
 }
 
 /// Queries of the smallest tile of Hopper's kernel.
@@ -94,7 +100,7 @@ entries![
         source: FE_FP8,
         evidence: "Biases, softcaps and ALiBi compile. This was not confirmed on a GPU.",
         applies: Applies::Rules(|f| {
-            given(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some(), "a score expression or predicate")
+            of_either(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some(), "a score expression or predicate")
         }),
         ..Entry::quirk(25)
     },
@@ -140,7 +146,7 @@ entries![
             let tiles = f.s_q % 64 == 0 && f.s_kv % 64 == 0;
             let corner = f.causal_bottom_right() && (f.s_q > f.s_kv || !tiles);
             let left = f.window().is_some() && f.s_q > f.s_kv && !f.lengths();
-            given(f, f.backward() && (corner || left), "a band")
+            of_either(f, f.backward() && (corner || left), "a band")
         }),
         ..Entry::quirk(28)
     },
@@ -155,7 +161,7 @@ entries![
         evidence: "This was not confirmed on a GPU.",
         applies: Applies::Rules(|f| {
             let plain = f.a.mask.band.is_none() && !f.backward() && f.s_q > 1 && f.s_kv >= 4096;
-            given(f, plain && f.a.o.dtype.is_half(), "16-bit outputs over many keys without a band")
+            of_either(f, plain && f.a.o.dtype.is_half(), "16-bit outputs over many keys without a band")
         }),
         ..Entry::quirk(29)
     },

@@ -16,6 +16,7 @@ pub(super) mod fp8_unproven;
 pub(super) mod kernels;
 pub(super) mod library;
 pub(super) mod memory;
+pub(super) mod mxfp8;
 pub(super) mod not_built;
 pub(super) mod offsets;
 pub(super) mod paged;
@@ -43,6 +44,7 @@ pub use fp8_unproven::*;
 pub use kernels::*;
 pub use library::*;
 pub use memory::*;
+pub use mxfp8::*;
 pub use not_built::*;
 pub use offsets::*;
 pub use paged::*;
@@ -65,6 +67,8 @@ const FE_BACKWARD: &str = "cudnn-frontend 1.23, node/scaled_dot_product_flash_at
 const FE_FP8: &str = "cudnn-frontend 1.23, node/sdpa_support_surface.h and test/python/sdpa";
 /// Answers of cuDNN to 8-bit attention.
 const FP8_COMPILED: &str = "answers of cuDNN 9.14 to 9.27 for compute capabilities 8.9, 9.0, 10.0, 10.3 and 12.0";
+/// Answers of cuDNN to attention with block scales.
+const MXFP8_COMPILED: &str = "answers of cuDNN 9.14 to 9.27 for compute capabilities 8.9, 9.0, 10.0, 10.3 and 12.0";
 /// What NVIDIA's front end refuses or does in an 8-bit backward.
 const FE_FP8_BACKWARD: &str = "cudnn-frontend 1.23, node/sdpa_fp8_bwd.h";
 /// What NVIDIA's front end tests.

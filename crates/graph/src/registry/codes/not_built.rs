@@ -2,7 +2,7 @@
 
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry};
-use crate::{Fp8, Outputs, PaddedRows};
+use crate::{Outputs, PaddedRows};
 
 const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
 const FIX: &str = "use the CPU reference, which computes it";
@@ -49,16 +49,6 @@ entries![
             // The canonical form has `Zero` only if there are such rows.
             given(f.a.padded_rows == PaddedRows::Zero, "padded rows written as zeros")
         }),
-        ..Entry::not_built()
-    },
-    NOT_BUILT_FP8 = Entry {
-        code: "not-built.fp8",
-        cause: "qkvault does not lower 8-bit formats with block scales (MXFP8) yet.",
-        field: "fp8",
-        needed: NEEDED,
-        fix: FIX,
-        source: SOURCE,
-        applies: Applies::Lowering(|f| given(f.a.fp8 == Some(Fp8::Block), "block scales")),
         ..Entry::not_built()
     },
 ];
