@@ -1,4 +1,4 @@
-//! Random descriptions of 8-bit attention with one scale per tensor.
+//! Random descriptions of 8-bit attention, with one scale per tensor and with block scales.
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
@@ -10,13 +10,17 @@ use crate::selftest::Draw;
 
 /// Head dims: the usual ones, those at limits of engines, and odd ones.
 const HEAD_DIM: [i64; 16] = [16, 32, 64, 64, 72, 80, 96, 112, 128, 128, 128, 144, 192, 256, 272, 512];
+/// Those of block scales, whose kernels have few.
+const BLOCK_HEAD_DIM: [i64; 9] = [16, 64, 64, 80, 96, 128, 128, 128, 144];
 const LENGTHS: [i64; 13] = [1, 2, 17, 63, 64, 65, 100, 128, 256, 333, 512, 1000, 4096];
 
 /// Options that allow what compiles and only a GPU can judge: the library is asked for it too.
 pub(super) fn options() -> CompileOptions {
-    // Head dims above 128 on 10.x compile or not for reasons that no rule tells.
+    // Head dims above 128 on 10.x compile or not for reasons that no rule tells, and varlen operands with block scales
+    // are wrong whatever compiles.
+    let told = [codes::FP8_HEAD_DIM_WIDE.as_str(), codes::MXFP8_VARLEN.as_str()];
     let unproven = QUIRKS.into_iter().map(|quirk| quirk.code);
-    let unproven = unproven.filter(|code| code.starts_with("fp8.") && *code != codes::FP8_HEAD_DIM_WIDE.as_str());
+    let unproven = unproven.filter(|code| code.contains("fp8.") && !told.contains(code));
     CompileOptions { allowed: QuirkSet::of(unproven).expect("codes of quirks"), ..CompileOptions::cudnn() }
 }
 
@@ -34,13 +38,20 @@ pub(super) fn attention(seed: u64, number: u64, deterministic: bool) -> Valid {
 fn drawn(draw: &mut Draw, deterministic: bool) -> Option<Attention> {
     let eight = [DType::E4M3, DType::E5M2];
     let io = draw.one_of(&eight);
-    let scaling = if draw.chance(40) { Fp8::Current } else { Fp8::Delayed };
+    let scaling = match draw.within(0, 9) {
+        0..3 => Fp8::Block,
+        3..6 => Fp8::Current,
+        _ => Fp8::Delayed,
+    };
+    let block = scaling == Fp8::Block;
     let out = match scaling {
         Fp8::Delayed => draw.one_of(&eight),
         _ => draw.one_of(&[DType::F16, DType::BF16]),
     };
-    let d_qk = draw.one_of(&HEAD_DIM);
-    let d_v = if draw.chance(75) { d_qk } else { draw.one_of(&HEAD_DIM) };
+    let head_dims: &[i64] = if block { &BLOCK_HEAD_DIM } else { &HEAD_DIM };
+    let d_qk = draw.one_of(head_dims);
+    let d_v = if draw.chance(75) { d_qk } else { draw.one_of(head_dims) };
+    let (d_qk, d_v) = if block && draw.chance(15) { (192, 128) } else { (d_qk, d_v) };
     let (s_kv, group) = (draw.one_of(&LENGTHS), draw.one_of(&[1, 1, 2, 8]));
     let s_q = if draw.chance(50) { s_kv } else { draw.one_of(&LENGTHS) };
     let (b, h_kv) = (draw.one_of(&[1, 2, 4]), draw.one_of(&[1, 2, 8]));
