@@ -47,11 +47,18 @@ pub(super) const FEATURES: &[Feature] = &[
         "q: bf16 [2,16,2048,128] varlen tokens 3000\nk: [2,4,2048,128] varlen tokens 3000\nlengths: per-sequence\nmask: causal",
     ),
     feature("deterministic", "mask: causal\ndeterministic: yes"),
+    feature("FP8, delayed scaling", "q: e4m3 [2,16,2048,128]\nk: [2,16,2048,128]\nfp8: delayed\nmask: causal"),
+    feature("FP8, delayed scaling, shared heads", "q: e4m3 [2,16,2048,128]\nk: [2,4,2048,128]\nfp8: delayed"),
     feature(
         "FP8, current scaling",
         "q: e4m3 [2,16,2048,128]\nk: [2,4,2048,128]\no: bf16 [2,16,2048,128]\nfp8: current",
     ),
     feature("MXFP8", "q: e4m3 [2,16,2048,128]\nk: [2,4,2048,128]\no: bf16 [2,16,2048,128]\nfp8: block"),
+    feature(
+        "MXFP8, head dims 192 and 128, causal",
+        "q: e4m3 [2,16,2048,192]\nk: [2,16,2048,192]\nv: [2,16,2048,128]\no: bf16 [2,16,2048,128]\nfp8: block\n\
+         mask: causal",
+    ),
 ];
 
 /// Features of inference only.
