@@ -15,7 +15,7 @@ use qkvault_exec::{
 };
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
-use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
@@ -346,7 +346,8 @@ impl Case {
 
     /// Compares every output with the oracle.
     pub(crate) fn check_on(&mut self, stream: &Arc<CudaStream>) {
-        let expected = forward(&self.attention, &self.inputs).expect("the oracle can do it");
+        let of = if self.attention.is_backward() { backward } else { forward };
+        let expected = of(&self.attention, &self.inputs).expect("the oracle can do it");
         for (role, bytes) in self.download(stream) {
             let output = expected.get(role).expect("the oracle has every output");
             let dtype = output.operand().tensor.dtype;
