@@ -1,9 +1,9 @@
-//! What a plan of kernels computes: an attention, or a conversion of a tensor.
+//! What a plan of kernels computes: an attention, a conversion of a tensor, or a combination of several.
 
 use std::fmt::{Debug, Display};
 
 use qkvault_graph::op::Binding;
-use qkvault_graph::{GraphKey, Valid, ValidConversion};
+use qkvault_graph::{GraphKey, Valid, ValidCombination, ValidConversion};
 use qkvault_kernels::recipe;
 
 /// A description that kernels of qkvault's own compute. Its `Display` names it in messages and lists.
@@ -32,5 +32,15 @@ impl Computation for ValidConversion {
 
     fn bindings(&self) -> Vec<Binding> {
         ValidConversion::bindings(self)
+    }
+}
+
+impl Computation for ValidCombination {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidCombination::bindings(self)
     }
 }

@@ -71,7 +71,7 @@ impl KernelFacts {
 /// cubins, all of whose launches are of the one cubin that the source becomes.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelPlan<'a> {
-    /// What it computes: a `Valid` attention or a `ValidConversion`.
+    /// What it computes: a `Valid` attention, a `ValidConversion` or a `ValidCombination`.
     pub of: &'a dyn Computation,
     /// CUDA C.
     pub source: &'a str,

@@ -14,6 +14,7 @@ mod attempt;
 mod blob;
 mod bound;
 mod choice;
+mod combination;
 mod compile;
 mod computation;
 mod confirm;

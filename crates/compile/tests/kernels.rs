@@ -6,14 +6,14 @@ use std::sync::Arc;
 use qkvault_compile::cache::{Entry, Key, Source, Vault, VaultOptions};
 use qkvault_compile::graph::registry::codes;
 use qkvault_compile::graph::{
-    Attention, CompileOptions, Conversion, ConversionKind, CudnnVersion, DType, EnginePolicy, LibrarySet, PlanKey,
-    Profile, Tensor, Valid, codec, text, validate,
+    Attention, Combination, CompileOptions, Conversion, ConversionKind, CudnnVersion, DType, EnginePolicy, LibrarySet,
+    PlanKey, Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
     BadPlan, Because, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed, Plan, PlanError, PlanFacts,
     Planner, RebuildCheck, Why,
 };
-use qkvault_graph::Role;
+use qkvault_graph::{Partial, Role};
 use qkvault_kernels::Engine;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
 use qkvault_skip::{Need, skip};
@@ -274,4 +274,35 @@ fn a_conversion_is_compiled_once_and_a_gpu_without_8_bits_is_a_refusal() {
     let plan = found.outcome.expect("a plan");
     assert_eq!(plan.facts.bindings, conversion.bindings());
     assert_eq!((plan.facts.graph_key, plan.facts.workspace), (conversion.key(), 256));
+}
+
+/// Every kind of combination, for an old and a new GPU.
+#[test]
+fn combinations_are_compiled_once() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("is made");
+    let o = Tensor::bshd(2, 8, 64, 128, DType::BF16);
+    let part = Partial { o, stats: Tensor::bhsd(2, 8, 64, 1, DType::F32) };
+    let half = Tensor { dtype: DType::F16, ..o };
+    let list = [
+        Combination::Merge { parts: vec![part; 3], sink: true, o, stats: Some(part.stats) },
+        Combination::Sum { parts: vec![o; 4], into: Tensor { dtype: DType::F32, ..o } },
+        Combination::Sum { parts: vec![half; 2], into: half },
+        Combination::Copy { from: o, to: Tensor::bhsd(2, 8, 64, 128, DType::BF16) },
+        Combination::Fill { to: part.stats, hidden: true },
+    ];
+    for combination in list {
+        let of = combination.validate().expect("is valid");
+        let missing = planner(folder.path()).combination(&of, 90, OnMiss::Load).expect_err("nothing is stored");
+        assert!(missing.to_string().contains(&of.to_string()), "{missing}");
+        for sm in [80, 90] {
+            let built = planner(folder.path()).combination(&of, sm, OnMiss::Compile).expect("compiles");
+            let found = planner(folder.path()).combination(&of, sm, OnMiss::Load).expect("is stored");
+            assert_eq!((built.source, found.source), (Source::Built, Source::Disk));
+            let plan = found.outcome.expect("a plan");
+            assert_eq!((&plan.facts.bindings, plan.facts.graph_key), (&of.bindings(), of.key()));
+        }
+    }
 }

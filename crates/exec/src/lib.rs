@@ -67,6 +67,7 @@ mod bindings;
 mod candidates;
 mod check;
 mod clear;
+mod combination;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;

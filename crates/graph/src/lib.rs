@@ -30,6 +30,7 @@ mod attention_form;
 mod attention_methods;
 mod canon;
 pub mod codec;
+mod combination;
 #[cfg(doctest)]
 mod compile_fail;
 pub mod compiler_env;
@@ -49,6 +50,7 @@ mod reason;
 pub mod registry;
 mod role;
 mod role_name;
+mod role_uid;
 mod storage;
 mod summary;
 mod target;
@@ -62,6 +64,7 @@ pub use attention::{
 };
 pub use attention_form::ATTENTION_FORMAT;
 pub use canon::bytes as canonical_bytes;
+pub use combination::{COMBINATION_DTYPES, Combination, CombinationOperand, MOST_PARTS, Partial, ValidCombination};
 pub use compiler_env::CompilerEnv;
 pub use conversion::{Along, CONVERSION_DTYPES, Conversion, ConversionKind, ValidConversion};
 pub use device::DeviceProps;

@@ -6,6 +6,7 @@
 //!   code.
 //! * [`choice`] says which engine is faster, by measured times.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
+//! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
 //! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
 //!
 //! This crate writes text and data. It loads no library and knows no GPU: compiling is in `qkvault-compile`, launching
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod choice;
+mod combine;
 mod convert;
 mod defines;
 mod expression;
@@ -24,6 +26,7 @@ mod takes;
 pub mod tiling;
 
 pub use choice::Engine;
+pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
 pub use takes::{HEAD_DIM, SM, VALUE_DIM, takes};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use qkvault_graph::{Along, BLOCK, Conversion, ConversionKind, DType, Role, Tensor, ValidConversion};
 
 use crate::fp8::Blocks;
+use crate::places::{address, places};
 use crate::{Buffer, Inputs, ReferenceError, round};
 
 /// The powers of two that a block may have: 2^-127 to 2^127.
@@ -140,14 +141,4 @@ fn block(t: &Tensor, along: Along, first: [usize; 4]) -> impl Iterator<Item = [u
         at[axis] = n;
         at
     })
-}
-
-/// Every place of a tensor: batch, head, row, column.
-fn places(t: &Tensor) -> impl Iterator<Item = [usize; 4]> + use<> {
-    let [b, h, s, d] = t.dims.map(|n| n as usize);
-    (0..b * h * s * d).map(move |i| [i / d / s / h, i / d / s % h, i / d % s, i % d])
-}
-
-fn address(t: &Tensor, at: [usize; 4]) -> usize {
-    at.iter().zip(t.strides).map(|(&n, stride)| n * stride as usize).sum()
 }

@@ -5,6 +5,7 @@
 //! * [`Inputs`] are the operands by role, as the bytes a device would hold. [`Inputs::random`] makes every operand that
 //!   an attention needs.
 //! * [`compare`] compares the output of a device with exact numbers.
+//! * [`combine`] computes merges, sums, copies and fills of tensors.
 //! * [`convert`] computes a conversion to or from 8 bits, bit for bit.
 //! * [`interpret`] runs an op graph operation by operation, to check lowering. [`check_gradients`] compares a backward
 //!   with slopes of the forward.
@@ -55,6 +56,7 @@
 mod alibi;
 mod backward;
 mod buffer;
+mod combination;
 mod compare;
 mod conversion;
 mod error;
@@ -67,6 +69,7 @@ mod interp;
 mod kernel;
 mod launch;
 mod outputs;
+mod places;
 mod random;
 mod real;
 mod score;
@@ -77,6 +80,7 @@ mod view;
 pub use alibi::alibi_slopes;
 pub use backward::{Whole, backward, backward_of_o, backward_part};
 pub use buffer::{Buffer, POISON};
+pub use combination::combine;
 pub use compare::{Comparison, Tolerance, compare, compare_rows};
 pub use conversion::convert;
 pub use error::ReferenceError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
-use qkvault_graph::{CompileOptions, Target, Valid, ValidConversion};
+use qkvault_graph::{CompileOptions, Target, Valid, ValidCombination, ValidConversion};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
@@ -175,6 +175,24 @@ impl Session {
         on_miss: OnMiss,
     ) -> Result<LoadedPlan, PrepareError> {
         let (plan, _) = self.raw.prepare_conversion(planner, of, on_miss)?;
+        Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
+    }
+
+    /// The plan of a merge, a sum, a copy or a fill, looked up in the planner's vault, compiled by NVRTC if it is
+    /// missing and `on_miss` allows that, and loaded. Do not call it while a stream is captured.
+    ///
+    /// Its operands are bound by role ([`ValidCombination::bindings`]).
+    ///
+    /// # Errors
+    ///
+    /// [`PrepareError`] if the plan is missing or does not load.
+    pub fn prepare_combination(
+        &self,
+        planner: &Planner,
+        of: &ValidCombination,
+        on_miss: OnMiss,
+    ) -> Result<LoadedPlan, PrepareError> {
+        let (plan, _) = self.raw.prepare_combination(planner, of, on_miss)?;
         Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
     }
 

@@ -56,6 +56,7 @@ const THEMES: [&[&Entry]; 27] = [
     codes::documents::ENTRIES,
     codes::offsets::ENTRIES,
     codes::callers::ENTRIES,
+    codes::combination::ENTRIES,
     codes::conversion::ENTRIES,
     codes::parallel::ENTRIES,
     codes::library::ENTRIES,

@@ -3,6 +3,7 @@
 
 pub(super) mod bands;
 pub(super) mod callers;
+pub(super) mod combination;
 pub(super) mod conversion;
 pub(super) mod deterministic;
 pub(super) mod documents;
@@ -31,6 +32,7 @@ pub(super) mod versions;
 
 pub use bands::*;
 pub use callers::*;
+pub use combination::*;
 pub use conversion::*;
 pub use deterministic::*;
 pub use documents::*;

@@ -1,0 +1,200 @@
+//! From a combination of tensors to CUDA source and a launch recipe: merges, sums, copies and fills. They are bound by
+//! memory: every thread has 16 bytes of the result, or 32 of f32, and reads the same of each part.
+
+mod axes;
+
+use std::fmt::Write as _;
+
+use qkvault_graph::{Combination, DType, Role, Tensor, ValidCombination};
+
+use crate::generate::{DRIVER, Generated};
+use crate::params::Params;
+use crate::recipe::{Launch, Limits, RECIPE_FORMAT, Recipe, Step, Value};
+use axes::{Axes, strides};
+
+const MACHINE: &str = include_str!("../cuda/machine.cu");
+const PLACES: &str = include_str!("../cuda/combine/places.cu");
+const MERGE: &str = include_str!("../cuda/combine/merge.cu");
+const SUM: &str = include_str!("../cuda/combine/sum.cu");
+const COPY: &str = include_str!("../cuda/combine/copy.cu");
+
+/// Threads of a block.
+const THREADS: u64 = 256;
+
+/// The source and the recipe of a combination for GPUs of a compute capability.
+#[must_use]
+pub fn generate_combination(of: &ValidCombination, sm: u32) -> Generated {
+    let writer = Writer::new(of);
+    Generated { source: writer.source(), options: vec!["--std=c++17".to_owned()], recipe: writer.recipe(sm) }
+}
+
+/// An operand as the kernel sees it.
+struct Operand {
+    role: Role,
+    field: String,
+    /// Its type in CUDA C.
+    element: &'static str,
+    output: bool,
+    /// Whether its elements are those of the result, and not one for each row.
+    wide: bool,
+    size: i64,
+}
+
+struct Writer<'a> {
+    of: &'a ValidCombination,
+    operands: Vec<Operand>,
+    /// What is written, with the strides of all operands in their order.
+    axes: Axes,
+    result: Tensor,
+    chunk: i64,
+}
+
+impl<'a> Writer<'a> {
+    fn new(of: &'a ValidCombination) -> Writer<'a> {
+        let (result, adds) = match &**of {
+            Combination::Merge { o, .. } => (*o, true),
+            Combination::Sum { into, .. } => (*into, true),
+            Combination::Copy { to, .. } | Combination::Fill { to, .. } => (*to, false),
+        };
+        let mut operands = Vec::new();
+        let mut lie = Vec::new();
+        for operand in of.operands() {
+            let (field, wide) = match operand.role {
+                Role::O => ("o".to_owned(), true),
+                Role::Into => ("into".to_owned(), true),
+                Role::Part(n) => (format!("part{n}"), true),
+                Role::PartStats(n) => (format!("stats{n}"), false),
+                Role::Sink => ("sink".to_owned(), false),
+                _ => ("stats".to_owned(), false),
+            };
+            let t = operand.tensor;
+            // The result, which bears the lowest number, decides the order of the dims.
+            lie.push(if operand.role == Role::Sink { [0, 1, 0] } else { strides(&t) });
+            let element = if adds { added(t.dtype) } else { "Element" };
+            let (role, output, size) = (operand.role, operand.output, t.dtype.size() as i64);
+            operands.push(Operand { role, field, element, output, wide, size });
+        }
+        let axes = Axes::of(result.dims, &lie, !matches!(**of, Combination::Merge { .. }));
+        let chunk = if adds { 8 } else { 16 / result.dtype.size() as i64 };
+        Writer { of, operands, axes, result, chunk }
+    }
+
+    /// Where the elements of a place lie in an operand, as an expression.
+    fn at(&self, role: Role) -> String {
+        let found = self.operands.iter().zip(&self.axes.strides).find(|(operand, _)| operand.role == role);
+        let Some((operand, [a, b, c])) = found else { return "0".to_owned() };
+        let column = if operand.wide { " + at.column" } else { "" };
+        format!("at.a * {a}ll + at.b * {b}ll + at.c * {c}ll{column}")
+    }
+
+    /// Whether every chunk begins at a multiple of 16 bytes if the operands do.
+    fn aligned(&self) -> bool {
+        let wide = self.operands.iter().zip(&self.axes.strides).filter(|(operand, _)| operand.wide);
+        wide.into_iter().all(|(operand, strides)| strides.iter().all(|stride| stride * operand.size % 16 == 0))
+    }
+
+    fn source(&self) -> String {
+        let mut text = String::new();
+        let half = if self.result.dtype == DType::F16 { "f16" } else { "bf16" };
+        let _ = writeln!(text, "#define HALF_TYPE \"{half}\"");
+        let mut define = |name: &str, value: String| {
+            let _ = writeln!(text, "#define {name} {value}");
+        };
+        let [_, n1, n2] = self.axes.outer;
+        let (row, chunk, all) = (self.axes.row, self.chunk, self.axes.chunks(self.chunk));
+        let adds = matches!(**self.of, Combination::Merge { .. } | Combination::Sum { .. });
+        define("THREADS", THREADS.to_string());
+        define("ADDS", u8::from(adds).to_string());
+        define("VECTOR", u8::from(self.aligned()).to_string());
+        define("CHUNK", chunk.to_string());
+        define("CHUNKS", format!("{}u", row.unsigned_abs().div_ceil(chunk.unsigned_abs())));
+        define("ROW", format!("{row}u"));
+        define("N1", format!("{n1}u"));
+        define("N2", format!("{n2}u"));
+        define("ALL_CHUNKS", format!("{all}ull"));
+        let addresses = self.operands.iter().filter(|o| o.wide).map(|o| format!("(u64)p.{}", o.field));
+        define("ALIGNED", format!("((({}) & 15) == 0)", addresses.collect::<Vec<_>>().join(" | ")));
+        match &**self.of {
+            Combination::Merge { parts, sink, o: _, stats } => {
+                define("PART_F16", u8::from(parts[0].o.dtype == DType::F16).to_string());
+                define("STATS", u8::from(stats.is_some()).to_string());
+                let of_head = format!("p.sink[{}]", self.at(Role::Sink));
+                define("SINK", if *sink { of_head } else { "-INFINITE".to_owned() });
+                define("AT_O", self.at(Role::O));
+                define("AT_STATS", self.at(Role::Stats));
+                let part = |n: u16| {
+                    let (o, stats) = (self.at(Role::Part(n)), self.at(Role::PartStats(n)));
+                    format!("DO(p.part{n}, p.stats{n}, {o}, {stats})")
+                };
+                define("EACH_PART(DO)", (0..).take(parts.len()).map(part).collect::<Vec<_>>().join(" "));
+            }
+            Combination::Sum { parts, into: _ } => {
+                define("PART_F16", u8::from(parts[0].dtype == DType::F16).to_string());
+                define("AT_INTO", self.at(Role::Into));
+                let part = |n: u16| format!("DO(p.part{n}, {})", self.at(Role::Part(n)));
+                define("EACH_PART(DO)", (0..).take(parts.len()).map(part).collect::<Vec<_>>().join(" "));
+            }
+            Combination::Copy { .. } => {
+                define("FILL", "0".to_owned());
+                define("AT_INTO", self.at(Role::Into));
+                define("AT_PART", self.at(Role::Part(0)));
+            }
+            Combination::Fill { hidden, .. } => {
+                define("FILL", "1".to_owned());
+                define("WORD", if *hidden { "0xff800000u" } else { "0u" }.to_owned());
+                define("AT_INTO", self.at(Role::Into));
+            }
+        }
+        text.push_str(MACHINE);
+        let index = if all < 1 << 31 { "u32" } else { "u64" };
+        let _ = writeln!(text, "\ntypedef {index} Index;\ntypedef {} Element;\n", element(self.result.dtype));
+        text.push_str(&self.params().text());
+        text.push_str(PLACES);
+        text.push_str(match **self.of {
+            Combination::Merge { .. } => MERGE,
+            Combination::Sum { .. } => SUM,
+            Combination::Copy { .. } | Combination::Fill { .. } => COPY,
+        });
+        text
+    }
+
+    fn params(&self) -> Params {
+        let mut params = Params::default();
+        for Operand { role, field, element, output, .. } in &self.operands {
+            let element = if *output { (*element).to_owned() } else { format!("const {element}") };
+            params.pointer(&element, field, Value::Address(*role));
+        }
+        params
+    }
+
+    fn recipe(&self, sm: u32) -> Recipe {
+        let blocks = self.axes.chunks(self.chunk).div_ceil(THREADS).min(Limits::GRID_X.into());
+        let launch = Launch {
+            module: 0,
+            function: "combine".to_owned(),
+            grid: [blocks as u32, 1, 1],
+            block: [THREADS as u32, 1, 1],
+            shared: 0,
+            cluster: None,
+            overlap: false,
+            params: vec![self.params().param()],
+        };
+        let steps = vec![Step::Launch(launch)];
+        Recipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), steps }
+    }
+}
+
+/// The type of a tensor that is added up, in CUDA C.
+fn added(dtype: DType) -> &'static str {
+    if dtype == DType::F32 { "float" } else { "u16" }
+}
+
+/// A type of the size of an element.
+fn element(dtype: DType) -> &'static str {
+    match dtype.size() {
+        1 => "unsigned char",
+        2 => "unsigned short",
+        4 => "unsigned int",
+        _ => "unsigned long long",
+    }
+}
