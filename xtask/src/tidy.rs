@@ -59,7 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("qkvault-emulate", &["qkvault-graph", "qkvault-kernels"]),
-    ("qkvault-parallel", &["qkvault-graph", "qkvault-reference"]),
+    ("qkvault-parallel", &["qkvault-base", "qkvault-compile", "qkvault-exec", "qkvault-graph", "qkvault-reference"]),
     ("qkvault-skip", &[]),
     ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
 ];

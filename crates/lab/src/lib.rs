@@ -17,6 +17,7 @@ mod fuzz_rules;
 mod selftest;
 mod soak;
 mod workers;
+mod world;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -5,10 +5,13 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod choose;
+mod combine;
 mod comm;
 mod decode;
 mod explain;
 mod gather;
+#[cfg(feature = "exec")]
+mod gpu;
 mod heads;
 mod inspect;
 mod limits;
@@ -22,17 +25,24 @@ mod ring;
 mod rows;
 mod schedule;
 mod sharding;
+mod share;
 #[cfg(feature = "oracle")]
 mod simulate;
 mod slice;
 mod step;
 mod store;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod tile;
 mod work;
 
 pub use choose::{Choice, choose};
+pub use combine::Combined;
 pub use comm::{CommError, Communicator, Fault, Hello, Message, Threads, agree, wait};
 pub use explain::Costs;
+#[cfg(feature = "exec")]
+pub use gpu::{GpuRank, InProcess, OperandBuffer, PlanFailure, Plans, RunError, SessionPlans};
 pub use machine::Machine;
 pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
 pub use predict::{Bound, Estimate};

@@ -1,5 +1,6 @@
 //! What all schemes share: the caller's buffers, and a launch with everything that it binds.
 
+use qkvault_graph::op::ALIGNMENT;
 use qkvault_graph::{Attention, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands};
 
 use crate::maker::{Maker, all, flat, in_order, like};
@@ -216,7 +217,7 @@ impl Work<'_> {
     }
 }
 
-/// Memory with the strides that a plan takes: the piece itself, or a copy of it.
+/// Memory with the strides and the alignment that a plan takes: the piece itself, or a copy of it.
 fn dense(
     m: &mut Maker,
     piece: Piece,
@@ -227,7 +228,9 @@ fn dense(
 ) -> Piece {
     let (wanted, has) = (flat(tensor), m.tensor(piece));
     let same = (0..4).all(|d| piece.dims[d] <= 1 || wanted.strides[d] == has.strides[d]);
-    if same || matches!(tensor.storage, Storage::Paged { .. }) {
+    let begin = piece.offset(&has) * has.dtype.size() as i64;
+    let aligned = begin % ALIGNMENT as i64 == 0;
+    if same && aligned || matches!(tensor.storage, Storage::Paged { .. }) {
         return piece;
     }
     let wanted = Tensor { dims: piece.dims, ..wanted };

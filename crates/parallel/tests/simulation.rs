@@ -1,40 +1,19 @@
 //! Schedules on the CPU beside one attention, for random descriptions, shardings and numbers of ranks.
 #![allow(clippy::print_stderr, reason = "the long run tells what it has tried")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Case, case};
-use qkvault_graph::Lengths;
+use qkvault_parallel::testing::{Case, Space, case};
 use qkvault_parallel::{difference, schedule};
-use qkvault_reference::{Choice, Inputs, LengthChoice};
 
 /// The largest difference of a case; `None` if its sharding is refused, with the codes.
-fn run(Case { attention, sharding, seed }: &Case) -> Result<(f64, String), Vec<String>> {
+fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
+    let Case { attention, sharding, seed } = case;
     let made = schedule(attention, sharding)
         .map_err(|e| e.reasons().iter().map(|r| r.code.as_str().to_owned()).collect::<Vec<_>>())?;
     let faults = made.faults();
     assert!(faults.is_empty(), "seed {seed}, {sharding}: {}: {faults:#?}", attention.get());
-    let packed = attention.mask.lengths == Lengths::PerSequence && attention.q.storage != qkvault_graph::Storage::Dense;
-    let mut choice = Choice::default();
-    if packed {
-        // Documents that are as long as their keys, from 0 tokens on, in the room that there is.
-        let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
-        let mut left = room;
-        let mut draw = qkvault_base::random::Rng::new(*seed);
-        let lens: Vec<usize> = (0..attention.batch())
-            .map(|_| {
-                let len = draw.within(0, most.min(left));
-                left -= len;
-                len
-            })
-            .collect();
-        choice.lengths = LengthChoice::Exact { q: lens.clone(), kv: lens };
-    } else if seed % 2 == 0 {
-        choice.lengths = LengthChoice::Any;
-    }
-    let inputs = Inputs::random_with(attention, *seed, &choice).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let inputs = case.inputs().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     Ok(difference(&made, &inputs).unwrap_or_else(|e| panic!("seed {seed}, {sharding}: {attention}: {e}")))
 }
 
@@ -43,7 +22,7 @@ fn all(seeds: std::ops::Range<u64>) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong = Vec::new();
     for seed in seeds {
-        let case = case(seed);
+        let case = case(&Space::ORACLE, seed);
         let scheme = case.sharding.to_string().split(' ').next().unwrap_or_default().to_owned();
         match run(&case) {
             Ok((worst, place)) => {

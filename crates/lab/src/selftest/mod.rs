@@ -8,10 +8,12 @@ mod expressions;
 mod faults;
 mod isolate;
 mod judge;
+mod kills;
 mod large;
 mod layouts;
 mod own;
 mod philox;
+mod ranks;
 mod runner;
 mod sanitize;
 mod sanitized;
@@ -125,6 +127,18 @@ pub struct Args {
     /// Launch each case this many more times; outputs that are not sums in any order must have the same bits
     #[arg(long, value_name = "N", default_value_t = 0)]
     repeat: u32,
+    /// Share each attention among this many ranks, in both directions; with `--dry` only compile their plans
+    #[arg(long, value_name = "N", conflicts_with_all = ["large", "serving", "file", "show", "isolate", "sanitize", "verdicts"], value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: Option<u32>,
+    /// With `--ranks`: all ranks are threads on one GPU
+    #[arg(long, requires = "ranks")]
+    one_gpu: bool,
+    /// With `--ranks`: instead of cases, so many times kill one of the ranks, which are processes on a GPU each
+    #[arg(long, value_name = "TIMES", requires = "ranks", conflicts_with_all = ["one_gpu", "dry"])]
+    kills: Option<u32>,
+    /// One of the processes of `--kills`
+    #[arg(long, requires = "kills", hide = true)]
+    as_rank: bool,
     /// Judge the cases whose numbers are on standard input; `--isolate` starts its workers with this option
     #[arg(long, hide = true)]
     worker: bool,
@@ -193,6 +207,12 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     if args.questions {
         return eight_bits::ask(globals, args);
+    }
+    match (args.ranks, args.kills) {
+        (Some(_), Some(_)) if args.as_rank => return kills::rank(globals, args),
+        (Some(ranks), Some(times)) => return kills::run(globals, args, ranks, times),
+        (Some(ranks), None) => return ranks::run(globals, args, ranks),
+        (None, _) => {}
     }
     let attentions = Attentions::of(args)?;
     if args.show {

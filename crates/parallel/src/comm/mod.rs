@@ -34,6 +34,16 @@ pub trait Communicator: Send {
     /// Number of ranks.
     fn size(&self) -> u32;
 
+    /// Whether messages are memory of a GPU, and exchanges are queued on a stream.
+    fn on_gpu(&self) -> bool {
+        false
+    }
+
+    /// Whether an exchange can be captured into a CUDA graph.
+    fn capturable(&self) -> bool {
+        false
+    }
+
     /// Sends and receives all messages of one exchange. A communicator of GPUs queues it on the stream and returns;
     /// one of hosts ignores the stream and returns when everything has arrived.
     ///

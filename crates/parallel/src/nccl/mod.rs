@@ -216,6 +216,14 @@ impl Communicator for Nccl {
         self.size
     }
 
+    fn on_gpu(&self) -> bool {
+        true
+    }
+
+    fn capturable(&self) -> bool {
+        true
+    }
+
     unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError> {
         self.ready()?;
         let functions = &self.library.functions;

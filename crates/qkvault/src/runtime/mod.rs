@@ -3,6 +3,7 @@
 mod loaded;
 mod options;
 mod preload;
+mod shared;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use qkvault_cache::Vault;
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
-use qkvault_graph::{CompileOptions, Target, Valid, ValidConversion};
+use qkvault_graph::{CompileOptions, Target, Valid, ValidCombination, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::record::{Recorder, VARIABLE};
@@ -142,6 +143,39 @@ impl Runtime {
     pub fn conversion(&self, of: &ValidConversion) -> Result<Arc<LoadedPlan>, Error> {
         let Inner { loaded, session, planner, on_miss, .. } = &*self.inner;
         Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, *on_miss))?)
+    }
+
+    /// The plan of a combination of tensors, loaded on the GPU, as [`Runtime::plan`] loads and keeps plans: a merge of
+    /// outputs over different keys, a sum of gradients, a copy or a fill. It is compiled by NVRTC and needs no cuDNN.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::plan`]; a combination is never refused.
+    ///
+    /// ```no_run
+    /// use qkvault::graph::{Combination, Partial, Role, Tensor};
+    /// use qkvault::prelude::*;
+    ///
+    /// let runtime = Runtime::open()?;
+    /// // 64 sequences of 32 heads, each over two parts of its keys.
+    /// let o = Tensor::bshd(64, 32, 1, 128, DType::BF16);
+    /// let part = Partial { o, stats: Tensor::bhsd(64, 32, 1, 1, DType::F32) };
+    /// let merge = Combination::Merge { parts: vec![part; 2], sink: false, o, stats: None };
+    /// let plan = runtime.combination(&merge.validate()?)?;
+    ///
+    /// let stream = runtime.device().context().new_stream()?;
+    /// let outputs = || stream.alloc_zeros::<half::bf16>(64 * 32 * 128);
+    /// let logs = || stream.alloc_zeros::<f32>(64 * 32);
+    /// let (first, second, mut o) = (outputs()?, outputs()?, outputs()?);
+    /// let (first_log, second_log) = (logs()?, logs()?);
+    /// let args = Args::new().tensor(Role::Part(0), &first).tensor(Role::PartStats(0), &first_log);
+    /// let args = args.tensor(Role::Part(1), &second).tensor(Role::PartStats(1), &second_log);
+    /// plan.launch(&stream, args.o(&mut o))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn combination(&self, of: &ValidCombination) -> Result<Arc<LoadedPlan>, Error> {
+        let Inner { loaded, session, planner, on_miss, .. } = &*self.inner;
+        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_combination(planner, of, *on_miss))?)
     }
 
     /// Both plans of a training step, each as [`Runtime::plan`] gives it.

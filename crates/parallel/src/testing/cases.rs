@@ -3,17 +3,78 @@
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Order as Axes, Outputs, PaddedRows,
-    Storage, Tensor, Valid, validate,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, Order as Axes, Outputs,
+    PaddedRows, Storage, Tensor, Valid, validate,
 };
-use qkvault_parallel::{Order, Scheme, Sharding};
+use qkvault_reference::{Choice, Inputs, LengthChoice, ReferenceError};
+
+use crate::{Order, Scheme, Sharding};
+
+/// The sizes of random cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Most ranks.
+    pub ranks: u32,
+    /// Exactly so many ranks, where it is not 0.
+    pub exactly: u32,
+    /// Most tokens of a sequence.
+    pub tokens: i64,
+    /// What the tokens of a chunk are a multiple of.
+    pub step: i64,
+    /// Head dims are one or two times this.
+    pub head_dim: i64,
+    /// Rows of a page.
+    pub pages: [i64; 3],
+}
+
+impl Space {
+    /// Small ones, for the oracle alone.
+    pub const ORACLE: Space = Space { ranks: 8, exactly: 0, tokens: 48, step: 1, head_dim: 8, pages: [1, 2, 4] };
+
+    /// Those of a GPU with so many ranks.
+    #[must_use]
+    pub const fn gpu(ranks: u32) -> Space {
+        Space { ranks, exactly: ranks, tokens: 768, step: 16, head_dim: 64, pages: [16, 32, 64] }
+    }
+}
 
 /// A case: the attention, how it is shared, and the seed of its operands.
 #[derive(Debug)]
-pub(crate) struct Case {
-    pub(crate) attention: Valid,
-    pub(crate) sharding: Sharding,
-    pub(crate) seed: u64,
+pub struct Case {
+    /// The attention of all ranks together.
+    pub attention: Valid,
+    /// How it is shared.
+    pub sharding: Sharding,
+    /// The seed of its operands.
+    pub seed: u64,
+}
+
+impl Case {
+    /// Random operands of the whole attention, with random lengths: packed documents are as long as their keys.
+    ///
+    /// # Errors
+    ///
+    /// What the oracle says against it.
+    pub fn inputs(&self) -> Result<Inputs, ReferenceError> {
+        let Case { attention, sharding: _, seed } = self;
+        let varlen = attention.q.storage != Storage::Dense;
+        let mut choice = Choice::default();
+        if attention.mask.lengths == Lengths::PerSequence && varlen {
+            let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
+            let mut left = room;
+            let mut draw = Rng::new(*seed);
+            let lens = (0..attention.batch()).map(|_| {
+                let len = draw.within(0, most.min(left));
+                left -= len;
+                len
+            });
+            let lens: Vec<usize> = lens.collect();
+            choice.lengths = LengthChoice::Exact { q: lens.clone(), kv: lens };
+        } else if seed % 2 == 0 {
+            choice.lengths = LengthChoice::Any;
+        }
+        Inputs::random_with(attention, *seed, &choice)
+    }
 }
 
 fn pick<T: Copy>(rng: &mut Rng, list: &[T]) -> T {
@@ -25,15 +86,21 @@ fn chance(rng: &mut Rng, one_in: usize) -> bool {
 }
 
 /// The case of a seed, of the whole space that schedules take.
-pub(crate) fn case(seed: u64) -> Case {
+///
+/// # Panics
+///
+/// Never: every description that is drawn is valid.
+#[must_use]
+pub fn case(space: &Space, seed: u64) -> Case {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51);
     let rng = &mut rng;
-    let ranks = rng.within(1, 8) as u32;
+    let drawn = rng.within(1, space.ranks as usize) as u32;
+    let ranks = if space.exactly == 0 { drawn } else { space.exactly };
     match rng.within(0, 9) {
-        0..=3 => shared(rng, ranks, 0, seed),
-        4..=5 => shared(rng, ranks, 1, seed),
-        6..=7 => shared(rng, ranks, 2, seed),
-        _ => cached(rng, ranks, seed),
+        0..=3 => shared(space, rng, ranks, 0, seed),
+        4..=5 => shared(space, rng, ranks, 1, seed),
+        6..=7 => shared(space, rng, ranks, 2, seed),
+        _ => cached(space, rng, ranks, seed),
     }
 }
 
@@ -78,7 +145,7 @@ fn predicate(rng: &mut Rng, [b, _, q, k]: [i64; 4], tensors: bool) -> Option<Str
 }
 
 /// A case of gather, heads or ring.
-fn shared(rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
+fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
     let (kv_heads, group) = (pick(rng, &[1_i64, 2, 4]), pick(rng, &[1_i64, 2, 3]));
     let (mut h, mut h_k) = (kv_heads * group, kv_heads);
     let mut ranks = ranks;
@@ -88,7 +155,7 @@ fn shared(rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
             if chance(rng, 2) {
                 (h, h_k) = (i64::from(ranks) * group * 2, i64::from(ranks) * pick(rng, &[1, 2]));
             } else {
-                ranks = pick(rng, &[1, 2, 4, 8]);
+                ranks = if space.exactly == 0 { pick(rng, &[1, 2, 4, 8]) } else { ranks };
                 (h, h_k) = (8, pick(rng, &[1, 2, 4, 8]));
             }
             Scheme::Heads
@@ -101,10 +168,10 @@ fn shared(rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
         sharding = sharding.with_order(other);
     }
     let chunks = sharding.chunks();
-    let most = (48 / chunks).max(1) as usize;
-    let s_q = chunks * rng.within(1, most) as i64;
-    let s_kv = if chance(rng, 3) { chunks * rng.within(1, most) as i64 } else { s_q };
-    let (d, d_v) = (8 * rng.within(1, 2) as i64, 8 * rng.within(1, 2) as i64);
+    let (most, step) = ((space.tokens / space.step / chunks).max(1) as usize, space.step * chunks);
+    let s_q = step * rng.within(1, most) as i64;
+    let s_kv = if chance(rng, 3) { step * rng.within(1, most) as i64 } else { s_q };
+    let (d, d_v) = (space.head_dim * rng.within(1, 2) as i64, space.head_dim * rng.within(1, 2) as i64);
     let batch = rng.within(1, 2) as i64;
     let packed = !matches!(scheme, Scheme::Ring) && chance(rng, 4);
     let axes = pick(rng, &Axes::ALL);
@@ -124,7 +191,7 @@ fn shared(rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
     }
     let scores = [a.batch(), h, a.seq().0, a.seq().1];
     a.mask.band = band(rng, s_q);
-    let lengths = a.mask.lengths == qkvault_graph::Lengths::PerSequence;
+    let lengths = a.mask.lengths == Lengths::PerSequence;
     if lengths && scheme != Scheme::Heads {
         a.mask.band =
             a.mask.band.filter(|b| b.right == Some(0) && (b.corner == Corner::TopLeft || scheme != Scheme::Ring));
@@ -154,10 +221,10 @@ fn shared(rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
 }
 
 /// A case of decode over a cache.
-fn cached(rng: &mut Rng, ranks: u32, seed: u64) -> Case {
+fn cached(space: &Space, rng: &mut Rng, ranks: u32, seed: u64) -> Case {
     let (h_k, group, batch) = (pick(rng, &[1_i64, 2]), pick(rng, &[1_i64, 2, 4]), rng.within(1, 3) as i64);
-    let (s_q, s_kv, d) = (pick(rng, &[1_i64, 1, 3]), rng.within(1, 60) as i64, 8);
-    let page_size = pick(rng, &[1_i64, 2, 4]);
+    let (s_q, s_kv) = (pick(rng, &[1_i64, 1, 3]), rng.within(1, space.tokens as usize) as i64);
+    let (d, page_size) = (space.head_dim, pick(rng, &space.pages));
     let run = page_size as u32 * rng.within(1, 2) as u32;
     let q = Tensor::bshd(batch, h_k * group, s_q, d, DType::BF16);
     let pages = batch * ((s_kv + page_size - 1) / page_size) + 1;

@@ -1,0 +1,260 @@
+//! One rank of a schedule on its GPU.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, result};
+use qkvault_exec::raw::{DeviceBuffer, RawArgs, constant_values};
+use qkvault_exec::{Number, cudarc};
+use qkvault_graph::{Lengths, Role, operand};
+
+use super::RunError;
+use super::bound::{Addresses, Arguments};
+use super::memory::{OperandBuffer, address};
+use super::plans::Plans;
+use super::prepare::{Act, Acts, acts};
+use crate::comm::{CommError, Communicator, Hello, agree, wait};
+use crate::{Buffer, Schedule, Stream};
+
+/// One rank of a schedule on a GPU: plans are loaded, memory and events are there, and a run only queues.
+///
+/// Prepare it with every rank's communicator, bind memory, then run as often as you like; [`GpuRank::wait`] tells
+/// within a deadline whether all went well. The guide's chapter on several GPUs has a program.
+pub struct GpuRank {
+    number: u32,
+    ranks: u32,
+    pub(super) acts: Acts,
+    pub(super) buffers: Vec<Buffer>,
+    pub(super) outputs: Vec<bool>,
+    /// Lengths of the whole sequences.
+    pub(super) lengths: (Vec<i64>, Vec<i64>),
+    pub(super) numbers: HashMap<Role, Number>,
+    pub(super) bound: Vec<DeviceBuffer>,
+    /// Addresses and numbers of every act; empty after a change.
+    pub(super) arguments: Vec<Arguments>,
+    /// Operands that the rank has allocated itself.
+    pub(super) own: HashMap<Role, CudaSlice<u8>>,
+    /// ALiBi's slopes of this rank.
+    pub(super) slopes: Vec<(Role, Vec<u8>)>,
+    #[expect(dead_code, reason = "it is freed with the rank, and its address is used")]
+    block: CudaSlice<u8>,
+    pub(super) address: u64,
+    pub(super) exchange: Arc<CudaStream>,
+    marks: Vec<CudaEvent>,
+    begin: CudaEvent,
+    end: CudaEvent,
+    pub(super) context: Arc<CudaContext>,
+    /// The stream of the last run, whose work the memory outlives.
+    pub(super) last: Option<Arc<CudaStream>>,
+}
+
+impl GpuRank {
+    /// Compares the schedule with that of the other ranks, loads the plans and takes the memory of the communicator's
+    /// rank. The memory is poisoned, so that a number that nobody writes is seen.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Ranks`] for ranks that differ or do not come; [`RunError`] for a plan that is not to be had, which
+    /// ends the communicator, so that the other ranks hear of it.
+    pub fn prepare(
+        schedule: &Schedule,
+        communicator: &mut dyn Communicator,
+        plans: &dyn Plans,
+        context: &Arc<CudaContext>,
+    ) -> Result<GpuRank, RunError> {
+        if !communicator.on_gpu() {
+            return Err(RunError::HostCommunicator);
+        }
+        agree(communicator, &Hello::of(schedule))?;
+        let made = GpuRank::new(schedule, communicator.rank(), plans, context);
+        if made.is_err() {
+            communicator.abort();
+        }
+        made
+    }
+
+    fn new(
+        schedule: &Schedule,
+        number: u32,
+        plans: &dyn Plans,
+        context: &Arc<CudaContext>,
+    ) -> Result<GpuRank, RunError> {
+        let rank = &schedule.ranks[number as usize];
+        let acts = acts(schedule, rank, plans)?;
+        context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
+        let priority = result::stream::get_priority_range().map_or(0, |(_, greatest)| greatest);
+        // Messages go before the blocks of attention that are queued behind them.
+        let exchange = context.new_stream_with_priority(priority);
+        let exchange = exchange.map_err(RunError::driver("create a stream"))?;
+        let bytes = acts.layout.bytes.max(1) as usize;
+        // SAFETY: every byte is set below.
+        let block =
+            unsafe { exchange.alloc::<u8>(bytes) }.map_err(RunError::driver("allocate the memory of a rank"))?;
+        let address = address(&block, &exchange);
+        // SAFETY: the block has so many bytes, and nothing else uses it yet.
+        unsafe { result::memset_d8_async(address, 0xff, bytes, exchange.cu_stream()) }
+            .map_err(RunError::driver("poison the memory of a rank"))?;
+        let event = || context.new_event(None).map_err(RunError::driver("create an event"));
+        let marks = (0..acts.marks).map(|_| event()).collect::<Result<_, _>>()?;
+        let a = schedule.attention.get();
+        let numbers = HashMap::from([(Role::Scale, Number::F32((1.0 / (a.q.dims[3] as f64).sqrt()) as f32))]);
+        let output = |b: &Buffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
+        let batch = a.batch() as usize;
+        let slopes = constant_values(a).into_iter().filter_map(|(role, values)| {
+            let whole: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            Some((role, schedule.part(number, role, &whole)?))
+        });
+        let mut made = GpuRank {
+            slopes: slopes.collect(),
+            number,
+            ranks: schedule.sharding.ranks,
+            outputs: rank.buffers.iter().map(output).collect(),
+            bound: vec![DeviceBuffer::default(); rank.buffers.len()],
+            buffers: rank.buffers.clone(),
+            lengths: (vec![a.seq().0; batch], vec![a.seq().1; batch]),
+            numbers,
+            arguments: Vec::new(),
+            own: HashMap::new(),
+            block,
+            address,
+            marks,
+            begin: event()?,
+            end: event()?,
+            exchange,
+            context: Arc::clone(context),
+            acts,
+            last: None,
+        };
+        // Attentions without lengths of a launch may have parts with lengths: dealt keys.
+        if a.mask.lengths == Lengths::Full {
+            let (queries, keys) = made.lengths.clone();
+            made.set_lengths(&queries, &keys)?;
+        }
+        Ok(made)
+    }
+
+    /// Queues the rank's steps: launches on `stream`, exchanges on a stream of the rank's that begins and ends with it.
+    /// While the stream is captured, the run becomes a part of the graph, if the communicator can be captured; graphs
+    /// must be dropped before the rank and its communicator.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]. The communicator has ended then, and all ranks get errors.
+    pub fn run(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+        let queued = self.check(communicator, stream).and_then(|()| self.queue(communicator, stream));
+        if queued.is_err() {
+            communicator.abort();
+        }
+        queued
+    }
+
+    fn check(&mut self, communicator: &dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+        if !communicator.on_gpu() {
+            return Err(RunError::HostCommunicator);
+        }
+        for (what, given, expected) in [
+            ("ranks of the communicator", communicator.size(), self.ranks),
+            ("the communicator's rank", communicator.rank(), self.number),
+        ] {
+            if given != expected {
+                let (given, expected) = (given.into(), expected.into());
+                return Err(CommError::Size { rank: None, what: what.to_owned(), given, expected }.into());
+            }
+        }
+        let captured = stream.capture_status().map_err(RunError::driver("tell whether a stream is captured"))?;
+        let captured = captured != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let exchanges = self.acts.list.iter().any(|act| matches!(act, Act::Exchange(_)));
+        if captured && exchanges && !communicator.capturable() {
+            return Err(RunError::Capture);
+        }
+        if self.arguments.is_empty() {
+            self.arguments = self.resolved()?;
+        }
+        Ok(())
+    }
+
+    fn resolved(&self) -> Result<Vec<Arguments>, RunError> {
+        let missing = self.operands().find(|o| self.memory(o.role).is_none_or(|m| m.address == 0));
+        if let Some(OperandBuffer { role, bytes, .. }) = missing {
+            return Err(RunError::Operand { role, given: 0, needed: bytes });
+        }
+        let Acts { list, layout, .. } = &self.acts;
+        let mut buffers = self.bound.clone();
+        for (memory, (at, buffer)) in buffers.iter_mut().zip(layout.buffers.iter().zip(&self.buffers)) {
+            if let Some(at) = at {
+                // Behind every buffer of the block are the bytes that a kernel may read besides.
+                let bytes = buffer.tensor.bytes().map_or(0, i64::unsigned_abs) + 4;
+                *memory = DeviceBuffer { address: self.address + at, bytes };
+            }
+        }
+        let addresses = Addresses { buffers, block: self.address };
+        addresses.arguments(list, layout, &self.numbers, |at| self.buffers[at].operand)
+    }
+
+    fn queue(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+        self.last = Some(Arc::clone(stream));
+        let wrong = RunError::driver;
+        self.begin.record(stream).map_err(wrong("record an event"))?;
+        self.exchange.wait(&self.begin).map_err(wrong("wait for an event"))?;
+        let on = |which: Stream| if which == Stream::Compute { stream } else { &self.exchange };
+        for (act, arguments) in self.acts.list.iter().zip(&self.arguments) {
+            match (act, arguments) {
+                (Act::Record(which, mark), _) => {
+                    self.marks[*mark].record(on(*which)).map_err(wrong("record an event"))?;
+                }
+                (Act::Wait(which, mark), _) => {
+                    on(*which).wait(&self.marks[*mark]).map_err(wrong("wait for an event"))?;
+                }
+                (Act::Exchange(_), Arguments::Exchange(messages)) => {
+                    // SAFETY: the addresses are places of the rank's memory or of bound operands, which the caller of
+                    // `bind` keeps; two messages never receive at one place, as the schedule's inspection finds.
+                    unsafe { communicator.exchange(messages, self.exchange.cu_stream().cast())? };
+                }
+                (Act::Launch(launch), Arguments::Launch { tensors, numbers, workspace }) => {
+                    let args =
+                        RawArgs { tensors, scalars: numbers, workspace: *workspace, interleaved: &launch.interleaved };
+                    let raw = on(launch.on).cu_stream().cast();
+                    // SAFETY: as for exchanges; launches with scratch memory are all on one stream; lengths and offsets
+                    // were made for these operands by `set_lengths`, and page tables are the caller's.
+                    unsafe { launch.plan.raw().launch_with(&args, raw) }.map_err(|source| RunError::Launch {
+                        what: launch.plan.facts().what.clone(),
+                        source: Box::new(source),
+                    })?;
+                }
+                _ => {}
+            }
+        }
+        self.end.record(&self.exchange).map_err(wrong("record an event"))?;
+        stream.wait(&self.end).map_err(wrong("wait for an event"))
+    }
+
+    /// Waits until everything that was queued on the stream is done, on a host thread that asks the communicator
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Ranks`] with the rank that is lost, or after the deadline; the communicator has ended then.
+    pub fn wait(
+        &self,
+        communicator: &mut dyn Communicator,
+        stream: &Arc<CudaStream>,
+        deadline: Duration,
+    ) -> Result<(), RunError> {
+        let event = stream.record_event(None).map_err(RunError::driver("record an event"))?;
+        let done = || event.try_is_complete().map_err(|error| error.to_string());
+        Ok(wait(communicator, deadline, done)?)
+    }
+}
+
+impl Drop for GpuRank {
+    fn drop(&mut self) {
+        // The block is freed in the order of the stream of exchanges, behind the last launch.
+        if let Some(last) = &self.last
+            && let Ok(event) = last.record_event(None)
+        {
+            self.context.record_err(self.exchange.wait(&event));
+        }
+    }
+}

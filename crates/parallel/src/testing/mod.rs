@@ -1,0 +1,10 @@
+//! Random cases of shared attentions, and their judgement on GPUs, for tests and instruments. Not part of the
+//! interface.
+
+mod cases;
+#[cfg(feature = "exec")]
+mod on_gpu;
+
+pub use cases::{Case, Space, case};
+#[cfg(feature = "exec")]
+pub use on_gpu::{Member, Ran, collected, expected, give, together, wrong};
