@@ -11,6 +11,7 @@ mod ground;
 mod kernels;
 mod launch;
 mod memory;
+mod parallel;
 mod peer;
 mod report;
 mod shapes;
@@ -56,6 +57,8 @@ enum Part {
     Engines(Box<engines::Args>),
     /// The FP8 rows of NVIDIA's table of an H200, forward and backward, beside bf16
     Fp8(Box<fp8::Args>),
+    /// One attention over several GPUs, beside one GPU that computes all of it
+    Parallel(Box<parallel::Args>),
     /// One fresh process of `cold`
     #[command(hide = true)]
     First(first::Args),
@@ -80,6 +83,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         Part::Attentions(args) => return timed::run(globals, args),
         Part::Engines(args) => return engines::run(globals, args),
         Part::Fp8(args) => return fp8::run(globals, args),
+        Part::Parallel(args) => return parallel::run(globals, args),
         Part::First(args) => return first::run(globals, args),
         Part::Report(args) => return report::run(args),
         Part::Plan(options) => return ground::plan(globals, options),

@@ -36,7 +36,7 @@ pub(crate) struct Gpu {
     cap: f32,
 }
 
-fn vault(folder: Option<&str>) -> VaultOptions {
+pub(crate) fn vault(folder: Option<&str>) -> VaultOptions {
     folder.map_or_else(VaultOptions::new, VaultOptions::in_folder)
 }
 
@@ -79,14 +79,14 @@ impl Gpu {
 }
 
 /// Converts to the attention's element type.
-fn narrow(dtype: DType, values: &[f32]) -> Vec<u8> {
+pub(crate) fn narrow(dtype: DType, values: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
         _ => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
     }
 }
 
-fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let pairs = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     match dtype {
         DType::F16 => pairs.map(|b| f16::from_le_bytes(b).to_f32()).collect(),

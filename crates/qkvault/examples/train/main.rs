@@ -3,12 +3,15 @@
 //!
 //! ```text
 //! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--dtype bf16] [--seed 1] [--rate 0.001]
-//!       [--out FILE] [--vault DIR] [--build | --cpu | --plan NAME|FILE]
+//!       [--out FILE] [--vault DIR] [--ranks N [--one-gpu]] [--build | --cpu | --plan NAME|FILE]
 //! ```
 //!
 //! `--plan h200` only compiles the four plans into the vault; the target GPU need not be present. `--build` compiles
 //! missing plans during the run. `--cpu` computes everything on the CPU, with the oracle instead of cuDNN, for a few
 //! steps of small sizes.
+//!
+//! `--ranks 2` shares the attention between two GPUs over NCCL, each with its part of every sequence; with `--one-gpu`
+//! both ranks are on the first GPU. The loss is that of one GPU.
 //!
 //! The task is to predict the token before each position. The first layer has a softcap, the second has ALiBi, and both
 //! are causal; qkvault derives both backwards from the descriptions. `train.py` trains the same model in PyTorch
@@ -22,6 +25,7 @@ mod gpu;
 mod model;
 mod numbers;
 mod product;
+mod ranks;
 
 use std::error::Error;
 use std::time::Instant;
@@ -40,6 +44,8 @@ struct Options {
     plan: Option<String>,
     build: bool,
     cpu: bool,
+    ranks: Option<u32>,
+    one_gpu: bool,
 }
 
 fn main() -> Result<(), Failure> {
@@ -61,14 +67,24 @@ fn main() -> Result<(), Failure> {
             "--plan" => options.plan = Some(value()?),
             "--build" => options.build = true,
             "--cpu" => options.cpu = true,
+            "--ranks" => options.ranks = Some(value()?.parse()?),
+            "--one-gpu" => options.one_gpu = true,
             other => return Err(format!("'{other}' is not an option; the top of main.rs lists them").into()),
         }
+    }
+    let folder = || gpu::vault(options.vault.as_deref());
+    if let (Some(profile), Some(ranks)) = (&options.plan, options.ranks) {
+        return ranks::plan(&config, folder(), profile, ranks);
     }
     if let Some(profile) = &options.plan {
         return gpu::plan(&config, options.vault.as_deref(), profile);
     }
     let (device, machine): (String, Box<dyn Machine>) = if options.cpu {
         ("cpu".into(), Box::new(cpu::Cpu::new(&config)?))
+    } else if let Some(ranks) = options.ranks {
+        let shared = ranks::Ranks::new(&config, folder, options.build, ranks, options.one_gpu)?;
+        let place = if options.one_gpu { "one GPU" } else { "GPUs of their own" };
+        (format!("{ranks} ranks on {place}"), Box::new(shared))
     } else {
         let device = Device::open(0)?;
         let gpu = gpu::Gpu::new(&config, &device, options.vault.as_deref(), options.build)?;

@@ -1,0 +1,178 @@
+//! `bench parallel`: the time of one attention over several GPUs, beside one GPU that computes all of it, in turns.
+//!
+//! All ranks begin at a barrier, and the slowest one counts. With `--one-gpu` the ranks are threads on one GPU, so the
+//! time of all together beside that of one attention says what the schedule itself costs: smaller launches, copies,
+//! merges; nothing about links.
+
+mod cases;
+mod shared;
+mod single;
+
+use std::path::PathBuf;
+
+use qkvault_cli::clock::median;
+use qkvault_cli::target::{LibraryArgs, TargetArgs};
+use qkvault_cli::{Globals, Outcome, open_vault, out};
+use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_graph::{BackwardOptions, CompileOptions, Valid};
+use qkvault_parallel::{Schedule, schedule};
+use serde_json::{Value, json};
+
+use crate::world::Gpus;
+use cases::Case;
+use shared::Shared;
+use single::Single;
+
+/// Options of `bench parallel`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    library: LibraryArgs,
+    /// The record
+    #[arg(long, value_name = "FILE", default_value = "parallel.json")]
+    out: PathBuf,
+    /// Number of ranks, each on a GPU
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
+    ranks: u32,
+    /// Put all ranks on one GPU
+    #[arg(long)]
+    one_gpu: bool,
+    /// Only cases whose name has these words
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    only: String,
+    /// Rounds; each times the ranks and one GPU once
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Most tokens of a rank
+    #[arg(long, default_value_t = 131_072)]
+    tokens: i64,
+    /// Only print the cases
+    #[arg(long)]
+    show: bool,
+    /// Only compile the plans for this target, without a GPU
+    #[arg(long, value_name = "NAME|FILE")]
+    dry: Option<String>,
+    /// The first GPU's number
+    #[arg(long, default_value_t = 0)]
+    device: usize,
+}
+
+/// Runs the command.
+pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    let wanted =
+        |case: &Case| case.name.contains(&args.only) && case.attention.q.dims[2] <= args.tokens * i64::from(args.ranks);
+    let list: Vec<Case> = cases::list(args.ranks)?.into_iter().filter(wanted).collect();
+    if args.show {
+        list.iter().for_each(|case| out::line(&case.name));
+        return Ok(Outcome::Good);
+    }
+    let search = args.library.search()?;
+    if let Some(dry) = &args.dry {
+        let compiler = Compiler::open_compile_only(&search)?;
+        let target = TargetArgs { target: dry.clone() }.target(&compiler)?;
+        let planner = Planner::new(open_vault(globals)?, Some(compiler));
+        return compile(&planner, &target, &list);
+    }
+    let planner = Planner::opening(open_vault(globals)?, search.clone());
+    let gpus = Gpus::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
+    let plans = gpus.plans();
+    let session = &gpus.sessions[0];
+    let mut record = json!({
+        "machine": format!(
+            "{} x {}, driver of CUDA {}, cuDNN {}, over {}, turns, medians of {} rounds",
+            gpus.sessions.len(), session.device().name(), session.gpu().driver, session.library()?.version(), gpus.over(),
+            args.rounds
+        ),
+        "ranks": args.ranks, "one_gpu": args.one_gpu, "rows": [],
+    });
+    let mut outcome = Outcome::Good;
+    for case in &list {
+        match measure(args, &gpus, &plans, &planner, case) {
+            Ok(rows) => {
+                for row in &rows {
+                    out::note(&row.to_string());
+                }
+                record["rows"].as_array_mut().into_iter().for_each(|list| list.extend(rows.clone()));
+            }
+            Err(error) => {
+                out::problem(&format!("{}: {error:#}", case.name));
+                outcome = Outcome::Bad;
+            }
+        }
+        std::fs::write(&args.out, format!("{record:#}\n"))?;
+    }
+    out::note(&format!("the record: {}", args.out.display()));
+    Ok(outcome)
+}
+
+/// Both passes of a case: the forward, and the backward that reads its results.
+fn passes(case: &Case) -> anyhow::Result<(Valid, Option<Valid>)> {
+    let forward = case.attention.clone();
+    let backward = case.trains.then(|| forward.backward(BackwardOptions::default()).validate()).transpose()?;
+    Ok((forward, backward))
+}
+
+fn compile(planner: &Planner, target: &qkvault_graph::Target, list: &[Case]) -> anyhow::Result<Outcome> {
+    let options = CompileOptions::default();
+    let mut outcome = Outcome::Good;
+    for case in list {
+        let (forward, backward) = passes(case)?;
+        for pass in [Some(forward), backward].into_iter().flatten() {
+            let made = schedule(&pass, &case.sharding)?;
+            for plan in made.plans.iter().chain([&pass]) {
+                if let Err(refusal) = planner.plan(plan, target, &options, OnMiss::Compile)?.outcome {
+                    out::problem(&format!("{plan}: {refusal}"));
+                    outcome = Outcome::Bad;
+                }
+            }
+            for of in made.combinations()? {
+                planner.combination(&of, target.sm(), OnMiss::Compile)?;
+            }
+        }
+        out::note(&case.name);
+    }
+    Ok(outcome)
+}
+
+/// Times a case: rows for the forward, and for forward and backward.
+fn measure(
+    args: &Args,
+    gpus: &Gpus,
+    plans: &[qkvault_parallel::SessionPlans<'_>],
+    planner: &Planner,
+    case: &Case,
+) -> anyhow::Result<Vec<Value>> {
+    let (forward, backward) = passes(case)?;
+    let made = |pass: &Valid| schedule(pass, &case.sharding);
+    let schedules: (Schedule, Option<Schedule>) = (made(&forward)?, backward.as_ref().map(made).transpose()?);
+    let mut one = Single::new(&gpus.sessions[0], planner, &forward, backward.as_ref())?;
+    let mut world = gpus.world(args.ranks, plans)?;
+    let mut ranks = Shared::new(&mut world, &schedules)?;
+    let mut rows = Vec::new();
+    for both in [false, true].into_iter().take(if backward.is_some() { 2 } else { 1 }) {
+        let (mut alone, mut shared, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        // Both are warm then, and a turn takes some tens of milliseconds.
+        let calls = ((30.0 / ranks.time(both, 1)?.0.max(one.time(both, 1)?)) as u32).clamp(1, 50);
+        for _ in 0..args.rounds.max(1) {
+            alone.push(one.time(both, calls)?);
+            let (of_ranks, queued) = ranks.time(both, calls)?;
+            shared.push(of_ranks);
+            host.push(queued);
+        }
+        let middle = |mut list: Vec<f64>| median(&mut list).unwrap_or(f64::NAN);
+        let (alone, shared, host) = (middle(alone), middle(shared), middle(host));
+        let gpus_at_work = if args.one_gpu { 1.0 } else { f64::from(args.ranks) };
+        rows.push(json!({
+            "case": case.name, "direction": if both { "forward + backward" } else { "forward" },
+            "one_gpu_ms": alone, "ranks_ms": shared, "host_ms": host,
+            "of_ideal": alone / gpus_at_work / shared, "bytes_sent": sent(&schedules, both),
+        }));
+    }
+    Ok(rows)
+}
+
+/// Bytes that rank 0 sends.
+fn sent((forward, backward): &(Schedule, Option<Schedule>), both: bool) -> u64 {
+    let list = std::iter::once(forward).chain(backward.iter().filter(|_| both));
+    list.map(|made| made.costs(0).sent.unsigned_abs()).sum()
+}
