@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use qkvault_exec::Training;
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
@@ -98,6 +98,8 @@ impl Use {
 pub struct Jobs {
     /// The attentions.
     pub jobs: Vec<Job>,
+    /// The merges, sums, copies and fills of ranks that share them.
+    pub combinations: Vec<ValidCombination>,
     /// What was left out or assumed, for the user.
     pub notes: Vec<String>,
 }
@@ -163,7 +165,7 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
         notes.extend(skipped);
         attentions(args, &traffic, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
     }
-    Ok(args.ranks.share(Jobs { jobs, notes }))
+    Ok(args.ranks.share(Jobs { jobs, combinations: Vec::new(), notes }))
 }
 
 fn attentions(

@@ -44,9 +44,9 @@ fn scheme(text: &str) -> Result<Scheme, String> {
 impl RanksArgs {
     /// The jobs of all parts, each once, with a note for each attention that is shared: what every rank moves and
     /// keeps, what bounds the speed, and why the scheme was chosen.
-    pub(super) fn share(&self, Jobs { jobs, mut notes }: Jobs) -> Jobs {
-        let Some(ranks) = self.ranks else { return Jobs { jobs, notes } };
-        let Some(machine) = Machine::named(&self.machine) else { return Jobs { jobs, notes } };
+    pub(super) fn share(&self, Jobs { jobs, mut combinations, mut notes }: Jobs) -> Jobs {
+        let Some(ranks) = self.ranks else { return Jobs { jobs, combinations, notes } };
+        let Some(machine) = Machine::named(&self.machine) else { return Jobs { jobs, combinations, notes } };
         let mut shared: Vec<Job> = Vec::new();
         for Job { uses, attention } in jobs {
             let made = attention.and_then(|a| self.schedule(&a, ranks, &machine));
@@ -60,6 +60,10 @@ impl RanksArgs {
             let label = uses.first().map_or_else(String::new, |usage| usage.label());
             notes.push(format!("{label}: {}", costs(&made)));
             notes.extend(why.lines().map(|line| format!("{label}: {}", line.trim())));
+            match made.combinations() {
+                Ok(list) => combinations.extend(list),
+                Err(refusal) => shared.push(Job { uses: uses.clone(), attention: Err(refusal) }),
+            }
             for plan in made.plans {
                 match shared.iter_mut().find(|job| job.attention.as_ref().is_ok_and(|a| a.key() == plan.key())) {
                     Some(job) => job.uses.extend(uses.iter().cloned()),
@@ -70,7 +74,9 @@ impl RanksArgs {
         // Layers of one model often share their schedule, and so the notes.
         let mut told = BTreeSet::new();
         notes.retain(|note| told.insert(note.clone()));
-        Jobs { jobs: shared, notes }
+        let mut keys = BTreeSet::new();
+        combinations.retain(|of| keys.insert(*of.key().bytes()));
+        Jobs { jobs: shared, combinations, notes }
     }
 
     fn schedule(&self, attention: &Valid, ranks: u32, machine: &Machine) -> Result<(Schedule, String), Refusal> {

@@ -6,10 +6,11 @@ mod report;
 mod sharing;
 mod versions;
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid};
+use qkvault_compile::{Compiler, OnMiss, PlanError, Planner};
+use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid, ValidCombination};
 use qkvault_kernels::Engine;
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
@@ -82,7 +83,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if versions.len() > 1 {
         return versions::run(globals, &versions);
     }
-    let jobs::Jobs { jobs, mut notes } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, combinations, mut notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
         return Err(jobs::nothing().into());
@@ -131,6 +132,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         all.collect()
     });
     progress.finish();
+    notes.extend(combined(&planner, &combinations, &targets, on_miss)?);
     let seconds = started.elapsed().as_secs_f64();
     notes.extend(rejections::note(planner.vault()));
     notes.extend(flush_remote(planner.vault()));
@@ -158,6 +160,27 @@ fn keyed<'j>(jobs: &'j [Job], targets: &[Target], planner: &Planner, policy: &Co
 /// The refusal by rules, which cuDNN would give too.
 fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Refusal> {
     Refusal::of(check(&Request::new(attention, target).with_policy(*policy)).reasons)
+}
+
+/// Compiles what ranks merge, add up, copy and fill, for the GPUs of all targets; a note about it.
+fn combined(
+    planner: &Planner,
+    list: &[ValidCombination],
+    targets: &[Target],
+    on_miss: OnMiss,
+) -> anyhow::Result<Option<String>> {
+    let gpus: BTreeSet<u32> = targets.iter().map(Target::sm).collect();
+    let mut missing = 0;
+    for (of, sm) in list.iter().flat_map(|of| gpus.iter().map(move |sm| (of, *sm))) {
+        match planner.combination(of, sm, on_miss) {
+            Ok(_) => {}
+            Err(PlanError::Missing { .. }) => missing += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let all = list.len() * gpus.len();
+    let note = format!("{all} plans of merges, sums, copies and fills of the ranks, {missing} missing");
+    Ok((all > 0).then_some(note))
 }
 
 /// Tells what will be compiled.

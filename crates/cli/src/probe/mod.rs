@@ -127,7 +127,7 @@ fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
         anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
         return Ok((list, Vec::new()));
     }
-    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, notes, .. } = jobs::plan(&args.model)?;
     list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
     Ok((list, notes))
 }

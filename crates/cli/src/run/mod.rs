@@ -90,7 +90,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let reason = codes::RUN_SERVE.reason("serve");
         return Err(Refusal::from(reason).into());
     }
-    let jobs::Jobs { jobs, notes } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, notes, .. } = jobs::plan(&args.model)?;
     // A manifest has phases of its own.
     if jobs.iter().flat_map(|job| &job.uses).any(|one| one.phase == Phase::Train) {
         return Err(Refusal::from(codes::RUN_TRAIN.reason("train")).into());

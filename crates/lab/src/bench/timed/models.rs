@@ -14,7 +14,7 @@ use super::file::Case;
 ///
 /// A model cannot be read, or nothing of it can be timed.
 pub(super) fn cases(args: &ModelArgs, seed: u64) -> anyhow::Result<Vec<Case>> {
-    let Jobs { jobs, notes } = jobs::plan(args)?;
+    let Jobs { jobs, notes, .. } = jobs::plan(args)?;
     notes.iter().for_each(|note| out::note(&format!("note: {note}")));
     let cases = of(&jobs, seed)?;
     anyhow::ensure!(!cases.is_empty(), "nothing of the models can be timed; the notes say why");
