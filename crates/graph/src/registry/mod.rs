@@ -31,7 +31,7 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 27] = [
+const THEMES: [&[&Entry]; 28] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
