@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError};
 use qkvault_fa4::{
-    CompileError, Compiled, DRIVER, Installed, Kernel, Plan as Launches, Program, Request, SM, TOOLCHAIN,
+    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, Request, SM, TOOLCHAIN,
 };
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
 use qkvault_kernels::Engine;
@@ -19,6 +19,7 @@ use crate::choice::EngineChoice;
 use crate::deep::{Difference, RebuildCheck, same_code};
 use crate::kernels::{KernelCompiler, KernelFacts};
 use crate::look::{stored, vault_key};
+use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::plan::{BadPlan, Plan, PlanFacts};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 pub(crate) use kept::Fa4Compiler;
@@ -32,6 +33,9 @@ pub enum Fa4Failure {
     /// The compiled kernels are not launched.
     #[error(transparent)]
     Plan(#[from] qkvault_fa4::PlanError),
+    /// The kernel of our own beside them is not compiled.
+    #[error(transparent)]
+    Own(#[from] NvrtcError),
 }
 
 /// An attention that FlashAttention-4's kernels take, and what a launch of them does.
@@ -46,6 +50,9 @@ pub struct Fa4Plan<'a> {
 #[serde(deny_unknown_fields)]
 struct Inputs {
     request: String,
+    /// Source and options of the kernel of our own, whose cubin is the last.
+    #[serde(default)]
+    own: Option<(String, Vec<String>)>,
 }
 
 impl<'a> Fa4Plan<'a> {
@@ -61,14 +68,15 @@ impl<'a> Fa4Plan<'a> {
     /// The key of the plan: the same on every GPU of the architecture.
     #[must_use]
     pub fn key(&self) -> PlanKey {
-        self.program.key(self.attention.key())
+        self.program.key(self.attention.key(), NVRTC)
     }
 
     /// The plan, compiled in a child process: some seconds.
     ///
     /// # Errors
     ///
-    /// [`Fa4Failure`]: the toolchain is not fetched, or what it compiles is not as expected.
+    /// [`Fa4Failure`]: the toolchain is not fetched, or what it compiles is not as expected; NVRTC is not fetched, if
+    /// there is a kernel of our own.
     pub fn compile(&self, toolchain: &Installed) -> Result<Plan, Fa4Failure> {
         self.compile_by(|kernels| toolchain.compile(kernels))
     }
@@ -79,8 +87,9 @@ impl<'a> Fa4Plan<'a> {
     ) -> Result<Plan, Fa4Failure> {
         let started = Instant::now();
         let compiled = compile(&self.program.kernels)?;
+        let own = self.program.own.as_ref().map(|own| own_code(&own.source, &own.options)).transpose()?;
         let bindings = bindings(self.attention);
-        let Launches { recipe, code } = self.program.plan(&compiled, &bindings)?;
+        let Launches { recipe, code } = self.program.plan(&compiled, own.as_deref(), &bindings)?;
         let none = CudnnVersion::new(0, 0, 0);
         let facts = PlanFacts {
             key: self.key(),
@@ -112,7 +121,8 @@ impl<'a> Fa4Plan<'a> {
         let mut entry = plan.entry(&format!("{} fa4", architecture(SM)), format!("fa4 {}", TOOLCHAIN.flash_attn));
         let request = Request::of(&self.program.kernels);
         let request = request.map_err(|error| CompileError::Answer { why: error.to_string() })?;
-        entry.payload.extend(codec::encode(&Inputs { request: request.text().to_owned() }));
+        let own = self.program.own.clone().map(|Own { source, options }| (source, options));
+        entry.payload.extend(codec::encode(&Inputs { request: request.text().to_owned(), own }));
         Ok(entry)
     }
 
@@ -126,6 +136,11 @@ impl<'a> Fa4Plan<'a> {
             Err(BadPlan::OtherOperands { key })
         }
     }
+}
+
+/// The cubin of a kernel of our own.
+fn own_code(source: &str, options: &[String]) -> Result<Vec<u8>, NvrtcError> {
+    Nvrtc::open(None)?.compile("blocks.cu", source, options, SM)
 }
 
 fn name() -> String {
@@ -218,14 +233,19 @@ fn deep(toolchain: &Installed, key: PlanKey, entry: &Entry) -> Result<RebuildChe
         }
         None => return Ok(RebuildCheck::Skipped { why: "it is a plan of cuDNN".to_owned() }),
     }
-    let Inputs { request } = codec::decode(&entry.payload[plan.blob.len()..])?;
+    let Inputs { request, own } = codec::decode(&entry.payload[plan.blob.len()..])?;
     let compiled = match toolchain.compile_request(&Request::stored(request)) {
         Ok(compiled) => compiled,
         Err(failure) => return Ok(RebuildCheck::UncompiledByFa4(failure)),
     };
-    let code: Vec<u8> = compiled.iter().flat_map(|one| one.cubin.iter().copied()).collect();
+    let own = match own.map(|(source, options)| own_code(&source, &options)).transpose() {
+        Ok(own) => own,
+        Err(error) => return Ok(RebuildCheck::Skipped { why: error.to_string() }),
+    };
+    let code: Vec<u8> = compiled.into_iter().map(|one| one.cubin).chain(own).flatten().collect();
     if !same_code(&plan.blob, &code) {
         return Err(Difference::Cubins { stored: plan.blob.len(), compiled: code.len() });
     }
-    Ok(RebuildCheck::Same { kernels: compiled.len(), kernel_bytes: code.len() })
+    let kernels = plan.facts.kernels.as_ref().map_or(0, |facts| facts.recipe.modules.len());
+    Ok(RebuildCheck::Same { kernels, kernel_bytes: code.len() })
 }

@@ -4,8 +4,11 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Key, Source, Vault, VaultOptions};
-use qkvault_compile::{Fa4Plan, KernelCompiler, OnMiss, Plan, PlanError, Planner, RebuildCheck, verify_fa4_by_rebuild};
+use qkvault_compile::{
+    Fa4Plan, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, verify_fa4_by_rebuild,
+};
 use qkvault_fa4::{DRIVER, Installed, SM};
+use qkvault_graph::expr::library;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
 use qkvault_kernels::recipe::{Step, Value};
 use qkvault_skip::{Need, skip};
@@ -58,6 +61,31 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     let check = verify_fa4_by_rebuild(&toolchain, key, &other);
     assert!(matches!(check, RebuildCheck::Different(_)), "{check:?}");
     assert!(Plan::from_entry(key, &Arc::new(other)).is_ok(), "the vault's hash finds this, not the recipe");
+}
+
+#[test]
+fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
+    let Some(toolchain) = toolchain() else { return };
+    if Nvrtc::open(None).is_err() {
+        return skip(Need::Cudnn, "no NVRTC is fetched");
+    }
+    let documents = library::document_mask("of_query", "of_key", 2, 300, 500).build_mask_mod().expect("a predicate");
+    let attention = valid(Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16).with_mask_mod(documents));
+    let folder = tempfile::tempdir().expect("is made");
+    let vault = || Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+    let planner = Planner::new(vault(), None);
+    let plan = planner.fa4_of(&attention, SM, OnMiss::Compile).expect("an answer").outcome.expect("a plan");
+    let recipe = &plan.facts.kernels.as_ref().expect("a plan of kernels").recipe;
+    let launches = recipe.steps.iter().filter_map(|step| match step {
+        Step::Launch(launch) => Some((launch.module, launch.function.as_str() == "blocks", launch.grid)),
+        Step::Clear { .. } => None,
+    });
+    // Three tiles of queries and two sequences, whose heads have the same lists.
+    assert_eq!(launches.collect::<Vec<_>>()[0], (1, true, [3, 1, 2]));
+    assert_eq!((recipe.steps.len(), recipe.modules.len()), (2, 2));
+    let (_, entry) = vault().show(&Key(*plan.facts.key.bytes())).into_iter().next().expect("it is stored");
+    let check = verify_fa4_by_rebuild(&toolchain, plan.facts.key, &entry.expect("it is whole"));
+    assert!(matches!(check, RebuildCheck::Same { kernels: 2, .. }), "{check:?}");
 }
 
 #[test]

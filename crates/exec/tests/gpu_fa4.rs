@@ -57,12 +57,16 @@ fn attentions() -> Vec<Valid> {
                 if group == 1 || d == d_v {
                     let deterministic = (n + m) % 2 == 0;
                     list.push(a.backward(BackwardOptions { deterministic, ..BackwardOptions::default() }));
+                    if m == 1 {
+                        let options = BackwardOptions { d_sink: true, deterministic, ..BackwardOptions::default() };
+                        list.push(a.clone().with_sink().backward(options));
+                    }
                 }
                 list.push(if group == 4 && m == 1 { a.with_sink() } else { a });
             }
         }
     }
-    list.extend(modified());
+    list.extend(modified().into_iter().chain(masked()));
     list.into_iter().map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
 }
 
@@ -96,6 +100,41 @@ fn modified() -> Vec<Attention> {
             });
             let deterministic = m == 1;
             list.push(a.backward(BackwardOptions { deterministic, ..BackwardOptions::default() }));
+            list.push(a);
+        }
+    }
+    list
+}
+
+/// Predicates with lists of tiles: documents of one size, so that tiles are whole, cut and hidden; documents by ids of
+/// tensors, with a softcap; what heads see differently within a window; a prefix by a number of the launch. Rows that
+/// see no key, and tiles behind the last query and key, are among them.
+fn masked() -> Vec<Attention> {
+    let corner = Corner::BottomRight;
+    let causal = Band { corner, left: None, right: Some(0) };
+    let window = Band { corner, left: Some(200), right: Some(0) };
+    let dims = [(128, 128, 4), (64, 64, 1), (96, 96, 4), (192, 128, 1), (256, 256, 2), (128, 128, 1)];
+    let mut list = Vec::new();
+    for (n, (d, d_v, group)) in dims.into_iter().enumerate() {
+        for m in 0..4 {
+            let (heads, dtype) = (2 * group, if d == 64 { DType::F16 } else { DType::BF16 });
+            let (queries, keys) = [(700, 700), (449, 834), (513, 130)][(n + m) % 3];
+            let tensor = |heads, rows, columns| Tensor::bhsd(2, heads, rows, columns, dtype);
+            let (q, o) = (tensor(heads, queries, d), tensor(heads, queries, d_v));
+            let a = Attention::forward(q, tensor(2, keys, d), tensor(2, keys, d_v), o).with_stats();
+            let seen = |e: Expr| e.build_mask_mod().expect("a predicate");
+            let (of_query, of_key) = (expr::query().floor_div(170), expr::key().floor_div(170));
+            let a = match m {
+                0 => a.with_mask_mod(seen(of_query.eq(of_key))).with_band(causal),
+                1 => a
+                    .with_mask_mod(seen(library::document_mask("of_query", "of_key", 2, queries, keys)))
+                    .with_score_mod(built(library::softcap(score(), scalar("cap")))),
+                2 => {
+                    a.with_mask_mod(seen(((expr::query() - expr::key()) % (expr::head() + 2)).eq(0))).with_band(window)
+                }
+                _ => a.with_mask_mod(seen(expr::key().lt(expr::int_scalar("prefix")) | of_query.ge(of_key))),
+            };
+            list.push(a.clone().backward(BackwardOptions::default()));
             list.push(a);
         }
     }

@@ -13,19 +13,18 @@ use crate::tiles::{BACKWARD_GROUPS, GROUP_THREADS};
 /// Threads of a block of the kernel before the backward.
 const PREPROCESS_THREADS: i64 = 256;
 
-/// Tiles of queries in a block of a mask's lists, where there are none.
-const Q_SUBTILES: i64 = 2;
-
 impl Writer<'_> {
     /// Three kernels, and two more if key heads have several query heads.
     pub(crate) fn backward(&mut self) {
         let (a, common) = (self.attention, self.common());
-        let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, deterministic, .. }) = a.pass else { return };
+        let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, .. }) = a.pass else { return };
         let (head_dim, head_dim_v) = a.head_dims();
         let ((s_q, s_kv), (heads, key_heads, _), batch) = (a.seq(), a.heads(), a.batch());
         let local = self.window.local();
-        let tiling = BackwardTiling::of(head_dim, head_dim_v, common.causal, local, common.lists);
+        let tiling = BackwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
         let BackwardTiling { tile_m, tile_n, .. } = tiling;
+        // First of all: each kernel behind it waits for the one before, so the last one sees them.
+        let lists = self.lists(tile_m, tile_n, true);
         let (round, grouped) = (tiling.round(), common.group > 1);
         let (columns, columns_v) = (up(head_dim, round), up(head_dim_v, round));
         let (rows_q, rows_k) = (up(s_q, tile_m), up(s_kv, tile_n));
@@ -62,7 +61,7 @@ impl Writer<'_> {
         let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
         args.extend(gradients.iter().flatten().cloned());
         args.extend(views.into_iter().map(Arg::Map));
-        args.extend([lse, row_sums, d_q_sums.clone()]);
+        args.extend([lse, row_sums.clone(), d_q_sums.clone()]);
         args.extend([Arg::Off, Arg::Off, Arg::Off, Arg::Off]);
         args.extend(self.scales().map(Arg::Float));
         let blocks = Tiles { blocks: tiles(s_kv, tile_n), heads, batch };
@@ -74,40 +73,48 @@ impl Writer<'_> {
         };
         args.extend(scheduled.args);
         args.extend(arguments(a));
+        args.extend(lists);
         if grouped {
             args.push(Arg::Divisor(common.group));
         }
         args.extend(counters);
         args.extend(self.bounds());
         let threads = tiling.threads();
-        let backward = Backward { common, deterministic, tiling, threads, q_subtiles: Q_SUBTILES };
+        let backward = Backward { common, deterministic, tiling, threads };
         self.launch(Kernel::Backward(backward), args, scheduled.grid, threads);
 
         let groups = if tiling.dq_one_group { 1 } else { BACKWARD_GROUPS };
         let of_queries =
             Sums { tile: tile_m, threads: groups * GROUP_THREADS, atoms: tiling.atoms_dq, swap: tiling.swap_dq, round };
-        self.postprocess(Role::DQ, &d_q, d_q_sums, of_queries, Float::Scale(1.0));
+        let per_head = |role| Arg::Tensor { at: Value::Address(role), extents: vec![heads], strides: Vec::new() };
+        let stats = row_numbers(Role::Stats, &a.row_tensor());
+        let sink = [outermost_first(row_sums), outermost_first(stats), per_head(Role::Sink), per_head(Role::DSink)];
+        let sink = if d_sink { sink.to_vec() } else { Vec::new() };
+        self.postprocess((Role::DQ, &d_q), d_q_sums, sink, of_queries, Float::Scale(1.0));
         if let Some([d_k_sums, d_v_sums]) = gradients {
             let threads = BACKWARD_GROUPS * GROUP_THREADS;
             let of_keys = Sums { tile: tile_n, threads, atoms: tiling.atoms_dkv, swap: tiling.swap_dkv, round };
-            self.postprocess(Role::DK, &d_k, d_k_sums, of_keys, Float::Scale(1.0));
-            self.postprocess(Role::DV, &d_v, d_v_sums, of_keys, Float::Constant(1.0));
+            self.postprocess((Role::DK, &d_k), d_k_sums, Vec::new(), of_keys, Float::Scale(1.0));
+            self.postprocess((Role::DV, &d_v), d_v_sums, Vec::new(), of_keys, Float::Constant(1.0));
         }
     }
 
-    /// A gradient from its sums, times a number.
-    fn postprocess(&mut self, role: Role, gradient: &Tensor, sums: Arg, of: Sums, by: Float) {
+    /// A gradient from its sums, times a number; and with what they need, those of the sinks.
+    fn postprocess(&mut self, (role, gradient): (Role, &Tensor), sums: Arg, sink: Vec<Arg>, of: Sums, by: Float) {
         let Sums { tile, threads, atoms, swap, round } = of;
         let [batch, heads, rows, head_dim] = gradient.dims;
         let blocks = Tiles { blocks: tiles(rows, tile), heads, batch }.single();
         // This kernel takes its tensors as the front end has them: batch, heads, sequence, head dim.
         let ([b, h, s, _], at) = (gradient.strides, Value::Address(role));
         let whole = Arg::Tensor { at, extents: vec![batch, rows, heads, head_dim], strides: vec![b, s, h] };
-        let mut args = vec![outermost_first(sums), whole, Arg::Float(by), Arg::Off];
+        let with_sink = !sink.is_empty();
+        let mut args = vec![outermost_first(sums), whole];
+        args.extend(sink);
+        args.extend([Arg::Float(by), Arg::Off]);
         args.extend(blocks.args);
         let dtype = dtype(gradient.dtype);
-        let kernel =
-            Postprocess { dtype, head_dim, tile_m: tile, threads, atoms, swap, round, packed: false, used: false };
+        let (packed, used, sink) = (false, false, with_sink);
+        let kernel = Postprocess { dtype, head_dim, tile_m: tile, threads, atoms, swap, round, packed, used, sink };
         self.launch(Kernel::Postprocess(kernel), args, blocks.grid, threads);
     }
 }

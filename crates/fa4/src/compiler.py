@@ -154,6 +154,18 @@ def score_mod_bwd(source, group):
     return derivative
 
 
+def mask_mod(source):
+    """A predicate as the kernels call it: with vectors of one place."""
+    if source is None:
+        return None
+    seen = straight(source, "mask_mod")
+
+    def predicate(batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
+        return [seen(Point(batch[0], head[0], q_idx[0], kv_idx[0], seqlen_info, aux_scalars))]
+
+    return predicate
+
+
 def aux(kernel):
     """The numbers of a launch that expressions read: scalars, and the addresses of tensors."""
     from flash_attn.cute.utils import AuxData
@@ -161,11 +173,11 @@ def aux(kernel):
     return AuxData(None, tuple(number(dtype)(0) for dtype in kernel["scalars"]) or None)
 
 
-def lists(kernel, tensors, backward):
+def lists(kernel, tensors):
     """Block lists: counts and indices of the blocks that a mask cuts, and of those that it leaves whole."""
     from flash_attn.cute.block_sparsity import BlockSparseTensors
 
-    if not kernel["lists"]:
+    if kernel["mask_mod"] is None:
         return None
     return BlockSparseTensors(tensors.ints(3), tensors.ints(4), tensors.ints(3), tensors.ints(4))
 
@@ -195,6 +207,7 @@ def forward(kernel):
         intra_wg_overlap=True,
         mma_pv_is_rs=kernel["p_in_registers"],
         score_mod=score_mod(kernel["score_mod"]),
+        mask_mod=mask_mod(kernel["mask_mod"]),
         q_subtile_factor=1,
         paged_kv_non_tma=paged is not None and paged != kernel["tile_n"],
     )
@@ -216,7 +229,7 @@ def forward(kernel):
         window(kernel, "left"),
         window(kernel, "right"),
         t.of(cutlass.Float32, 1, 4) if kernel["sink"] else None,
-        lists(kernel, t, False),
+        lists(kernel, t),
         aux(kernel),
         None,
         None,
@@ -283,7 +296,8 @@ def backward(kernel):
         V_in_regs=False,
         score_mod=score_mod(kernel["score_mod"], kernel["group"]),
         score_mod_bwd=score_mod_bwd(kernel["score_mod_bwd"], kernel["group"]),
-        q_subtile_factor=kernel["q_subtiles"],
+        mask_mod=mask_mod(kernel["mask_mod"]),
+        q_subtile_factor=1,
         dQ_single_wg=kernel["dq_one_group"],
     )
     half, rank = (3 if packed else 4), (2 if packed else 3)
@@ -310,13 +324,13 @@ def backward(kernel):
         t.ints(4, deterministic and grouped),
         t.ints(4, deterministic and grouped),
         aux(kernel),
-        lists(kernel, t, True),
+        lists(kernel, t),
         None,
     ]
 
 
 def postprocess(kernel):
-    from flash_attn.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess
+    from flash_attn.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess, LearnableSinkBwdTensors
 
     t = Tensors(kernel)
     packed = kernel["packed"]
@@ -334,6 +348,9 @@ def postprocess(kernel):
         accum_order=None,
     )
     half, rank = (3 if packed else 4), (2 if packed else 3)
+    sink = None
+    if kernel["sink"]:
+        sink = LearnableSinkBwdTensors(t.floats(rank, align=16), t.floats(rank), t.floats(1), t.floats(1))
     return [
         program,
         t.floats(rank, align=16),
@@ -341,7 +358,7 @@ def postprocess(kernel):
         cutlass.Float32(0.0),
         t.ints(1, packed),
         t.ints(1, kernel["used"]),
-        None,
+        sink,
         None,
     ]
 

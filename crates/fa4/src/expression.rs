@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use qkvault_graph::expr::{
     Axis, Binary, Compare, Logic, Node, NodeId, Program, ScoreExpr, Side, TensorSpec, Ty, Unary,
 };
-use qkvault_graph::{DType, Valid};
+use qkvault_graph::{Band, Corner, DType, Valid};
 
 use crate::args::Arg;
 
@@ -20,6 +20,8 @@ pub(crate) struct Written {
     pub(crate) score_mod: Option<String>,
     /// Its backward: the gradient of the score, from that of the modified one.
     pub(crate) score_mod_bwd: Option<String>,
+    /// The predicate of the mask with its band: whether a key is seen.
+    pub(crate) mask_mod: Option<String>,
     /// Types of the numbers of a launch, in the order of [`arguments`].
     pub(crate) scalars: Vec<&'static str>,
 }
@@ -44,6 +46,7 @@ pub(crate) fn written(a: &Valid) -> Written {
         scalars: scalars.collect(),
         score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots)),
         score_mod_bwd: derivative().map(|vjp| score_mod_bwd(vjp.d_score.program(), slots)),
+        mask_mod: a.mask.mask_mod.as_ref().map(|e| mask_mod(e, a, slots)),
     }
 }
 
@@ -90,6 +93,26 @@ fn score_mod_bwd(factor: &Program, slots: Slots) -> String {
         false => format!("w.select(p.upstream == w.real(0.0), p.upstream, {product})"),
     };
     let _ = writeln!(text, "    return {product}");
+    text
+}
+
+fn mask_mod(e: &ScoreExpr, a: &Valid, slots: Slots) -> String {
+    let before = a.score_mod.as_ref().map(|e| e.program());
+    let (scalars, tensors) = before.map_or((0, &[][..]), |program| (program.scalars().len(), program.tensors()));
+    let behind = tensors.iter().map(numbers).sum::<usize>();
+    let slots = Slots { scalar: slots.scalar + scalars, tensor: slots.tensor + behind };
+    let mut text = String::from("def mask_mod(w, p):\n");
+    let root = statements(e.program(), slots, &mut text);
+    let mut seen = vec![root];
+    if let Some(Band { corner, left, right }) = a.mask.band {
+        // The kernels know a band or a predicate.
+        let ahead =
+            if corner == Corner::BottomRight { "p.key - p.query - (p.keys - p.queries)" } else { "p.key - p.query" };
+        let _ = writeln!(text, "    ahead = {ahead}");
+        seen.extend(right.map(|right| format!("(ahead <= w.whole({right}))")));
+        seen.extend(left.map(|left| format!("(ahead > w.whole({}))", -left)));
+    }
+    let _ = writeln!(text, "    return {}", seen.join(" & "));
     text
 }
 
@@ -150,13 +173,14 @@ fn marked(program: &Program, mark: impl Fn(Node, &[bool]) -> bool) -> Vec<bool> 
     marks
 }
 
+/// How many numbers of a launch a tensor has.
+fn numbers(spec: &TensorSpec) -> usize {
+    1 + dims(spec.dims).map(|(axis, _, step)| usize::from(ends(axis)) + usize::from(step != 1)).sum::<usize>()
+}
+
 /// The element of a tensor at the point; `first` is the first number of the first tensor.
 fn element(tensors: &[TensorSpec], number: usize, first: usize) -> String {
-    let count = |axis, step| usize::from(ends(axis)) + usize::from(step != 1);
-    let before = tensors[..number]
-        .iter()
-        .map(|spec| 1 + dims(spec.dims).map(|(axis, _, step)| count(axis, step)).sum::<usize>());
-    let (spec, address) = (tensors[number], first + before.sum::<usize>());
+    let (spec, address) = (tensors[number], first + tensors[..number].iter().map(numbers).sum::<usize>());
     let (mut parts, mut slot) = (String::new(), address);
     let mut next = |there: bool, otherwise: &str| {
         slot += usize::from(there);

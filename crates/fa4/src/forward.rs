@@ -17,8 +17,9 @@ impl Writer<'_> {
         let (head_dim, head_dim_v) = a.head_dims();
         let (s_q, s_kv) = a.seq();
         let local = self.window.local();
-        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.lists);
+        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
         let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
+        let lists = self.lists(tile_m, tile_n, false);
         let views = [view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::O, &a.o)];
         let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
         if a.outputs.stats {
@@ -31,6 +32,7 @@ impl Writer<'_> {
         if a.sink {
             args.push(Arg::Tensor { at: Value::Address(Role::Sink), extents: vec![a.q.heads()], strides: Vec::new() });
         }
+        args.extend(lists);
         args.extend([Arg::Off, Arg::Off]);
         let blocks = Tiles { blocks: tiles(s_q, tile_m), heads: a.q.heads(), batch: a.batch() };
         let scheduled = if common.causal {

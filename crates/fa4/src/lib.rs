@@ -31,7 +31,7 @@ pub use args::{Boxes, Mismatch};
 pub use compiler::{CompileError, Compiled};
 pub use cubin::{BadCubin, Kernel as Cubin};
 pub use plan::{Plan, PlanError};
-pub use program::Program;
+pub use program::{Own, Program};
 pub use python::{NoPython, PYTHON_VARIABLE, Python};
 pub use request::{Kernel, Request};
 pub use takes::{HEAD_DIM, SM, takes};

@@ -35,7 +35,7 @@ pub enum PlanError {
 }
 
 impl Program {
-    /// The plan, with the kernels of the program in order.
+    /// The plan, with the kernels of the program in order, and the cubin of [`Program::own`] behind theirs.
     ///
     /// Every parameter is compared with its printed type, with its size and place in the cubin, and the recipe is
     /// checked as one from a disk is.
@@ -43,8 +43,13 @@ impl Program {
     /// # Errors
     ///
     /// [`PlanError`] with the first difference.
-    pub fn plan(&self, compiled: &[Compiled], bindings: &[Binding]) -> Result<Plan, PlanError> {
+    pub fn plan(&self, compiled: &[Compiled], own: Option<&[u8]>, bindings: &[Binding]) -> Result<Plan, PlanError> {
+        let modules: Vec<&[u8]> = compiled.iter().map(|one| one.cubin.as_slice()).chain(own).collect();
         let steps = self.steps.iter().map(|step| match step {
+            Step::Own(launch) => {
+                let module = u32::try_from(compiled.len()).unwrap_or(u32::MAX);
+                Ok(recipe::Step::Launch(Launch { module, ..Launch::clone(launch) }))
+            }
             Step::Clear { at, bytes } => Ok(recipe::Step::Clear { at: *at, bytes: *bytes, value: 0 }),
             Step::Launch { kernel, args, grid, threads } => {
                 let Some(compiled) = compiled.get(*kernel) else {
@@ -73,10 +78,10 @@ impl Program {
             sm: SM,
             driver: DRIVER,
             scratch: self.scratch,
-            modules: compiled.iter().map(|one| one.cubin.len() as u64).collect(),
+            modules: modules.iter().map(|cubin| cubin.len() as u64).collect(),
             steps: steps.collect::<Result<_, PlanError>>()?,
         };
-        let code: Vec<u8> = compiled.iter().flat_map(|one| one.cubin.iter().copied()).collect();
+        let code = modules.concat();
         recipe.clone().check(bindings, code.len() as u64)?;
         Ok(Plan { recipe, code })
     }

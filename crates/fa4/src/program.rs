@@ -2,7 +2,8 @@
 
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Role, Tensor, Valid};
-use qkvault_kernels::recipe::Value;
+use qkvault_kernels::recipe::{Launch, Value};
+use qkvault_kernels::{BlockLists, ScoreTiles};
 
 use crate::args::{Arg, Float, LOG2_E, View};
 use crate::compiler::{PROGRAM, WORDS};
@@ -19,8 +20,19 @@ const TAG: &str = "qkvault plan of FlashAttention-4's kernels, key format 2";
 pub struct Program {
     /// What is compiled; a kernel that is launched twice is in it once.
     pub kernels: Vec<Kernel>,
+    /// A kernel of our own beside them, if there is one: it lists the tiles that a mask leaves.
+    pub own: Option<Own>,
     pub(crate) steps: Vec<Step>,
     pub(crate) scratch: u64,
+}
+
+/// A kernel of our own, for NVRTC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// CUDA C++ without includes.
+    pub source: String,
+    /// Options of NVRTC, without the architecture.
+    pub options: Vec<String>,
 }
 
 /// One thing that a launch does.
@@ -30,6 +42,8 @@ pub(crate) enum Step {
     Clear { at: u64, bytes: u64 },
     /// A kernel, by its place in the program.
     Launch { kernel: usize, args: Vec<Arg>, grid: [i64; 3], threads: i64 },
+    /// The kernel of our own.
+    Own(Box<Launch>),
 }
 
 impl Program {
@@ -52,16 +66,22 @@ impl Program {
 
 impl Program {
     /// The key of a plan: everything that decides the code and what a launch does, which are the attention, kernels,
-    /// arguments, the toolchain, and the program that asks it. It is the same on every GPU of the architecture.
+    /// arguments, the toolchain, the program that asks it, and the version of NVRTC if it compiles [`Program::own`]. It
+    /// is the same on every GPU of the architecture.
     #[must_use]
-    pub fn key(&self, attention: GraphKey) -> PlanKey {
-        let Program { kernels, steps, scratch } = self;
+    pub fn key(&self, attention: GraphKey, nvrtc: (u32, u32)) -> PlanKey {
+        let Program { kernels, own, steps, scratch } = self;
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(&KEY_FORMAT.to_le_bytes());
         hasher.update(attention.bytes());
         // Lengths separate the parts.
         let launches = format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}");
-        for part in [format!("{kernels:?}"), launches, PROGRAM.to_owned(), WORDS.to_owned()] {
+        for part in [
+            format!("{kernels:?} {:?}", own.as_ref().map(|own| (own, nvrtc))),
+            launches,
+            PROGRAM.to_owned(),
+            WORDS.to_owned(),
+        ] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
@@ -80,8 +100,11 @@ pub(crate) struct Writer<'a> {
 impl Writer<'_> {
     fn new(attention: &Valid) -> Writer<'_> {
         let (s_q, s_kv) = attention.seq();
-        let window = attention.mask.band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
-        let (written, program) = (written(attention), Program { kernels: Vec::new(), steps: Vec::new(), scratch: 0 });
+        // A predicate has the band within.
+        let band = attention.mask.band.filter(|_| attention.mask.mask_mod.is_none());
+        let window = band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
+        let program = Program { kernels: Vec::new(), own: None, steps: Vec::new(), scratch: 0 };
+        let written = written(attention);
         Writer { attention, window, written, program }
     }
 
@@ -104,7 +127,7 @@ impl Writer<'_> {
             scalars: self.written.scalars.clone(),
             score_mod: self.written.score_mod.clone(),
             score_mod_bwd: self.written.score_mod_bwd.clone(),
-            lists: false,
+            mask_mod: self.written.mask_mod.clone(),
         }
     }
 
@@ -118,6 +141,32 @@ impl Writer<'_> {
         let modified = self.attention.score_mod.is_some();
         let exponent = if modified { Float::Constant(LOG2_E) } else { Float::Scale(LOG2_E) };
         [exponent, Float::Scale(1.0)]
+    }
+
+    /// Lists of the tiles that a predicate leaves, which a kernel of our own makes first; nothing without a predicate.
+    pub(crate) fn lists(&mut self, queries: i64, keys: i64, by_keys: bool) -> Vec<Arg> {
+        let a = self.attention;
+        let Some(lists) = BlockLists::of(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch) else {
+            return Vec::new();
+        };
+        let BlockLists { source, options, launch, batch, heads, rows, columns, at, end } = lists;
+        self.program.scratch = end;
+        self.program.own = Some(Own { source, options });
+        self.program.steps.push(Step::Own(Box::new(launch)));
+        // A step of 0 gives all sequences or heads the same lists.
+        let step = |own: i64, size: i64| if own == 1 { 0 } else { size };
+        let (all, all_heads) = (a.batch(), a.q.heads());
+        let tensors = at.into_iter().zip([true, false, true, false]).map(|(at, counts)| {
+            let (extents, row) = if counts { (vec![rows], 1) } else { (vec![rows, columns], columns) };
+            let steps = [step(batch, heads * rows * row), step(heads, rows * row)];
+            let inner = if counts { None } else { Some(columns) };
+            Arg::Tensor {
+                at: Value::Scratch(at),
+                extents: [all, all_heads].into_iter().chain(extents).collect(),
+                strides: steps.into_iter().chain(inner).collect(),
+            }
+        });
+        tensors.collect()
     }
 
     /// Room in the scratch memory; the offset.

@@ -75,14 +75,15 @@ pub struct Common {
     pub score_mod: Option<String>,
     /// Its backward, as source of a function `score_mod_bwd`.
     pub score_mod_bwd: Option<String>,
-    /// Whether a launch gets lists of the blocks that a mask leaves.
-    pub lists: bool,
+    /// The mask's predicate with its band, as source of a function `mask_mod`. A launch then gets lists of the tiles
+    /// that the mask cuts, and of those that it leaves whole.
+    pub mask_mod: Option<String>,
 }
 
 impl Common {
     /// Without expressions, which some kernels do not see.
     pub(crate) fn unmodified(&self) -> Common {
-        Common { scalars: Vec::new(), score_mod: None, score_mod_bwd: None, ..self.clone() }
+        Common { scalars: Vec::new(), score_mod: None, score_mod_bwd: None, mask_mod: None, ..self.clone() }
     }
 }
 
@@ -129,8 +130,6 @@ pub struct Backward {
     pub tiling: BackwardTiling,
     /// Threads of a block.
     pub threads: i64,
-    /// Tiles of queries in a block of the mask's lists.
-    pub q_subtiles: i64,
 }
 
 /// How the backward kernel divides its work, in FlashAttention-4's terms.
@@ -183,4 +182,6 @@ pub struct Postprocess {
     pub packed: bool,
     /// Whether a launch gets lengths.
     pub used: bool,
+    /// Whether the gradients of the sinks are summed too.
+    pub sink: bool,
 }

@@ -56,12 +56,13 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(arguments(a).len() > NUMBERS, &|| {
         codes::FA4_EXPRESSION.reason(format!("{} numbers of expressions", arguments(a).len())).at("score_mod")
     });
-    when(a.mask.mask_mod.is_some(), &|| codes::FA4_EXPRESSION.reason("a predicate").at("mask_mod"));
-    when(a.sink && a.is_backward(), &|| codes::FA4_SINK.reason("a sink in a backward"));
+    let predicate = a.mask.mask_mod.is_some();
+    let deterministic = matches!(&a.pass, Pass::Backward(gradients) if gradients.deterministic);
+    when(predicate && deterministic, &|| codes::FA4_EXPRESSION.reason("a predicate, deterministic").at("mask_mod"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::FA4_OUTPUTS.reason("Max or Sum_exp"));
     when(a.mask.lengths == Lengths::PerSequence, &|| codes::FA4_STORAGE.reason("lengths").at("mask"));
     let (s_q, s_kv) = a.seq();
-    when(a.mask.band.is_some_and(|band| window(band, s_q, s_kv).is_none()), &|| {
+    when(!predicate && a.mask.band.is_some_and(|band| window(band, s_q, s_kv).is_none()), &|| {
         codes::FA4_BAND.reason("a top-left band of sequences that are not square").at("mask")
     });
     when(s_q > ROWS || s_kv > ROWS, &|| codes::FA4_SEQUENCE.reason(format!("{s_q} queries, {s_kv} keys")));

@@ -22,7 +22,7 @@ impl ForwardTiling {
         (self.tile_m / 64 + 1) * GROUP_THREADS
     }
 
-    /// The tiles for head dims of queries and values. `lists`: blocks of 128 rows come from lists.
+    /// The tiles for head dims of queries and values. `lists`: a predicate has lists of tiles.
     pub(crate) fn of(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> ForwardTiling {
         let rows = if head_dim <= 96 && !lists { 192 } else { 128 };
         let (tile_n, p_in_registers) = match head_dim {

@@ -37,6 +37,8 @@ fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
             of(attention).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
         }
         of(backward(plain(head_dim))).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
+        let sink = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
+        of(plain(head_dim).with_sink().with_stats().backward(sink)).expect("the gradient of a sink is taken");
     }
     of(dims((8, 2), 192, 128)).expect("taken");
     of(backward(dims((8, 8), 192, 128))).expect("taken");
@@ -62,10 +64,22 @@ fn score_modifications_are_taken_in_both_directions() {
 }
 
 #[test]
+fn predicates_are_taken_in_both_directions_with_bands_of_both_corners() {
+    let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
+    for band in [None, Some(Band::CAUSAL), Some(Band::CAUSAL_BOTTOM_RIGHT)] {
+        let mut masked = plain(128).with_mask_mod(seen.clone());
+        masked.mask.band = band;
+        of(masked.clone()).expect("taken");
+        of(backward(masked)).expect("taken");
+    }
+}
+
+#[test]
 fn everything_else_is_refused_with_its_code() {
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 500]).with_grad());
     let bias = (score() + bias).build_score_mod().expect("a score");
     let many = (0..17).fold(score(), |sum, n| sum + scalar(&format!("n{n}"))).build_score_mod().expect("a score");
+    let ordered = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
     let paged = |mut a: Attention| {
         a.k = Tensor::paged_nhd(2, 2, 500, 128, 250, 64, DType::BF16);
@@ -81,8 +95,7 @@ fn everything_else_is_refused_with_its_code() {
         (plain(128).with_dropout(0.1), &codes::FA4_DROPOUT),
         (backward(plain(128).with_score_mod(bias)), &codes::FA4_EXPRESSION),
         (plain(128).with_score_mod(many), &codes::FA4_EXPRESSION),
-        (plain(128).with_mask_mod(seen), &codes::FA4_EXPRESSION),
-        (backward(plain(128).with_sink()), &codes::FA4_SINK),
+        (plain(128).with_mask_mod(seen).with_stats().backward(ordered), &codes::FA4_EXPRESSION),
         (plain(128).with_lengths(), &codes::FA4_STORAGE),
         (paged(plain(128)), &codes::FA4_STORAGE),
         (plain(128).with_band(Band::CAUSAL), &codes::FA4_BAND),
@@ -103,7 +116,7 @@ fn everything_else_is_refused_with_its_code() {
 fn a_plans_key_follows_from_everything_that_a_launch_does() {
     let key = |attention: Attention| {
         let attention = valid(attention);
-        Program::of(&attention, SM).expect("taken").key(attention.key())
+        Program::of(&attention, SM).expect("taken").key(attention.key(), (13, 0))
     };
     let longer = Attention::bshd(2, (8, 2), (300, 501), 128, DType::BF16);
     let others = [plain(64), plain(128).with_stats(), backward(plain(128)), longer, plain(128).with_sink()];

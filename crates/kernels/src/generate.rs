@@ -10,7 +10,7 @@ use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
 use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
-const MACHINE: &str = include_str!("cuda/machine.cu");
+pub(crate) const MACHINE: &str = include_str!("cuda/machine.cu");
 const WORK: &str = include_str!("cuda/work.cu");
 const BRING: &str = include_str!("cuda/bring.cu");
 const ATTEND: &str = include_str!("cuda/attend.cu");

@@ -5,6 +5,7 @@
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
 //! * [`choice`] says which engine is faster, by measured times.
+//! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
 //! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
@@ -13,6 +14,7 @@
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+mod blocks;
 pub mod choice;
 mod combine;
 mod convert;
@@ -25,6 +27,7 @@ pub mod recipe;
 mod takes;
 pub mod tiling;
 
+pub use blocks::{BlockLists, ScoreTiles};
 pub use choice::Engine;
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};

@@ -1053,7 +1053,6 @@ const ELSEWHERE: [&str; 50] = [
     "fa4.dropout",
     "fa4.block-mask",
     "fa4.expression",
-    "fa4.sink",
     "fa4.outputs",
     "fa4.storage",
     "fa4.band",

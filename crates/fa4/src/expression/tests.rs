@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use qkvault_graph::arbitrary::{Features, Space, attention};
-use qkvault_graph::expr::{Expr, PointContext, ScalarTy, Value, library, position, scalar, score, vjp};
+use qkvault_graph::expr::{self, Expr, PointContext, ScalarTy, Value, library, position, scalar, score, vjp};
 use qkvault_graph::{Attention, DType, validate};
 use serde_json::{Value as Json, json};
 
@@ -77,7 +77,7 @@ fn tensor(spec: &TensorSpec, n: usize) -> Vec<Json> {
 
 /// What a case is given, in the words of `host.py`.
 fn given(Case { program, name, text, group }: &Case, places: &[Place]) -> Json {
-    let scalar = |(n, spec): (usize, &qkvault_graph::expr::ScalarSpec)| match spec.ty {
+    let scalar = |(n, spec): (usize, &expr::ScalarSpec)| match spec.ty {
         ScalarTy::Float => json!(number(n + 5)),
         ScalarTy::Int => json!(whole(n + 5)),
     };
@@ -88,7 +88,11 @@ fn given(Case { program, name, text, group }: &Case, places: &[Place]) -> Json {
     let points: Vec<Json> = places.iter().map(point).collect();
     let numbers: Vec<Json> = numbers.chain(tensors).collect();
     // As many scores at a time as the kernels take in each direction.
-    let lanes = if *name == "score_mod" { 2 } else { 4 };
+    let lanes = match *name {
+        "mask_mod" => 1,
+        "score_mod" => 2,
+        _ => 4,
+    };
     json!({"text": text, "name": name, "group": group, "numbers": numbers, "points": points, "lanes": lanes})
 }
 
@@ -102,7 +106,7 @@ fn expected(Case { program, name, .. }: &Case, (at, lengths, score, upstream): P
         }
     };
     let tensors: Vec<Value> = program.tensors().iter().enumerate().map(element).collect();
-    let scalar = |(n, spec): (usize, &qkvault_graph::expr::ScalarSpec)| match spec.ty {
+    let scalar = |(n, spec): (usize, &expr::ScalarSpec)| match spec.ty {
         ScalarTy::Float => Value::Float(number(n + 5)),
         ScalarTy::Int => Value::Int(whole(n + 5)),
     };
@@ -121,6 +125,12 @@ fn expected(Case { program, name, .. }: &Case, (at, lengths, score, upstream): P
 /// Runs all cases at the same points: for each case, the values found and expected.
 fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
     let places = places(points);
+    run_with(cases, points, |case| given(case, &places))
+}
+
+/// The same with what each case is given.
+fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
+    let places = places(points);
     let folder = tempfile::tempdir().expect("a folder");
     let files = [("host.py", include_str!("host.py")), ("compiler.py", PROGRAM), ("words.py", WORDS)];
     let files = files.map(|(name, text)| (folder.path().join(name), text));
@@ -131,7 +141,7 @@ fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a Python, which fetching needs too");
-    let programs: Vec<Json> = cases.iter().map(|case| given(case, &places)).collect();
+    let programs: Vec<Json> = cases.iter().map(given).collect();
     child.stdin.take().expect("a pipe").write_all(Json::from(programs).to_string().as_bytes()).expect("is read");
     let done = child.wait_with_output().expect("ends");
     assert!(done.status.success());
@@ -155,7 +165,7 @@ fn built(e: Expr) -> ScoreExpr {
 #[test]
 fn functions_of_the_library_compute_what_they_mean_and_their_derivatives() {
     let heads = i64::from(DIMS[1]);
-    let distance = || (position() - qkvault_graph::expr::key()).to_float();
+    let distance = || (position() - expr::key()).to_float();
     let list = [
         built(library::softcap(score(), scalar("cap"))),
         built(library::alibi(score(), heads)),
@@ -183,7 +193,7 @@ fn a_quotient_by_a_number_of_the_launch_is_a_product() {
     let constant = score_mod(&built(library::softcap(score(), 50.0)), Slots { scalar: 0, tensor: 0 });
     assert!(constant.contains("* w.real(0.02)") && !constant.contains('/'), "{constant}");
     // Positions are whole numbers, whose quotients may be rounded to such.
-    let blocks = (qkvault_graph::expr::key().to_float() / 3.0).floor();
+    let blocks = (expr::key().to_float() / 3.0).floor();
     let positions = score_mod(&built(score() + blocks), Slots { scalar: 0, tensor: 0 });
     assert!(positions.contains(" / "), "{positions}");
 }
@@ -194,6 +204,56 @@ fn gradients_are_guarded_where_a_factor_may_be_infinite() {
     assert!(!softcap.text.contains("select"), "{}", softcap.text);
     let root = Case::gradient(&built(score().sqrt()), 1).expect("a derivative");
     assert!(root.text.contains("w.select(p.upstream == w.real(0.0)"), "{}", root.text);
+}
+
+#[test]
+fn predicates_compute_what_they_mean_with_their_bands() {
+    let [batch, heads, queries, keys] = DIMS.map(i64::from);
+    let softcap = built(library::softcap(score(), scalar("cap")) + expr::tensor("bias", bias()));
+    let masks = [library::dilated_window(4, 2), library::document_mask("of_query", "of_key", batch, queries, keys)];
+    let prefix = library::prefix_lm("prefix", 1);
+    let band = Band { corner: Corner::BottomRight, left: Some(3), right: Some(1) };
+    let top = Band { corner: Corner::TopLeft, ..band };
+    let mut cases = Vec::new();
+    for mask in masks.into_iter().chain([prefix]) {
+        let mask = mask.build_mask_mod().expect("a predicate");
+        for band in [None, Some(band), Some(top)] {
+            let mut a = Attention::bshd(batch, (heads, heads), (queries, keys), 64, DType::F16);
+            a = a.with_score_mod(softcap.clone()).with_mask_mod(mask.clone());
+            a.mask.band = band;
+            let a = validate(a).expect("is valid");
+            let e = a.mask.mask_mod.clone().expect("a predicate");
+            let text = written(&a).mask_mod.expect("is written");
+            cases.push((Case { program: e.program().clone(), name: "mask_mod", text, group: 1 }, a.mask.band));
+        }
+    }
+    let before = given(&Case::modification(&softcap, 1), &[])["numbers"].as_array().expect("numbers").clone();
+    // Numbers of the mask follow those of the modification: scalars of both, then tensors of both.
+    let (all, bands): (Vec<Case>, Vec<Option<Band>>) = cases.into_iter().unzip();
+    let at = places(60);
+    let found = run_with(&all, 60, |case| {
+        let mut own = given(case, &at);
+        let scalars = case.program.scalars().len();
+        let mine = own["numbers"].as_array().expect("numbers").clone();
+        let (cap, bias) = before.split_at(1);
+        let whole = [cap, &mine[..scalars], bias, &mine[scalars..]].concat();
+        own["numbers"] = Json::from(whole);
+        own
+    });
+    for ((case, band), values) in all.iter().zip(bands).zip(found) {
+        for ((found, expected), (at, lengths, ..)) in values.into_iter().zip(&at) {
+            let ahead = |shift: i32| i64::from(at[3] - at[2] - shift);
+            let inside = band.is_none_or(|Band { corner, left, right }| {
+                let ahead = ahead(if corner == Corner::BottomRight { lengths[1] - lengths[0] } else { 0 });
+                left.is_none_or(|left| ahead > -left) && right.is_none_or(|right| ahead <= right)
+            });
+            assert_eq!(found != 0.0, expected != 0.0 && inside, "{}: {at:?}", case.text);
+        }
+    }
+}
+
+fn bias() -> TensorSpec {
+    TensorSpec::new(DType::F32, [1, DIMS[1].into(), 1, DIMS[3].into()])
 }
 
 #[test]

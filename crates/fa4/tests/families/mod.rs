@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use qkvault_fa4::graph::expr::{
-    Expr, TensorSpec, int_scalar, library, parse_expr, position, scalar, score, tensor as tensor_of,
+    Axis, Expr, Node, TensorSpec, head, int_scalar, key, library, parse_expr, position, query, scalar, score,
+    tensor as tensor_of,
 };
 use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Gradients, Pass, Role, Tensor, Valid};
 
@@ -100,12 +101,47 @@ pub(crate) fn families() -> Vec<(String, Write)> {
             list.push((format!("backward {name} d{} {mask} group {group}", dims.0), Box::new(backward)));
         }
     }
+    for (name, masked) in predicates() {
+        for (dims, group) in [((128, 128), 4), ((64, 64), 1), ((96, 96), 1), ((192, 128), 1), ((256, 256), 4)] {
+            let masked = masked.clone();
+            let forward = move |shape: Shape| {
+                let Shape { batch, heads, keys, .. } = shape;
+                // Lists of the largest shapes would be checked for minutes; see above for the others.
+                let keys = keys.min(20_000);
+                let square = Shape { batch: batch.max(2), heads: heads.max(2), queries: keys, keys, ..shape };
+                masked(forward(square, dims, DType::BF16, group, "full"), square, group)
+            };
+            list.push((format!("forward {name} d{} group {group}", dims.0), Box::new(forward.clone())));
+            let backward = move |shape| forward(shape).with_stats().backward(BackwardOptions::default());
+            list.push((format!("backward {name} d{} group {group}", dims.0), Box::new(backward)));
+        }
+    }
+    for (dims, group) in [((128, 128), 4), ((192, 128), 1)] {
+        let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
+        let backward = move |shape| forward(shape, dims, DType::BF16, group, "causal").with_sink().with_stats();
+        let backward = move |shape| backward(shape).backward(options);
+        list.push((format!("backward of sinks d{} group {group}", dims.0), Box::new(backward)));
+    }
     list.push(("forward of every word".to_owned(), Box::new(words)));
     list.push((
         "forward with stats and a sink".to_owned(),
         Box::new(|shape| forward(shape, (128, 128), DType::BF16, 2, "causal").with_stats().with_sink()),
     ));
     list
+}
+
+/// Predicates: documents by ids of a tensor, with a softcap; and one that heads see differently, within a window.
+fn predicates() -> [(&'static str, Modify); 2] {
+    let masked = |a: Attention, e: Expr| a.with_mask_mod(e.build_mask_mod().expect("a predicate"));
+    let documents = move |a: Attention, Shape { batch, keys, .. }: Shape, _| {
+        let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
+        masked(a, library::document_mask("of_query", "of_key", batch, keys, keys)).with_score_mod(softcap)
+    };
+    let dilated = move |a, _, _| {
+        let a = masked(a, ((query() - key()) % (head() + 2)).eq(0));
+        a.with_band(Band { corner: Corner::BottomRight, left: Some(1000), right: Some(0) })
+    };
+    [("documents", Rc::new(documents)), ("dilated", Rc::new(dilated))]
 }
 
 /// A modification with every word that expressions are written in.
@@ -258,7 +294,7 @@ fn numbers(a: &Valid) -> Vec<Value> {
 }
 
 fn window(a: &Valid) -> Vec<Value> {
-    let Some(Band { left, right, .. }) = a.mask.band else { return Vec::new() };
+    let Some(Band { left, right, .. }) = a.mask.band.filter(|_| a.mask.mask_mod.is_none()) else { return Vec::new() };
     match (left, right) {
         (None, Some(0)) => Vec::new(),
         (left, right) => {
@@ -266,6 +302,44 @@ fn window(a: &Valid) -> Vec<Value> {
             bounds.into_iter().flatten().map(|n| Value::Int(n as u64 & 0xffff_ffff, 32)).collect()
         }
     }
+}
+
+/// Tiles of queries and keys of a forward with a predicate, from FlashAttention-4's table for Hopper.
+fn forward_tiles((d, d_v): (i64, i64)) -> (i64, i64) {
+    let keys = match d {
+        ..=128 => 128,
+        129..=192 => {
+            if d_v <= 128 {
+                128
+            } else {
+                112
+            }
+        }
+        _ => 80,
+    };
+    (128, keys)
+}
+
+/// The lists of tiles that a predicate leaves: counts and tiles, of those that it cuts and of whole ones. Sequences or
+/// heads that the predicate does not tell apart have steps of 0.
+fn lists(a: &Valid, (m, n): (i64, i64), by_keys: bool) -> Vec<Value> {
+    let Some(predicate) = &a.mask.mask_mod else { return Vec::new() };
+    let ((s_q, s_k), [batch, heads, ..]) = (a.seq(), a.q.dims);
+    let tiles = |rows: i64, tile: i64| (rows + tile - 1) / tile;
+    let (rows, columns) = if by_keys { (tiles(s_k, n), tiles(s_q, m)) } else { (tiles(s_q, m), tiles(s_k, n)) };
+    let of_batch = predicate.tensors().iter().any(|spec| spec.dims[0] > 1);
+    let of_heads = predicate.contains(Node::Index(Axis::Head));
+    let (b, h) = (if of_batch { batch } else { 1 }, if of_heads { heads } else { 1 });
+    let step = |there: bool, n: i64| if there { n } else { 0 };
+    let list = |number: u64, row: &[i64]| {
+        let each: i64 = row.iter().product();
+        let buffer = Buffer::new(number, &[b * h * rows, each]);
+        let extents: Vec<i64> = [batch, heads, rows].into_iter().chain(row.iter().copied()).collect();
+        let mut strides = vec![step(of_batch, h * rows * each), step(of_heads, rows * each), each];
+        strides.extend(row.iter().map(|_| 1));
+        tensor(buffer.address, &extents, &strides)
+    };
+    vec![list(9, &[]), list(10, &[columns]), list(11, &[]), list(12, &[columns])]
 }
 
 /// The calls of an attention.
@@ -282,18 +356,21 @@ pub(crate) fn launches(a: &Valid) -> Launches {
         if a.sink {
             arguments.push(tensor(address(Role::Sink), &[a.q.heads()], &[1]));
         }
+        arguments.extend(lists(a, forward_tiles(a.head_dims()), false));
         arguments.extend(numbers(a));
         return Launches { given: vec![Given { kernel: "forward", arguments }], zeros: Vec::new() };
     };
     backward(a, gradients)
 }
 
-fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, deterministic, .. }: Gradients) -> Launches {
+fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, .. }: Gradients) -> Launches {
     let (d, d_v_dim) = a.head_dims();
     let ((s_q, s_k), (heads, key_heads, _), b) = (a.seq(), a.heads(), a.batch());
-    let causal = a.mask.band.is_some();
+    let masked = a.mask.mask_mod.is_some();
+    let causal = a.mask.band.is_some() || masked;
     // Rows of tiles and the rounding of head dims, from FlashAttention-4's table for Hopper.
     let (m, n, round) = match d {
+        193.. if masked => (64, 64, 32),
         ..=64 => (128, 128, 32),
         65..=96 => (64, 128, 32),
         97..=128 => (if causal { 64 } else { 80 }, 128, 32),
@@ -331,6 +408,7 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, deterministic, .. }: Grad
     arguments.extend(window(a));
     arguments.extend(counters[..used].iter().map(Buffer::value));
     arguments.extend(numbers(a));
+    arguments.extend(lists(a, (m, n), true));
     given.push(Given { kernel: "backward", arguments });
 
     let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by| {
@@ -338,6 +416,9 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, deterministic, .. }: Grad
         given.push(Given { kernel, arguments });
     };
     post("postprocess of dQ", &d_q_sums, Role::DQ, &d_q, SCALE);
+    let per_head = |role| tensor(address(role), &[heads], &[1]);
+    let sink = [sums.value(), rows(Role::Stats, &a.row_tensor()), per_head(Role::Sink), per_head(Role::DSink)];
+    given[2].arguments.extend(if d_sink { sink.to_vec() } else { Vec::new() });
     if grouped {
         post("postprocess of dK", &d_k_sums, Role::DK, &d_k, SCALE);
         post("postprocess of dV", &d_v_sums, Role::DV, &d_v, 1.0);

@@ -53,15 +53,10 @@ entries![
     },
     FA4_EXPRESSION = Entry {
         code: "fa4.expression",
-        cause: "FlashAttention-4's kernels get score modifications as functions, without gradients of their tensors.",
-        needed: "no predicate, no gradient of a tensor, at most 16 scalars, addresses, extents and steps of tensors",
-        ..FA4
-    },
-    FA4_SINK = Entry {
-        code: "fa4.sink",
-        cause: "A backward of FlashAttention-4's kernels is not launched with a sink.",
-        field: "sink",
-        needed: "a forward, or no sink",
+        cause: "FlashAttention-4's kernels get expressions as functions. They have no gradients of tensors, and sums in \
+                one order only without lists of tiles.",
+        needed: "no gradient of a tensor, no predicate in a deterministic backward, at most 16 scalars, addresses, \
+                 extents and steps of tensors",
         ..FA4
     },
     FA4_OUTPUTS = Entry {
@@ -73,7 +68,9 @@ entries![
     },
     FA4_STORAGE = Entry {
         code: "fa4.storage",
-        cause: "FlashAttention-4's kernels are launched for sequences of one length, without pages.",
+        cause: "FlashAttention-4's kernels are launched for sequences of one length, without pages: with lengths they \
+                multiply rows behind a sequence by 0, which leaves infinities, and they have one list of offsets for \
+                queries and outputs.",
         needed: "dense tensors, without lengths",
         ..FA4
     },

@@ -1,0 +1,158 @@
+//! Lists of tiles of scores on a CPU: the kernel that makes them for a mask, beside the mask's definition.
+
+use std::collections::BTreeMap;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_emulate::Program;
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::expr::{Expr, PointContext, Value, head, key, library, query};
+use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Role, Storage, Valid, validate};
+use qkvault_kernels::recipe::{self, RECIPE_FORMAT, Recipe, Step};
+use qkvault_kernels::{BlockLists, ScoreTiles};
+use qkvault_reference::{Buffer, Inputs, POISON};
+use qkvault_skip::{Need, skip};
+
+/// Operands that stand for the places of the lists, which a test can read.
+const PLACES: [Role; 4] = [Role::O, Role::Stats, Role::Max, Role::SumExp];
+
+/// The lists that the kernel makes: for each sequence, head and row the tiles that the mask cuts, and those it leaves.
+fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i32>; 2]> {
+    let mut launch = lists.launch.clone();
+    for patch in launch.params.iter_mut().flat_map(|param| &mut param.patches) {
+        if let recipe::Value::Scratch(at) = patch.value {
+            let place = lists.at.iter().position(|known| *known == at).expect("one of the lists");
+            patch.value = recipe::Value::Address(PLACES[place]);
+        }
+    }
+    let recipe = Recipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 0,
+        modules: Vec::new(),
+        steps: vec![Step::Launch(launch)],
+    };
+    let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
+    for role in a.scalars().map(|scalar| scalar.role) {
+        numbers.insert(role, inputs.buffer(role).expect("is there").bytes().to_vec());
+    }
+    for role in a.score_tensors().map(|tensor| tensor.role) {
+        buffers.insert(role, inputs.buffer(role).expect("is there").bytes().to_vec());
+    }
+    let lines = (lists.batch * lists.heads * lists.rows) as usize;
+    let columns = lists.columns as usize;
+    for (role, count) in PLACES.into_iter().zip([lines, lines * columns, lines, lines * columns]) {
+        buffers.insert(role, vec![POISON; count * 4]);
+    }
+    let program = Program::compile(&lists.source, &recipe).expect("compiles");
+    program.launch(&recipe, &mut buffers, &numbers, &[], seed, POISON).expect("runs");
+    let numbers = |role| -> Vec<i32> {
+        let bytes: &Vec<u8> = &buffers[&role];
+        bytes.chunks(4).map(|four| i32::from_le_bytes(four.try_into().expect("four"))).collect()
+    };
+    let [cut_counts, cut, whole_counts, whole] = PLACES.map(numbers);
+    let list = |counts: &[i32], all: &[i32], line: usize| all[line * columns..][..counts[line] as usize].to_vec();
+    (0..lines).map(|line| [list(&cut_counts, &cut, line), list(&whole_counts, &whole, line)]).collect()
+}
+
+/// Whether a key is seen, by definition.
+fn seen(a: &Valid, inputs: &Inputs, at: [i32; 4]) -> bool {
+    let (s_q, s_kv) = a.seq();
+    let in_band = a.mask.band.is_none_or(|Band { corner, left, right }| {
+        let shift = if corner == Corner::BottomRight { s_kv - s_q } else { 0 };
+        let ahead = i64::from(at[3]) - i64::from(at[2]) - shift;
+        right.is_none_or(|right| ahead <= right) && left.is_none_or(|left| ahead > -left)
+    });
+    let mask = a.mask.mask_mod.as_ref().expect("a predicate").program();
+    let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+    let number = |role: Role, i: usize| {
+        let buffer: &Buffer = inputs.buffer(role).expect("is there");
+        if buffer.dtype() == DType::I32 { Value::Int(buffer.get(i) as i32) } else { Value::Float(buffer.get(i)) }
+    };
+    let scalars: Vec<Value> = a.scalars().skip(scalars).map(|scalar| number(scalar.role, 0)).collect();
+    let element = |tensor: qkvault_graph::NamedTensor<'_>| {
+        let index = |i: i64, (n, at): (&i64, i32)| i * n + if *n > 1 { i64::from(at) } else { 0 };
+        number(tensor.role, tensor.dims.iter().zip(at).fold(0, index) as usize)
+    };
+    let tensors: Vec<Value> = a.score_tensors().skip(tensors).map(element).collect();
+    let lengths = [s_q as i32, s_kv as i32];
+    let context = PointContext { score: 0.0, upstream: 0.0, at, lengths, scalars: &scalars, tensors: &tensors };
+    in_band && mask.eval(&context).expect("everything is given") == Value::Bool(true)
+}
+
+/// The lists by definition.
+fn expected(a: &Valid, lists: &BlockLists, inputs: &Inputs, tiles: ScoreTiles) -> Vec<[Vec<i32>; 2]> {
+    let (s_q, s_kv) = a.seq();
+    let kind = |batch: i64, head: i64, row: i64, column: i64| {
+        let (q, k) = if tiles.by_keys { (column, row) } else { (row, column) };
+        let queries = q * tiles.queries..((q + 1) * tiles.queries).min(s_q);
+        let keys = k * tiles.keys..((k + 1) * tiles.keys).min(s_kv);
+        let points = queries.flat_map(|q| keys.clone().map(move |k| [batch, head, q, k].map(|n| n as i32)));
+        let found: Vec<bool> = points.map(|at| seen(a, inputs, at)).collect();
+        (found.contains(&true), found.contains(&false))
+    };
+    let mut all = Vec::new();
+    for batch in 0..lists.batch {
+        for head in 0..lists.heads {
+            for row in 0..lists.rows {
+                let kinds: Vec<_> = (0..lists.columns).map(|column| kind(batch, head, row, column)).collect();
+                let of = |wanted| (0..).zip(&kinds).filter(|(_, kind)| **kind == wanted).map(|(n, _)| n).collect();
+                all.push([of((true, true)), of((true, false))]);
+            }
+        }
+    }
+    all
+}
+
+fn check(a: &Valid, tiles: ScoreTiles, seed: u64) {
+    let inputs = Inputs::random(a, seed).expect("random operands");
+    let lists = BlockLists::of(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
+    let (found, expected) = (made(a, &lists, &inputs, seed), expected(a, &lists, &inputs, tiles));
+    assert_eq!(found, expected, "{a}, {tiles:?}");
+}
+
+fn plain(lengths: (i64, i64), e: Expr) -> Attention {
+    Attention::bshd(2, (3, 3), lengths, 16, DType::BF16).with_mask_mod(e.build_mask_mod().expect("a predicate"))
+}
+
+#[test]
+fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let documents = library::document_mask("of_query", "of_key", 2, 150, 230);
+    let of_heads = ((key() + head() * 7) % 5).ne(0) | key().le(query());
+    let square = query().floor_div(64).eq(key().floor_div(64));
+    let list = [
+        plain((150, 230), documents.clone()),
+        plain((150, 230), documents).with_band(Band::CAUSAL_BOTTOM_RIGHT),
+        plain((100, 129), of_heads),
+        plain((300, 300), square).with_band(Band { corner: Corner::BottomRight, left: Some(90), right: Some(0) }),
+        plain((64, 1), library::dilated_window(4, 2)),
+    ];
+    for (n, a) in list.into_iter().enumerate() {
+        let a = validate(a).unwrap_or_else(|refusal| panic!("{refusal}"));
+        for by_keys in [false, true] {
+            check(&a, ScoreTiles { queries: 64, keys: 32, by_keys }, n as u64);
+        }
+    }
+}
+
+#[test]
+fn lists_of_random_masks_are_those_of_their_definition() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let features = Features { mask_mod: true, score_mod: true, ..Features::NONE };
+    let space = Space { batch: 2, heads: 2, seq: 90, head_dim: 16, features };
+    let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
+    let drawn = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current());
+    let dense =
+        |a: &Valid| a.mask.mask_mod.is_some() && a.mask.lengths == Lengths::Full && a.q.storage == Storage::Dense;
+    let list: Vec<Valid> = drawn.take(400).filter_map(|a| validate(a).ok()).filter(dense).take(6).collect();
+    assert!(list.len() == 6, "{} attentions", list.len());
+    for (n, a) in list.iter().enumerate() {
+        check(a, ScoreTiles { queries: 24, keys: 16, by_keys: n % 2 == 0 }, n as u64);
+    }
+}
