@@ -37,7 +37,7 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     for role in a.scalars().map(|scalar| scalar.role) {
         numbers.insert(role, inputs.buffer(role).expect("is there").bytes().to_vec());
     }
-    for role in a.score_tensors().map(|tensor| tensor.role) {
+    for role in a.score_tensors().map(|tensor| tensor.role).chain(a.block_mask.then_some(Role::BlockMask)) {
         buffers.insert(role, inputs.buffer(role).expect("is there").bytes().to_vec());
     }
     let lines = (lists.batch * lists.heads * lists.rows) as usize;
@@ -56,6 +56,17 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     (0..lines).map(|line| [list(&cut_counts, &cut, line), list(&whole_counts, &whole, line)]).collect()
 }
 
+/// Whole numbers of parts.
+trait Parts {
+    fn div_ceil_by(self, by: Self) -> Self;
+}
+
+impl Parts for i64 {
+    fn div_ceil_by(self, by: i64) -> i64 {
+        (self + by - 1) / by
+    }
+}
+
 /// Whether a key is seen, by definition.
 fn seen(a: &Valid, inputs: &Inputs, at: [i32; 4]) -> bool {
     let (s_q, s_kv) = a.seq();
@@ -64,7 +75,13 @@ fn seen(a: &Valid, inputs: &Inputs, at: [i32; 4]) -> bool {
         let ahead = i64::from(at[3]) - i64::from(at[2]) - shift;
         right.is_none_or(|right| ahead <= right) && left.is_none_or(|left| ahead > -left)
     });
-    let mask = a.mask.mask_mod.as_ref().expect("a predicate").program();
+    let in_blocks = !a.block_mask || {
+        let (rows, columns) = (s_q.div_ceil_by(128), s_kv.div_ceil_by(128).div_ceil_by(8));
+        let [b, h, q, k] = at.map(i64::from);
+        let byte = ((b * a.q.heads() + h) * rows + q / 128) * columns + k / 1024;
+        inputs.buffer(Role::BlockMask).expect("is there").bytes()[byte as usize] >> (k / 128 % 8) & 1 == 1
+    };
+    let Some(mask) = a.mask.mask_mod.as_ref().map(|e| e.program()) else { return in_band && in_blocks };
     let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
     let number = |role: Role, i: usize| {
         let buffer: &Buffer = inputs.buffer(role).expect("is there");
@@ -78,7 +95,7 @@ fn seen(a: &Valid, inputs: &Inputs, at: [i32; 4]) -> bool {
     let tensors: Vec<Value> = a.score_tensors().skip(tensors).map(element).collect();
     let lengths = [s_q as i32, s_kv as i32];
     let context = PointContext { score: 0.0, upstream: 0.0, at, lengths, scalars: &scalars, tensors: &tensors };
-    in_band && mask.eval(&context).expect("everything is given") == Value::Bool(true)
+    in_band && in_blocks && mask.eval(&context).expect("everything is given") == Value::Bool(true)
 }
 
 /// The lists by definition.
@@ -116,6 +133,11 @@ fn plain(lengths: (i64, i64), e: Expr) -> Attention {
     Attention::bshd(2, (3, 3), lengths, 16, DType::BF16).with_mask_mod(e.build_mask_mod().expect("a predicate"))
 }
 
+fn blocks(mut a: Attention) -> Attention {
+    a.block_mask = true;
+    a
+}
+
 #[test]
 fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
     if !Program::can_run() {
@@ -130,6 +152,7 @@ fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
         plain((100, 129), of_heads),
         plain((300, 300), square).with_band(Band { corner: Corner::BottomRight, left: Some(90), right: Some(0) }),
         plain((64, 1), library::dilated_window(4, 2)),
+        blocks(Attention::bshd(1, (2, 2), (130, 1100), 16, DType::BF16).with_band(Band::CAUSAL_BOTTOM_RIGHT)),
     ];
     for (n, a) in list.into_iter().enumerate() {
         let a = validate(a).unwrap_or_else(|refusal| panic!("{refusal}"));

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use qkvault_graph::expr::{
     Axis, Binary, Compare, Logic, Node, NodeId, Program, ScoreExpr, Side, TensorSpec, Ty, Unary,
 };
-use qkvault_graph::{Band, Corner, DType, Valid};
+use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
 use crate::args::Arg;
 
@@ -46,7 +46,7 @@ pub(crate) fn written(a: &Valid) -> Written {
         scalars: scalars.collect(),
         score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots)),
         score_mod_bwd: derivative().map(|vjp| score_mod_bwd(vjp.d_score.program(), slots)),
-        mask_mod: a.mask.mask_mod.as_ref().map(|e| mask_mod(e, a, slots)),
+        mask_mod: (a.mask.mask_mod.is_some() || a.block_mask).then(|| mask_mod(a, slots)),
     }
 }
 
@@ -61,7 +61,22 @@ pub(crate) fn arguments(a: &Valid) -> Vec<Arg> {
             list.extend((step != 1).then_some(Arg::Long(step)));
         }
     }
+    list.extend(block_mask(a));
     list
+}
+
+/// The numbers by which a bit of the block mask is found: its address, steps of sequences, heads and rows of tiles in
+/// bytes, and the last row of tiles and byte of a row.
+fn block_mask(a: &Valid) -> Vec<Arg> {
+    if !a.block_mask {
+        return Vec::new();
+    }
+    let ([_, heads, s_q, _], (_, s_kv)) = (a.q.dims, a.seq());
+    let tiles = |n: i64| (n - 1) / TILE as i64 + 1;
+    let (rows, bytes) = (tiles(s_q), (tiles(s_kv) - 1) / 8 + 1);
+    let steps = [heads * rows * bytes, rows * bytes, bytes].map(Arg::Long);
+    let all = std::iter::once(Arg::Address(Role::BlockMask)).chain(steps);
+    all.chain([rows - 1, bytes - 1].map(Arg::Int)).collect()
 }
 
 /// The dims along which a tensor is not broadcast, with extents and steps in elements.
@@ -96,14 +111,25 @@ fn score_mod_bwd(factor: &Program, slots: Slots) -> String {
     text
 }
 
-fn mask_mod(e: &ScoreExpr, a: &Valid, slots: Slots) -> String {
+fn mask_mod(a: &Valid, slots: Slots) -> String {
     let before = a.score_mod.as_ref().map(|e| e.program());
     let (scalars, tensors) = before.map_or((0, &[][..]), |program| (program.scalars().len(), program.tensors()));
     let behind = tensors.iter().map(numbers).sum::<usize>();
     let slots = Slots { scalar: slots.scalar + scalars, tensor: slots.tensor + behind };
     let mut text = String::from("def mask_mod(w, p):\n");
-    let root = statements(e.program(), slots, &mut text);
-    let mut seen = vec![root];
+    let predicate = a.mask.mask_mod.as_ref().map(|e| statements(e.program(), slots, &mut text));
+    let mut seen = vec![predicate.unwrap_or_else(|| "w.truth(True)".to_owned())];
+    if a.block_mask {
+        let first = arguments(a).len() - block_mask(a).len();
+        let [address, batch, head, row, last, last_byte] = std::array::from_fn(|n| format!("p.numbers[{}]", first + n));
+        let _ = writeln!(
+            text,
+            "    row, tile = w.floor_div(p.query, {TILE}), w.floor_div(p.key, {TILE})\n    byte = w.element({address}, \
+             \"u8\", ((p.batch, None, {batch}), (p.head, None, {head}), (row, {last}, {row}), (w.floor_div(tile, 8), \
+             {last_byte}, None)))"
+        );
+        seen.push("w.bit(byte, w.rem_whole(tile, w.whole(8)))".to_owned());
+    }
     if let Some(Band { corner, left, right }) = a.mask.band {
         // The kernels know a band or a predicate.
         let ahead =

@@ -101,10 +101,10 @@ impl Writer<'_> {
     fn new(attention: &Valid) -> Writer<'_> {
         let (s_q, s_kv) = attention.seq();
         // A predicate has the band within.
-        let band = attention.mask.band.filter(|_| attention.mask.mask_mod.is_none());
+        let written = written(attention);
+        let band = attention.mask.band.filter(|_| written.mask_mod.is_none());
         let window = band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
         let program = Program { kernels: Vec::new(), own: None, steps: Vec::new(), scratch: 0 };
-        let written = written(attention);
         Writer { attention, window, written, program }
     }
 

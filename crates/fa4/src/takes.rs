@@ -49,14 +49,13 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     });
     when(a.dropout.is_some(), &|| codes::FA4_DROPOUT.reason("dropout"));
     when(a.origins.is_some(), &|| codes::FA4_BAND.reason("positions that begin at a launch's origins").at("origins"));
-    when(a.block_mask, &|| codes::FA4_BLOCK_MASK.reason("a block mask"));
     when(a.score_tensors().any(|tensor| tensor.gradient.is_some()), &|| {
         codes::FA4_EXPRESSION.reason("the gradient of a tensor of the score modification").at("score_mod")
     });
     when(arguments(a).len() > NUMBERS, &|| {
         codes::FA4_EXPRESSION.reason(format!("{} numbers of expressions", arguments(a).len())).at("score_mod")
     });
-    let predicate = a.mask.mask_mod.is_some();
+    let predicate = a.mask.mask_mod.is_some() || a.block_mask;
     let deterministic = matches!(&a.pass, Pass::Backward(gradients) if gradients.deterministic);
     when(predicate && deterministic, &|| codes::FA4_EXPRESSION.reason("a predicate, deterministic").at("mask_mod"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::FA4_OUTPUTS.reason("Max or Sum_exp"));

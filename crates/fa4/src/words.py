@@ -17,6 +17,7 @@ TYPES = {
     "bf16": (cutlass.BFloat16, 2),
     "f32": (cutlass.Float32, 4),
     "i32": (cutlass.Int32, 4),
+    "u8": (cutlass.Uint8, 1),
 }
 
 LOG2_E = 1.4426950408889634
@@ -73,7 +74,7 @@ def element(address, dtype, parts):
             index = index if last is None else cute.math.min(index, last)
             pointer = pointer + (index if step is None else Int64(index) * step)
         value = cute.make_tensor(pointer, cute.make_layout(1))[0]
-        return value if dtype == "i32" else Float32(value)
+        return Int32(value) if dtype in ("i32", "u8") else Float32(value)
 
     return at(*(index for index, _, _ in parts))
 
@@ -117,6 +118,11 @@ minimum, maximum, power, atan2 = (each(getattr(cute.math, name)) for name in "mi
 sqrt, rsqrt, log, sin, cos, tan, erf, floor, ceil, absolute, reciprocal = (
     each(getattr(cute.math, name)) for name in "sqrt rsqrt log sin cos tan erf floor ceil abs rcp".split()
 )
+
+
+@each
+def bit(byte, at):
+    return (byte >> at) & Int32(1) != Int32(0)
 
 
 @each

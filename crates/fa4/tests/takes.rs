@@ -66,6 +66,9 @@ fn score_modifications_are_taken_in_both_directions() {
 #[test]
 fn predicates_are_taken_in_both_directions_with_bands_of_both_corners() {
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
+    let mut blocks = plain(64);
+    blocks.block_mask = true;
+    of(backward(blocks)).expect("a block mask is taken");
     for band in [None, Some(Band::CAUSAL), Some(Band::CAUSAL_BOTTOM_RIGHT)] {
         let mut masked = plain(128).with_mask_mod(seen.clone());
         masked.mask.band = band;

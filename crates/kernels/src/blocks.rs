@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use qkvault_graph::expr::{Axis, Node, Program};
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{Band, Corner, DType, Lengths, Valid};
+use qkvault_graph::{Band, Corner, DType, Lengths, Role, TILE, Valid};
 
 use crate::expression::{FUNCTIONS, element_type, statements};
 use crate::generate::MACHINE;
@@ -53,16 +53,18 @@ pub struct BlockLists {
 }
 
 impl BlockLists {
-    /// The lists of an attention with a predicate, dense tensors and one length for all sequences; `scratch` is where
-    /// they begin in the scratch memory. `None` for any other attention.
+    /// The lists of an attention with a predicate or a block mask, dense tensors and one length for all sequences;
+    /// `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
     pub fn of(a: &Valid, tiles: ScoreTiles, scratch: u64) -> Option<BlockLists> {
-        let program = a.mask.mask_mod.as_ref()?.program();
-        if a.mask.lengths != Lengths::Full || a.origins.is_some() {
+        let program = a.mask.mask_mod.as_ref().map(|e| e.program());
+        let masked = program.is_some() || a.block_mask;
+        if !masked || a.mask.lengths != Lengths::Full || a.origins.is_some() {
             return None;
         }
         let ((s_q, s_kv), [b, h, ..]) = (a.seq(), a.q.dims);
-        let of = |axis, all| if reads(program, axis) { all } else { 1 };
+        let differs = |axis| a.block_mask || program.is_some_and(|program| reads(program, axis));
+        let of = |axis, all| if differs(axis) { all } else { 1 };
         let (batch, heads) = (of(Axis::Batch, b), of(Axis::Head, h));
         let counts = |rows: i64, tile: i64| (rows - 1) / tile + 1;
         let (queries, keys) = (counts(s_q, tiles.queries), counts(s_kv, tiles.keys));
@@ -116,6 +118,9 @@ fn params(a: &Valid, at: [u64; 4]) -> Params {
     for (name, at) in ["cut_counts", "cut", "whole_counts", "whole"].into_iter().zip(at) {
         p.pointer("int", name, Value::Scratch(at));
     }
+    if a.block_mask {
+        p.pointer("const unsigned char", "block_mask", Value::Address(Role::BlockMask));
+    }
     for (n, tensor) in a.score_tensors().enumerate() {
         p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), Value::Address(tensor.role));
     }
@@ -126,11 +131,23 @@ fn params(a: &Valid, at: [u64; 4]) -> Params {
     p
 }
 
-/// The function that says whether a key is seen: by the band and by the predicate.
-fn seen(a: &Valid, program: &Program) -> String {
+/// The function that says whether a key is seen: by the band, the block mask and the predicate.
+fn seen(a: &Valid, program: Option<&Program>) -> String {
     let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
-    let (body, root) = statements(program, scalars, tensors, "m", false);
+    let all = || (String::new(), "true".to_owned());
+    let (body, root) = program.map_or_else(all, |program| statements(program, scalars, tensors, "m", false));
     let mut band = String::new();
+    if a.block_mask {
+        let ([_, heads, s_q, _], (_, s_kv)) = (a.q.dims, a.seq());
+        let (tile, tiles) = (TILE as i64, |n: i64| (n - 1) / TILE as i64 + 1);
+        let (rows, bytes) = (tiles(s_q), (tiles(s_kv) - 1) / 8 + 1);
+        let _ = writeln!(
+            band,
+            "  const i64 line = ((i64)point.batch * {heads} + point.head) * {rows} + point.query / {tile};\n  \
+             const int tile = point.key / {tile};\n  \
+             if (!(p.block_mask[line * {bytes} + tile / 8] >> tile % 8 & 1)) return false;"
+        );
+    }
     if let Some(Band { corner, left, right }) = a.mask.band {
         let ahead = if corner == Corner::BottomRight { "KEYS - QUERIES" } else { "0" };
         let _ = writeln!(band, "  const int ahead = point.key - point.query - ({ahead});");

@@ -1024,7 +1024,7 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 50] = [
+const ELSEWHERE: [&str; 48] = [
     "engine.amax",
     "fp8.unified",
     "conversion.gpu",
@@ -1051,7 +1051,6 @@ const ELSEWHERE: [&str; 50] = [
     "fa4.head-dim",
     "fa4.heads",
     "fa4.dropout",
-    "fa4.block-mask",
     "fa4.expression",
     "fa4.outputs",
     "fa4.storage",

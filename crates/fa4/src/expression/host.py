@@ -112,6 +112,12 @@ class Whole(Number):
     def __xor__(self, other):
         return self.two(other, lambda a, b: a ^ b)
 
+    def __and__(self, other):
+        return self.two(other, lambda a, b: a & b)
+
+    def __rshift__(self, other):
+        return self.two(other, lambda a, b: a >> b)
+
 
 def power(a, b):
     if a == 0 and b < 0:
@@ -187,7 +193,8 @@ cute = module(
     AddressSpace=types.SimpleNamespace(gmem=1),
     make_layout=lambda extent: extent,
 )
-NUMBERS = {name: Real for name in ("Float16", "BFloat16", "Float32")} | {"Int32": Whole, "Int64": Whole, "Boolean": Truth}
+NUMBERS = {name: Real for name in ("Float16", "BFloat16", "Float32")}
+NUMBERS |= {name: Whole for name in ("Int32", "Int64", "Uint8")} | {"Boolean": Truth}
 cutlass = module("cutlass", cute=cute, **NUMBERS)
 
 

@@ -131,6 +131,14 @@ fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
 /// The same with what each case is given.
 fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
     let places = places(points);
+    let mut found = values(cases.iter().map(given).collect()).into_iter();
+    let mut of =
+        |case| places.iter().map(|&place| (found.next().expect("a line each"), expected(case, place))).collect();
+    cases.iter().map(&mut of).collect()
+}
+
+/// What the functions of all programs give at their points.
+fn values(programs: Vec<Json>) -> Vec<f64> {
     let folder = tempfile::tempdir().expect("a folder");
     let files = [("host.py", include_str!("host.py")), ("compiler.py", PROGRAM), ("words.py", WORDS)];
     let files = files.map(|(name, text)| (folder.path().join(name), text));
@@ -141,15 +149,11 @@ fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec
         .stdout(Stdio::piped())
         .spawn()
         .expect("a Python, which fetching needs too");
-    let programs: Vec<Json> = cases.iter().map(given).collect();
     child.stdin.take().expect("a pipe").write_all(Json::from(programs).to_string().as_bytes()).expect("is read");
     let done = child.wait_with_output().expect("ends");
     assert!(done.status.success());
     let printed = String::from_utf8(done.stdout).expect("text");
-    let mut found = printed.lines().map(|line| line.parse::<f64>().expect("a number"));
-    let mut of =
-        |case| places.iter().map(|&place| (found.next().expect("a line each"), expected(case, place))).collect();
-    cases.iter().map(&mut of).collect()
+    printed.lines().map(|line| line.parse::<f64>().expect("a number")).collect()
 }
 
 fn near(found: f64, expected: f64) -> bool {
@@ -250,6 +254,42 @@ fn predicates_compute_what_they_mean_with_their_bands() {
             assert_eq!(found != 0.0, expected != 0.0 && inside, "{}: {at:?}", case.text);
         }
     }
+}
+
+#[test]
+fn a_block_mask_is_read_bit_by_bit() {
+    let (heads, rows, bytes) = (3_i64, 3, 2);
+    let mut a = Attention::bshd(2, (heads, heads), (300, 1200), 64, DType::F16);
+    a.block_mask = true;
+    let a = validate(a).expect("is valid");
+    let byte = |i: i64| (i * 37 + 11) % 251;
+    let elements: Vec<i64> = (0..2 * heads * rows * bytes).map(byte).collect();
+    let numbers: Vec<Json> = arguments(&a)
+        .iter()
+        .map(|arg| match arg {
+            Arg::Address(_) => json!(elements),
+            Arg::Long(n) | Arg::Int(n) => json!(n),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    // The last query and key lie behind the sequence: the last row of tiles, and the last byte, stand for theirs.
+    let axes = ([0, 1], [0, 2], [0, 127, 128, 299, 400], [0, 127, 128, 1023, 1024, 1199, 1300]);
+    let points: Vec<[i64; 4]> = points_of(axes);
+    let given: Vec<Json> = points.iter().map(|[b, h, q, k]| json!([b, h, q, k, 300, 1200, 0.0, 0.0])).collect();
+    let text = written(&a).mask_mod.expect("is written");
+    let program =
+        json!({"text": text, "name": "mask_mod", "group": 1, "numbers": numbers, "points": given, "lanes": 1});
+    for ([b, h, q, k], found) in points.into_iter().zip(values(vec![program])) {
+        let at = ((b * heads + h) * rows + (q / 128).min(rows - 1)) * bytes + (k / 1024).min(bytes - 1);
+        assert_eq!(found != 0.0, byte(at) >> (k / 128 % 8) & 1 == 1, "{b} {h} {q} {k}: {text}");
+    }
+}
+
+/// All points of four axes.
+fn points_of((b, h, q, k): ([i64; 2], [i64; 2], [i64; 5], [i64; 7])) -> Vec<[i64; 4]> {
+    let heads = b.into_iter().flat_map(|b| h.map(|h| [b, h]));
+    let queries = heads.flat_map(|[b, h]| q.map(|q| [b, h, q]));
+    queries.flat_map(|[b, h, q]| k.map(|k| [b, h, q, k])).collect()
 }
 
 fn bias() -> TensorSpec {

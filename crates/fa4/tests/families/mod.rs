@@ -131,7 +131,7 @@ pub(crate) fn families() -> Vec<(String, Write)> {
 }
 
 /// Predicates: documents by ids of a tensor, with a softcap; and one that heads see differently, within a window.
-fn predicates() -> [(&'static str, Modify); 2] {
+fn predicates() -> [(&'static str, Modify); 3] {
     let masked = |a: Attention, e: Expr| a.with_mask_mod(e.build_mask_mod().expect("a predicate"));
     let documents = move |a: Attention, Shape { batch, keys, .. }: Shape, _| {
         let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
@@ -141,7 +141,13 @@ fn predicates() -> [(&'static str, Modify); 2] {
         let a = masked(a, ((query() - key()) % (head() + 2)).eq(0));
         a.with_band(Band { corner: Corner::BottomRight, left: Some(1000), right: Some(0) })
     };
-    [("documents", Rc::new(documents)), ("dilated", Rc::new(dilated))]
+    let blocks = |a: Attention, _: Shape, _: i64| {
+        let corner = Corner::BottomRight;
+        let mut a = a.with_band(Band { corner, left: None, right: Some(0) });
+        a.block_mask = true;
+        a
+    };
+    [("documents", Rc::new(documents)), ("dilated", Rc::new(dilated)), ("blocks", Rc::new(blocks))]
 }
 
 /// A modification with every word that expressions are written in.
@@ -290,11 +296,18 @@ fn numbers(a: &Valid) -> Vec<Value> {
             list.extend((n > 1 && step != 1).then_some(Value::Int(step as u64, 64)));
         }
     }
+    if a.block_mask {
+        let ((s_q, s_k), [_, heads, ..]) = (a.seq(), a.q.dims);
+        let (rows, bytes) = ((s_q + 127) / 128, (s_k + 1023) / 1024);
+        list.push(Value::Int(address(Role::BlockMask), 64));
+        list.extend([heads * rows * bytes, rows * bytes, bytes].map(|step| Value::Int(step as u64, 64)));
+        list.extend([rows - 1, bytes - 1].map(|last| Value::Int(last as u64, 32)));
+    }
     list
 }
 
 fn window(a: &Valid) -> Vec<Value> {
-    let Some(Band { left, right, .. }) = a.mask.band.filter(|_| a.mask.mask_mod.is_none()) else { return Vec::new() };
+    let Some(Band { left, right, .. }) = a.mask.band.filter(|_| !masked(a)) else { return Vec::new() };
     match (left, right) {
         (None, Some(0)) => Vec::new(),
         (left, right) => {
@@ -320,15 +333,23 @@ fn forward_tiles((d, d_v): (i64, i64)) -> (i64, i64) {
     (128, keys)
 }
 
+/// Whether tiles are listed.
+fn masked(a: &Valid) -> bool {
+    a.mask.mask_mod.is_some() || a.block_mask
+}
+
 /// The lists of tiles that a predicate leaves: counts and tiles, of those that it cuts and of whole ones. Sequences or
 /// heads that the predicate does not tell apart have steps of 0.
 fn lists(a: &Valid, (m, n): (i64, i64), by_keys: bool) -> Vec<Value> {
-    let Some(predicate) = &a.mask.mask_mod else { return Vec::new() };
+    if !masked(a) {
+        return Vec::new();
+    }
+    let predicate = a.mask.mask_mod.as_ref();
     let ((s_q, s_k), [batch, heads, ..]) = (a.seq(), a.q.dims);
     let tiles = |rows: i64, tile: i64| (rows + tile - 1) / tile;
     let (rows, columns) = if by_keys { (tiles(s_k, n), tiles(s_q, m)) } else { (tiles(s_q, m), tiles(s_k, n)) };
-    let of_batch = predicate.tensors().iter().any(|spec| spec.dims[0] > 1);
-    let of_heads = predicate.contains(Node::Index(Axis::Head));
+    let of_batch = predicate.is_none_or(|e| e.tensors().iter().any(|spec| spec.dims[0] > 1));
+    let of_heads = predicate.is_none_or(|e| e.contains(Node::Index(Axis::Head)));
     let (b, h) = (if of_batch { batch } else { 1 }, if of_heads { heads } else { 1 });
     let step = |there: bool, n: i64| if there { n } else { 0 };
     let list = |number: u64, row: &[i64]| {
@@ -366,7 +387,7 @@ pub(crate) fn launches(a: &Valid) -> Launches {
 fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, .. }: Gradients) -> Launches {
     let (d, d_v_dim) = a.head_dims();
     let ((s_q, s_k), (heads, key_heads, _), b) = (a.seq(), a.heads(), a.batch());
-    let masked = a.mask.mask_mod.is_some();
+    let masked = masked(a);
     let causal = a.mask.band.is_some() || masked;
     // Rows of tiles and the rounding of head dims, from FlashAttention-4's table for Hopper.
     let (m, n, round) = match d {
@@ -411,17 +432,18 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, ..
     arguments.extend(lists(a, (m, n), true));
     given.push(Given { kernel: "backward", arguments });
 
-    let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by| {
-        let arguments = vec![sums.value(), operand(role, of), Value::Float(by)];
+    let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by, sink: Vec<Value>| {
+        let mut arguments = vec![sums.value(), operand(role, of), Value::Float(by)];
+        arguments.extend(sink);
         given.push(Given { kernel, arguments });
     };
-    post("postprocess of dQ", &d_q_sums, Role::DQ, &d_q, SCALE);
     let per_head = |role| tensor(address(role), &[heads], &[1]);
     let sink = [sums.value(), rows(Role::Stats, &a.row_tensor()), per_head(Role::Sink), per_head(Role::DSink)];
-    given[2].arguments.extend(if d_sink { sink.to_vec() } else { Vec::new() });
+    let sink = if d_sink { sink.to_vec() } else { Vec::new() };
+    post("postprocess of dQ", &d_q_sums, Role::DQ, &d_q, SCALE, sink);
     if grouped {
-        post("postprocess of dK", &d_k_sums, Role::DK, &d_k, SCALE);
-        post("postprocess of dV", &d_v_sums, Role::DV, &d_v, 1.0);
+        post("postprocess of dK", &d_k_sums, Role::DK, &d_k, SCALE, Vec::new());
+        post("postprocess of dV", &d_v_sums, Role::DV, &d_v, 1.0, Vec::new());
     }
     Launches { given, zeros }
 }

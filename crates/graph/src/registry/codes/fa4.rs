@@ -44,13 +44,6 @@ entries![
         needed: "none",
         ..FA4
     },
-    FA4_BLOCK_MASK = Entry {
-        code: "fa4.block-mask",
-        cause: "FlashAttention-4's kernels read lists of blocks, not a bit for each.",
-        field: "block_mask",
-        needed: "a band",
-        ..FA4
-    },
     FA4_EXPRESSION = Entry {
         code: "fa4.expression",
         cause: "FlashAttention-4's kernels get expressions as functions. They have no gradients of tensors, and sums in \
