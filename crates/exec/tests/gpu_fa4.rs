@@ -3,7 +3,8 @@
 //!
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
-//! set as well. Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
+//! set as well. `QKVAULT_TEST_ONLY` names parts of the attentions, separated by commas: `plain`, `modified`, `masked`.
+//! Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -66,8 +67,12 @@ fn attentions() -> Vec<Valid> {
             }
         }
     }
-    list.extend(modified().into_iter().chain(masked()));
-    list.into_iter().map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
+    let mut parts = [("plain", list), ("modified", modified()), ("masked", masked())].to_vec();
+    if let Ok(only) = std::env::var("QKVAULT_TEST_ONLY") {
+        parts.retain(|(name, _)| only.split(',').any(|part| part == *name));
+    }
+    let list = parts.into_iter().flat_map(|(_, list)| list);
+    list.map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
 }
 
 /// Score modifications with their derivatives: a softcap by a number of the launch, ALiBi, a bias in 16 bits with a
