@@ -264,4 +264,43 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,64,128]\nv: [2,2,64,128]\nfp8: delayed", "h200", "9.27"),
         ("pass: backward\nq: e4m3 [2,8,64,128]\nfp8: delayed", "h200", "9.27"),
     ),
+    (
+        "fp8.few-queries",
+        (
+            "q: e4m3 [2,8,8,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,8,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+        (
+            "q: e4m3 [2,8,9,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,9,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "fp8.few-queries",
+        (
+            "q: e4m3 [2,8,8,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,8,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.15",
+        ),
+        (
+            "q: e4m3 [2,8,8,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,8,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.14.9",
+        ),
+    ),
+    (
+        "fp8.few-queries",
+        (
+            "q: e4m3 [2,8,1,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,1,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.14",
+        ),
+        (
+            "q: e4m3 [2,8,2,192]\nk: [2,8,512,192]\nv: [2,8,512,128]\no: [2,8,2,128]\noutputs: stats\nfp8: delayed",
+            "b200",
+            "9.14",
+        ),
+    ),
 ];

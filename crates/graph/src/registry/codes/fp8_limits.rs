@@ -2,9 +2,9 @@
 //! in `mxfp8`.
 
 use super::{FE_FP8_BACKWARD, FP8_COMPILED};
-use crate::Fp8;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::{CudnnVersion, Fp8};
 
 /// What was given, in 8 bits with one scale per tensor.
 fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
@@ -108,6 +108,23 @@ entries![
         evidence: "9.14 to 9.27 give status 4001 without Stats and compile with them.",
         applies: Applies::Rules(|f| {
             given(f, f.s_q == 1 && !f.backward() && !f.a.outputs.stats, "one query without Stats")
+        }),
+        ..Entry::rule()
+    },
+    FP8_FEW_QUERIES = Entry {
+        code: "fp8.few-queries",
+        cause: "For up to 8 queries of head dims 192 and 128, cuDNN generates an 8-bit kernel that does not compile.",
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
+        field: "q.dims[2]",
+        needed: "on compute capability 10.x, at least 9 queries of room with head dims 192 and 128; with cuDNN 9.14, two",
+        fix: "describe 9 queries or more with per-sequence lengths, and give the real length",
+        source: FP8_COMPILED,
+        evidence: "9.19 and 9.27 give status 4001 for 2 to 8 queries, with one scale per tensor and (9.27) with block scales, \
+                   and compile 9; 9.14 compiles 2. One query is refused by each. Versions between were not tried.",
+        applies: Applies::Rules(|f| {
+            let few = f.s_q == 1 || (f.s_q <= 8 && f.version() >= CudnnVersion::v9(15, 0));
+            let is = !f.backward() && few && (f.d_qk, f.d_v) == (192, 128);
+            of_either(f, is, "few queries of head dims 192 and 128")
         }),
         ..Entry::rule()
     },
