@@ -1,5 +1,5 @@
-//! Compiles tables of random attentions for several generations of GPUs: dense ones, forward and backward, and varlen
-//! and paged ones for serving.
+//! Compiles tables of random attentions for several generations of GPUs: dense ones, forward and backward, varlen and
+//! paged ones for serving, and 8-bit ones.
 //!
 //! The attentions are in files (`goldens/generated.txt`, `goldens/generated-serving.txt`), so that a change of the
 //! generator does not change the table. A run compiles a part of the rows, the same in every run.
@@ -35,6 +35,11 @@ pub const SERVING: Table =
 
 /// Attentions whose operands and gradients each have their own layout.
 pub const LAYOUTS: Table = Table { name: "generated-layouts", gpus: &["a100", "h200", "b200"], part: 17 };
+
+/// 8-bit attentions with one scale per tensor and with block scales, for one GPU of each generation: sm_89, sm_90,
+/// sm_100, sm_103 and sm_120.
+pub const EIGHT_BITS: Table =
+    Table { name: "generated-fp8", gpus: &["l40s", "h200", "b200", "sm_103", "rtx-pro-6000"], part: 13 };
 
 /// Rows that one child process compiles.
 const CHUNK: usize = 30;
@@ -161,7 +166,7 @@ fn refused(refusal: &Refusal) -> String {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::Storage;
+    use qkvault_graph::{Fp8, Storage};
 
     use super::*;
 
@@ -172,6 +177,16 @@ mod tests {
         let backward = list.iter().filter(|a| a.is_backward()).count();
         assert!(list.len() >= 500 && valid == list.len(), "{valid} of {}", list.len());
         assert!((150..350).contains(&backward), "{backward} backwards");
+    }
+
+    #[test]
+    fn the_table_of_8_bits_has_both_directions_with_every_kind_of_scales() {
+        let list = EIGHT_BITS.attentions();
+        assert!(list.iter().all(|a| validate(a.clone()).is_ok()), "{} attentions", list.len());
+        for scaling in [Fp8::Delayed, Fp8::Current, Fp8::Block] {
+            let of = |backward| list.iter().filter(|a| a.fp8 == Some(scaling) && a.is_backward() == backward).count();
+            assert!(of(false) >= 5 && of(true) >= 5, "{scaling:?}: {} and {}", of(false), of(true));
+        }
     }
 
     #[test]

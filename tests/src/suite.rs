@@ -53,6 +53,12 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden() {
+            let test = "generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden";
+            $crate::generated::check($crate::generated::EIGHT_BITS, $version, test);
+        }
+
+        #[test]
         fn a_plan_requires_the_bytes_of_each_operands_own_layout() {
             $crate::layouts::check($version);
         }

@@ -1,6 +1,6 @@
-//! The table of forwards with cuDNN 9.14 without a GPU, and checks that kernels do not change.
+//! The tables of forwards and of 8-bit attentions with cuDNN 9.14 without a GPU, and checks that kernels do not change.
 
-use qkvault_tests::{compile, divisors, same};
+use qkvault_tests::{compile, divisors, generated, same};
 
 const VERSION: &str = "9.14.0";
 
@@ -22,4 +22,10 @@ fn properties_that_keys_leave_out_change_neither_engine_nor_kernel() {
 #[test]
 fn remainders_whose_divisor_may_be_zero_compile_with_a_guard() {
     divisors::check(VERSION);
+}
+
+#[test]
+fn generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden() {
+    let test = "generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden";
+    generated::check(generated::EIGHT_BITS, VERSION, test);
 }
