@@ -223,6 +223,8 @@ fn a_rank_that_ends_is_named_in_time_and_the_others_go_on() {
     let attention = valid(Attention::bshd(1, (4, 4), (512, 512), 64, DType::BF16).causal().with_stats());
     let made = schedule(&attention, &Sharding::new(3, Scheme::Ring)).expect("is taken");
     let inputs = Inputs::random(&attention, 1).expect("random operands");
+    // Plans are compiled then, and no rank waits for another one's compiler.
+    assert_eq!(run(&gpu, &made, &inputs).expect("runs"), Vec::<String>::new());
     let plans = gpu.plans();
     let deadline = Duration::from_secs(2);
     let late = Duration::from_secs(6);

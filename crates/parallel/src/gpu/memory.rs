@@ -51,13 +51,24 @@ impl GpuRank {
     ///
     /// # Errors
     ///
-    /// [`RunError::Lengths`] for another number of sequences, or packed sequences whose numbers of queries and keys
-    /// differ under a causal band; [`RunError::Driver`].
+    /// [`RunError::Lengths`] for another number of sequences, longer ones than the attention has room for, or packed
+    /// sequences whose numbers of queries and keys differ under a causal band; [`RunError::Driver`].
     pub fn set_lengths(&mut self, queries: &[i64], keys: &[i64]) -> Result<(), RunError> {
-        let batch = self.lengths.0.len();
+        let batch = self.batch;
         if queries.len() != batch || keys.len() != batch {
             let what = format!("{} query and {} key lengths for {batch} sequences", queries.len(), keys.len());
             return Err(RunError::Lengths { what });
+        }
+        let [(most_q, most_k), (all_q, all_k)] = self.most;
+        for (what, list, most, all) in [("query", queries, most_q, all_q), ("key", keys, most_k, all_k)] {
+            // Kernels follow lengths into memory.
+            let wrong = list.iter().find(|n| !(0..=most).contains(*n));
+            let sum = list.iter().fold(0_i64, |sum, n| sum.saturating_add(*n));
+            if wrong.is_some() || sum > all {
+                let what =
+                    format!("{what} lengths {list:?}: a sequence has 0 to {most}, and all together at most {all}");
+                return Err(RunError::Lengths { what });
+            }
         }
         let Acts { layout, .. } = &self.acts;
         if let Some(last) = &self.last {
@@ -84,7 +95,7 @@ impl GpuRank {
                 .map_err(RunError::driver("copy the lengths of sequences"))?;
         }
         self.exchange.synchronize().map_err(RunError::driver("copy the lengths of sequences"))?;
-        self.lengths = (queries.to_vec(), keys.to_vec());
+        self.has_lengths = true;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, result};
 use qkvault_exec::raw::{DeviceBuffer, RawArgs, constant_values};
 use qkvault_exec::{Number, cudarc};
-use qkvault_graph::{Lengths, Role, operand};
+use qkvault_graph::{Lengths, Role, Storage, Tensor, operand};
 
 use super::RunError;
 use super::bound::{Addresses, Arguments};
@@ -28,8 +28,11 @@ pub struct GpuRank {
     pub(super) acts: Acts,
     pub(super) buffers: Vec<Buffer>,
     pub(super) outputs: Vec<bool>,
-    /// Lengths of the whole sequences.
-    pub(super) lengths: (Vec<i64>, Vec<i64>),
+    /// Most queries and keys of a sequence, and of all together.
+    pub(super) most: [(i64, i64); 2],
+    pub(super) batch: usize,
+    /// Whether the lengths of sequences are known.
+    pub(super) has_lengths: bool,
     pub(super) numbers: HashMap<Role, Number>,
     pub(super) bound: Vec<DeviceBuffer>,
     /// Addresses and numbers of every act; empty after a change.
@@ -113,7 +116,9 @@ impl GpuRank {
             outputs: rank.buffers.iter().map(output).collect(),
             bound: vec![DeviceBuffer::default(); rank.buffers.len()],
             buffers: rank.buffers.clone(),
-            lengths: (vec![a.seq().0; batch], vec![a.seq().1; batch]),
+            most: [a.seq(), (room(&a.q), room(&a.k))],
+            batch,
+            has_lengths: acts.layout.sequences.is_empty(),
             numbers,
             arguments: Vec::new(),
             own: HashMap::new(),
@@ -129,8 +134,7 @@ impl GpuRank {
         };
         // Attentions without lengths of a launch may have parts with lengths: dealt keys.
         if a.mask.lengths == Lengths::Full {
-            let (queries, keys) = made.lengths.clone();
-            made.set_lengths(&queries, &keys)?;
+            made.set_lengths(&vec![a.seq().0; batch], &vec![a.seq().1; batch])?;
         }
         Ok(made)
     }
@@ -162,6 +166,10 @@ impl GpuRank {
                 let (given, expected) = (given.into(), expected.into());
                 return Err(CommError::Size { rank: None, what: what.to_owned(), given, expected }.into());
             }
+        }
+        if !self.has_lengths {
+            let what = "the lengths of the sequences are not known; give them to `set_lengths`".to_owned();
+            return Err(RunError::Lengths { what });
         }
         let captured = stream.capture_status().map_err(RunError::driver("tell whether a stream is captured"))?;
         let captured = captured != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -245,6 +253,14 @@ impl GpuRank {
         let event = stream.record_event(None).map_err(RunError::driver("record an event"))?;
         let done = || event.try_is_complete().map_err(|error| error.to_string());
         Ok(wait(communicator, deadline, done)?)
+    }
+}
+
+/// Tokens of all sequences that a tensor has room for.
+fn room(t: &Tensor) -> i64 {
+    match t.storage {
+        Storage::Varlen { tokens } => tokens,
+        Storage::Dense | Storage::Paged { .. } => t.dims[0] * t.dims[2],
     }
 }
 
