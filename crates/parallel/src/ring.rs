@@ -128,7 +128,8 @@ impl Ring {
 
     fn part(work: &Work<'_>, tile: Tile, sink: bool) -> Part {
         let whole = work.whole();
-        let keys_move = work.sharding.chunks() > 1;
+        // A band may hide the first keys also of a single chunk.
+        let keys_move = work.sharding.chunks() > 1 || tile.block.keys.0 != 0;
         let stats = !whole.is_backward();
         let mut part = Part { tile, heads: (0, whole.q.dims[1]), sink, stats, slice: None, keys_move };
         part.slice = work.slice(&part);

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use qkvault_graph::expr::parse_expr;
+use qkvault_graph::{Attention, Band, Corner, DType};
 use qkvault_parallel::testing::{Case, Space, case};
-use qkvault_parallel::{difference, schedule};
+use qkvault_parallel::{Order, Scheme, Sharding, difference, schedule};
 
 /// The largest difference of a case; `None` if its sharding is refused, with the codes.
 fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
@@ -56,6 +58,18 @@ fn ranks_together_compute_one_attention() {
     ] {
         assert!(counts.get(kind).is_some_and(|n| *n >= 50), "few cases of {kind}: {counts:#?}");
     }
+}
+
+/// One rank whose band hides the first keys: its expression still counts from the first one.
+#[test]
+fn a_ring_of_one_chunk_counts_keys_from_the_first() {
+    let band = Band { corner: Corner::BottomRight, left: Some(3), right: Some(0) };
+    let score = parse_expr("score + 0.1 * float(query - key)").expect("parses");
+    let attention = Attention::bshd(1, (2, 2), (8, 36), 8, DType::BF16).with_band(band).with_score_mod(score);
+    let attention = attention.with_stats().validate().expect("is valid");
+    let sharding = Sharding::new(1, Scheme::Ring).with_order(Order::Contiguous);
+    let (worst, place) = run(&Case { attention, sharding, seed: 1 }).expect("is taken");
+    assert!(worst < 1e-10, "off by {worst:.1e} at {place}");
 }
 
 /// Thousands of cases. `cargo test -p qkvault-parallel --features oracle --test simulation -- --ignored`
