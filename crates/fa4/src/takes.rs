@@ -35,6 +35,11 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     let (head_dim, head_dim_v) = a.head_dims();
     for (field, dim) in [("q", head_dim), ("v", head_dim_v)] {
         when(dim % 8 != 0 || dim > HEAD_DIM, &|| codes::FA4_HEAD_DIM.reason(dim.to_string()).at(field));
+        // Backwards of head dim 72 gave wrong gradients on an H200, those of 64, 96, 128, 192 and 256 right ones: the
+        // main kernel pads to multiples of 16, and the kernels around it to multiples of 32.
+        when(a.is_backward() && dim % 32 != 0, &|| {
+            codes::FA4_HEAD_DIM.reason(format!("{dim} in a backward")).with_needed("a multiple of 32").at(field)
+        });
     }
     // Tiles are chosen by the head dim of queries; that of values may be smaller where that was measured, at 192/128.
     when(head_dim_v > head_dim || (head_dim_v < head_dim && (head_dim, head_dim_v) != (192, 128)), &|| {
