@@ -303,4 +303,9 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
             "9.14",
         ),
     ),
+    (
+        "fp8.one-query",
+        ("q: e4m3 [1,8,1,112]\nk: [1,8,64,112]\nfp8: delayed", "h200", "9.14"),
+        ("q: e4m3 [1,8,1,112]\nk: [1,8,64,112]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.14"),
+    ),
 ];
