@@ -1,14 +1,16 @@
-//! An entry: a plan or a refusal, with the labels that people read.
+//! An entry: a plan, a refusal or measured times, with the labels that people read.
 
 use std::fmt;
 
-/// Whether an entry is a plan or the reasons why there is none.
+/// What an entry is: a plan, the reasons why there is none, or measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// The payload is a plan as the library wrote it.
     Plan,
     /// The payload is the reasons why there is no plan. The entry is valid only for the library version that refused.
     Refusal,
+    /// The payload is times that were measured, by which one of several plans is chosen.
+    Times,
 }
 
 impl EntryKind {
@@ -17,6 +19,7 @@ impl EntryKind {
         match self {
             EntryKind::Plan => 1,
             EntryKind::Refusal => 2,
+            EntryKind::Times => 3,
         }
     }
 
@@ -24,6 +27,7 @@ impl EntryKind {
         match code {
             1 => Some(EntryKind::Plan),
             2 => Some(EntryKind::Refusal),
+            3 => Some(EntryKind::Times),
             _ => None,
         }
     }
@@ -34,6 +38,7 @@ impl fmt::Display for EntryKind {
         f.write_str(match self {
             EntryKind::Plan => "plan",
             EntryKind::Refusal => "refusal",
+            EntryKind::Times => "times",
         })
     }
 }
@@ -41,7 +46,7 @@ impl fmt::Display for EntryKind {
 /// One entry, in memory. The vault returns it exactly as it was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Plan or refusal.
+    /// Plan, refusal or times.
     pub kind: EntryKind,
     /// Label of the target, such as `sm_90 132sm driver 13.0 cudnn 9.27.0 slim`; at most 255 bytes.
     pub target: String,
@@ -52,7 +57,8 @@ pub struct Entry {
     pub library: String,
     /// Facts that lists show without reading the payload. The vault does not interpret them; at most 65,535 bytes.
     pub meta: Vec<u8>,
-    /// The plan or the reasons. The vault does not interpret them; at most [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) bytes.
+    /// The plan, the reasons or the times. The vault does not interpret them; at most
+    /// [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) bytes.
     pub payload: Vec<u8>,
 }
 

@@ -217,7 +217,7 @@ fn detail(listed: &Listed) -> Value {
 
 fn stats(globals: &Globals, vault: &Vault) {
     let usage = vault.usage();
-    let (mut plans, mut refusals, mut bad) = (0, 0, 0);
+    let (mut plans, mut refusals, mut times, mut bad) = (0, 0, 0, 0);
     let mut targets: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
     for listed in vault.ls() {
         match &listed.header {
@@ -226,6 +226,7 @@ fn stats(globals: &Globals, vault: &Vault) {
                 match h.kind {
                     EntryKind::Plan => plans += 1,
                     EntryKind::Refusal => refusals += 1,
+                    EntryKind::Times => times += 1,
                 }
             }
             Err(_) => bad += 1,
@@ -234,13 +235,13 @@ fn stats(globals: &Globals, vault: &Vault) {
     if globals.json {
         out::json(&json!({
             "folder": vault.folder(), "entries": usage.entries, "bytes": usage.bytes, "plans": plans,
-            "refusals": refusals, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
+            "refusals": refusals, "times": times, "bad": bad, "quarantined": usage.quarantined, "temporary": usage.temporary,
             "foreign": usage.foreign, "targets": targets,
         }));
         return;
     }
     out::line(&format!(
-        "plans: {plans}, refusals: {refusals}, bad: {bad}; {} in {} files, {} more in quarantine",
+        "plans: {plans}, refusals: {refusals}, times: {times}, bad: {bad}; {} in {} files, {} more in quarantine",
         out::bytes(usage.bytes),
         usage.entries,
         usage.quarantined

@@ -4,6 +4,7 @@ mod part;
 mod progress;
 mod report;
 mod sharing;
+mod tune;
 mod versions;
 
 use std::collections::BTreeSet;
@@ -54,6 +55,10 @@ pub struct Args {
     /// xtask fetch --engine fa4` brings), or of each of these where it is faster or alone (auto)
     #[arg(long, value_name = "ENGINE", value_parser = crate::word::<EnginePolicy>, default_value = "auto")]
     engine: EnginePolicy,
+    /// On a GPU host: also time the plans of every engine on GPU 0, in turns, and keep the times in the vault, so that
+    /// the fastest is chosen here
+    #[arg(long, conflicts_with_all = ["dry_run", "part", "engine"])]
+    autotune: bool,
     /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
@@ -88,6 +93,13 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
         return Err(jobs::nothing().into());
     }
+    let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
+    let engine = args.engine;
+    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, ..CompileOptions::default() };
+    if args.autotune {
+        notes.iter().for_each(|n| out::note(&format!("note: {n}")));
+        return tune::run(globals, args, &policy, &jobs);
+    }
     let vault = open_vault(globals)?;
     // Plans of kernels need no cuDNN, and are the same with each.
     let compiler = match args.engine {
@@ -100,9 +112,6 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, compiler);
-    let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
-    let engine = args.engine;
-    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, ..CompileOptions::default() };
     let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));

@@ -2,6 +2,7 @@
 //! by measured times.
 
 mod ask;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +54,13 @@ pub enum Why {
         beside: Engine,
         /// Doublings between the attention and what was measured.
         distance: f64,
+    },
+    /// It was faster for this attention on a machine of this vault, or no other was clearly faster.
+    Timed {
+        /// Its time divided by that of the other one.
+        ratio: f64,
+        /// The other one: the fastest beside it.
+        beside: Engine,
     },
     /// Nothing near was measured, so cuDNN comes first.
     Unmeasured,
@@ -206,6 +214,9 @@ impl fmt::Display for EngineChoice {
             Why::Measured { ratio, beside, distance } => {
                 let of = beside.title();
                 write!(f, "{one}: {ratio:.2} of the time of {of}, measured {distance:.1} doublings away")?;
+            }
+            Why::Timed { ratio, beside } => {
+                write!(f, "{one}: {ratio:.2} of the time of {}, measured by `warm --autotune`", beside.title())?;
             }
             Why::Unmeasured => write!(f, "{one}: no time was measured near it")?,
             Why::Alone => write!(f, "{one}: no other engine takes it")?,

@@ -106,8 +106,10 @@ impl Compiler {
     }
 
     fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
-        if entry.kind == EntryKind::Refusal {
-            return Ok(RebuildCheck::Skipped { why: "a refusal has no kernels".to_owned() });
+        match entry.kind {
+            EntryKind::Plan => {}
+            EntryKind::Refusal => return Ok(RebuildCheck::Skipped { why: "a refusal has no kernels".to_owned() }),
+            EntryKind::Times => return Ok(RebuildCheck::Skipped { why: "measured times have no kernels".to_owned() }),
         }
         let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
         let Origin { graph, target, options, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;

@@ -45,6 +45,8 @@ pub(crate) enum BadEntry {
     Plan(#[from] BadPlan),
     #[error("the reasons of a refusal cannot be read: {0}")]
     Refusal(#[from] codec::DecodeError),
+    #[error("the entry has measured times and is no plan")]
+    Times,
 }
 
 /// The plan or the refusal of an entry.
@@ -52,5 +54,6 @@ pub(crate) fn outcome(key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Pla
     match entry.kind {
         EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
         EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
+        EntryKind::Times => Err(BadEntry::Times),
     }
 }

@@ -8,7 +8,7 @@ use qkvault_graph::{
     Choice, CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of,
 };
 
-use crate::choice::{Candidates, EngineChoice};
+use crate::choice::EngineChoice;
 use crate::compile::Compiler;
 use crate::deep::Origin;
 use crate::fa4::{Fa4Compiler, Fa4Plan};
@@ -155,12 +155,6 @@ impl Planner {
         let of_kernels = |kernels: &KernelPlan<'_>| self.kernels(kernels, on_miss);
         let policy = (options.engine, options.workspace_limit);
         self.choose(attention, target.sm(), policy, of_cudnn, of_kernels, |fa4| self.fa4(fa4, on_miss))
-    }
-
-    /// The engines that [`Planner::plan`] asks for an attention on GPUs of a compute capability, in order.
-    #[must_use]
-    pub fn candidates(&self, attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
-        Candidates::of(attention, sm, policy)
     }
 
     /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.

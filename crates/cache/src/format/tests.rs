@@ -85,7 +85,7 @@ fn every_field_has_its_own_rejection() {
         (Cause::Flags, signed(|b| b[at::FLAGS + 1] = 0x80)),
         (Cause::KeyMismatch, signed(|b| b[at::KEY + 31] ^= 1)),
         (Cause::Kind, signed(|b| b[at::KIND] = 0)),
-        (Cause::Kind, signed(|b| b[at::KIND] = 3)),
+        (Cause::Kind, signed(|b| b[at::KIND] = 4)),
         (Cause::FieldLengths, signed(|b| b[at::LIBRARY_LEN] += 1)),
         (Cause::FieldLengths, signed(|b| b[at::TARGET_LEN] += 1)),
         (Cause::FieldLengths, signed(|b| b[at::WHAT_LEN] += 1)),

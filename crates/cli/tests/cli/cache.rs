@@ -43,10 +43,10 @@ fn entries_are_listed_shown_and_counted() {
         assert_eq!(&shown, entry);
     }
     let (_, stats) = place.json("cache stats");
-    let names = ["folder", "entries", "bytes", "plans", "refusals", "bad"];
+    let names = ["folder", "entries", "bytes", "plans", "refusals", "times", "bad"];
     fields(&stats, &[&names[..], &["quarantined", "temporary", "foreign", "targets"]].concat());
-    assert_eq!(numbers(&stats, ["plans", "refusals", "bad"]), [2, 2, 0]);
-    assert!(place.run("cache stats").good().contains("plans: 2, refusals: 2, bad: 0"));
+    assert_eq!(numbers(&stats, ["plans", "refusals", "times", "bad"]), [2, 2, 0, 0]);
+    assert!(place.run("cache stats").good().contains("plans: 2, refusals: 2, times: 0, bad: 0"));
     for depth in ["", "--headers"] {
         let (code, report) = place.json(&format!("cache verify {depth}"));
         assert_eq!((code, &report["good"]), (0, &4.into()));

@@ -248,3 +248,17 @@ fn a_warm_without_the_toolchain_of_the_chosen_engine_takes_the_next_and_says_why
     let (code, report) = place.json(&format!("{words} --engine fa4"));
     assert_eq!((code, counts(&report)), (1, [0, 0, 0, 2]), "{report:#}");
 }
+
+#[test]
+fn an_autotune_needs_a_gpu_and_all_engines_and_compiles_nothing_without_them() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = format!("warm {LLAMA} --phase prefill --seq 4096 --batch 1 --autotune");
+    let named = place.run(&format!("{words} --engine fa4"));
+    assert_eq!(named.code, 2, "one engine has nothing to choose from: {}", named.err);
+    // On a GPU host it measures.
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        let done = place.run(&words);
+        assert!(done.code == 1 && done.err.contains("NVIDIA driver"), "{}", done.err);
+    }
+    assert!(place.entries().is_empty());
+}

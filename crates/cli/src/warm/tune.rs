@@ -1,0 +1,122 @@
+//! `warm --autotune`: times the plans of every engine on this machine's GPU, and keeps the times in the vault, where
+//! later look-ups find them.
+
+use qkvault_compile::{Candidates, Engine, OnMiss, Planner};
+use qkvault_exec::{Device, Session};
+use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
+use qkvault_kernels::choice::Times;
+use serde_json::{Value, json};
+
+use super::Args;
+use crate::jobs::Job;
+use crate::turns::in_turns;
+use crate::{Globals, Outcome, flush_remote, open_vault, out};
+
+/// Rounds; each times every engine once.
+const ROUNDS: usize = 9;
+
+/// The result for one attention.
+struct Row {
+    what: String,
+    /// The engines in order before and after.
+    usual: Engine,
+    chosen: Engine,
+    times: Times,
+    /// Engines without a time, each with the reason; or why nothing was timed.
+    notes: Vec<String>,
+    /// `timed`, `alone` (one engine has a plan) or `failed`.
+    status: &'static str,
+}
+
+/// Times every attention on the GPU.
+pub(super) fn run(globals: &Globals, args: &Args, policy: &CompileOptions, jobs: &[Job]) -> anyhow::Result<Outcome> {
+    let search = args.library.search()?;
+    let device = Device::open(0)?;
+    let session = Session::open(&device, &search)?;
+    let planner = Planner::opening(open_vault(globals)?, search);
+    let stream = device.context().new_stream()?;
+    let gpu = device.name();
+    let mut rows: Vec<Row> = Vec::new();
+    for job in jobs {
+        let Ok(attention) = &job.attention else { continue };
+        let tuned = tune(&session, &planner, policy, attention, |plans| {
+            in_turns(&stream, attention, plans, ROUNDS, |_| Ok(()))
+        });
+        let mut row = tuned.unwrap_or_else(|error| failed(attention, session.gpu().sm, format!("{error:#}")));
+        row.what = job.uses[0].label();
+        if row.status == "timed"
+            && let Err(error) = planner.store_times(attention, session.gpu().sm, gpu, &row.times)
+        {
+            row.status = "failed";
+            row.notes.push(error.to_string());
+        }
+        out::note(&row.line());
+        rows.push(row);
+    }
+    if globals.json {
+        out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(Row::json).collect::<Vec<_>>() }));
+    } else {
+        let cell = |row: &Row, engine| row.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+        let cells = rows.iter().map(|row| {
+            let [cudnn, kernels, fa4] = Engine::ALL.map(|engine| cell(row, engine));
+            vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_owned(), row.status.to_owned()]
+        });
+        let columns = ["what", ">cuDNN us", ">kernels us", ">FA4 us", "chosen", "status"];
+        out::table(&columns, &cells.collect::<Vec<_>>());
+        rows.iter().flat_map(|row| &row.notes).for_each(|note| out::line(&format!("note: {note}")));
+    }
+    flush_remote(planner.vault()).into_iter().for_each(|note| out::note(&format!("note: {note}")));
+    Ok(if rows.iter().any(|row| row.status == "failed") { Outcome::Bad } else { Outcome::Good })
+}
+
+/// The times of the plans of all candidates, as far as they have one here.
+fn tune(
+    session: &Session,
+    planner: &Planner,
+    policy: &CompileOptions,
+    attention: &Valid,
+    time: impl FnOnce(&[qkvault_exec::LoadedPlan]) -> anyhow::Result<Vec<f64>>,
+) -> anyhow::Result<Row> {
+    let candidates = Candidates::of(attention, session.gpu().sm, EnginePolicy::Auto).engines;
+    let (mut engines, mut plans, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    for &engine in &candidates {
+        let named = EnginePolicy::ALL.into_iter().find(|policy| policy.name() == engine.name());
+        let options = CompileOptions { engine: named.unwrap_or_default(), ..*policy };
+        match session.prepare(planner, attention, &options, OnMiss::Compile) {
+            Ok(prepared) => {
+                engines.push(engine);
+                plans.push(prepared.plan);
+            }
+            Err(error) => notes.push(format!("{}: {error}", engine.title())),
+        }
+    }
+    let (what, usual, mut times) = (String::new(), candidates[0], Times::default());
+    if plans.len() < 2 {
+        let chosen = engines.first().copied().unwrap_or(usual);
+        return Ok(Row { what, usual, chosen, times, notes, status: "alone" });
+    }
+    engines.iter().zip(time(&plans)?).for_each(|(engine, us)| *times.of_mut(*engine) = Some(us));
+    let chosen = Candidates::of(attention, session.gpu().sm, EnginePolicy::Auto).timed(&times).engines[0];
+    Ok(Row { what, usual, chosen, times, notes, status: "timed" })
+}
+
+fn failed(attention: &Valid, sm: u32, why: String) -> Row {
+    let usual = Candidates::of(attention, sm, EnginePolicy::Auto).engines[0];
+    let (what, times) = (String::new(), Times::default());
+    Row { what, usual, chosen: usual, times, notes: vec![why], status: "failed" }
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let Row { what, usual, chosen, status, .. } = self;
+        format!("{status} {what}: {}, by the table {}", chosen.name(), usual.name())
+    }
+
+    fn json(&self) -> Value {
+        let Row { what, usual, chosen, times, notes, status } = self;
+        json!({
+            "what": what, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
+            "notes": notes,
+        })
+    }
+}
