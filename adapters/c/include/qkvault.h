@@ -1,6 +1,6 @@
 /* qkvault: cuDNN attention, described once, compiled ahead of time, launched in microseconds.
  *
- * Generated from the Rust code by `cargo xtask header`. Version 1.0 of the interface: functions and fields are added at
+ * Generated from the Rust code by `cargo xtask header`. Version 1.1 of the interface: functions and fields are added at
  * the end and with a higher QKV_ABI_MINOR, and nothing that is here changes its meaning.
  *
  * Every function returns a status: QKV_OK, which is 0, or a QKV_ERROR_ number. qkv_last_error tells the thread's last
@@ -109,7 +109,7 @@
 /**
  * The minor version of the interface: it goes up with every function and field that is added.
  */
-#define QKV_ABI_MINOR 0
+#define QKV_ABI_MINOR 1
 
 /**
  * A plan that the vault lacks is an error (`QKV_ERROR_MISSING`).
@@ -377,6 +377,10 @@ typedef struct qkv_options {
    * Codes of quirks, separated by commas, that are allowed although cuDNN computes them wrongly. Null: none.
    */
   const char *allow;
+  /**
+   * Whose plans are taken: `auto`, `cudnn`, `kernels` or `fa4`. Null: `auto`, which is by measured times.
+   */
+  const char *engine;
 } qkv_options;
 
 /**
@@ -518,7 +522,7 @@ typedef struct qkv_plan_info {
    */
   const char *cudnn;
   /**
-   * Engine and knobs of cuDNN.
+   * Engine and knobs of cuDNN, or whose kernels it has.
    */
   const char *engine;
   /**
@@ -537,6 +541,38 @@ typedef struct qkv_plan_info {
    * Must be ignored.
    */
   uint32_t reserved;
+  /**
+   * Whose plan it is, why, and why not those of other engines, in words; null if that is not known.
+   */
+  const char *why;
+  /**
+   * Microseconds of the `qkv_prepare` that loaded it; 0 if another call had. The times below are parts of it.
+   */
+  double prepare_us;
+  /**
+   * Computing its key, and reading and checking its entry of the vault.
+   */
+  double vault_us;
+  /**
+   * Loading it on the GPU. The times below are parts of it.
+   */
+  double load_us;
+  /**
+   * Comparing its facts with the machine, and its recipe with its bytes.
+   */
+  double checks_us;
+  /**
+   * Reading cuDNN's plan, or loading cubins that no other plan had loaded.
+   */
+  double code_us;
+  /**
+   * Finding kernels and bringing their code.
+   */
+  double kernels_us;
+  /**
+   * Giving kernels their shared memory.
+   */
+  double attributes_us;
 } qkv_plan_info;
 
 /**
@@ -1032,8 +1068,10 @@ int32_t qkv_attention_free(struct qkv_attention *attention);
  * such as `9.19.0`; null: the newest that the rules cover. `json` gets an object, to be freed with `qkv_string_free`:
  *
  *     { "what", "key", "target", "cudnn",          texts
- *       "supported": true or false,
- *       "reasons":   every reason against it: [ { "code", "origin", "field", "given", "needed", "fix", "since" } ],
+ *       "supported": whether some engine takes it,
+ *       "reasons":   every reason why cuDNN does not, or the one engine that the context allows:
+ *                    [ { "code", "origin", "field", "given", "needed", "fix", "since" } ],
+ *       "engine":    whose plan is looked for first: { "engine", "why", "passed": [ { "engine", "why" } ] }, or null,
  *       "allowed":   quirks that apply and were allowed, likewise,
  *       "nearest":   single changes with which it is supported: [ { "change", "attention", "cudnn" } ],
  *       "memory":    { "operands", "scratch", "quadratic" } in bytes, or null }

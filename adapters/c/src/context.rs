@@ -6,7 +6,7 @@ use std::path::Path;
 use qkvault::RawRuntime;
 use qkvault::Runtime;
 use qkvault::cache::{Mode, SealKey, UnpackOptions, VaultOptions};
-use qkvault::graph::CompileOptions;
+use qkvault::graph::{CompileOptions, EnginePolicy};
 use qkvault::sys::Search;
 
 use crate::handle::{Opaque, borrow, free, give};
@@ -75,6 +75,8 @@ pub struct qkv_options {
     pub remote: *const c_char,
     /// Codes of quirks, separated by commas, that are allowed although cuDNN computes them wrongly. Null: none.
     pub allow: *const c_char,
+    /// Whose plans are taken: `auto`, `cudnn`, `kernels` or `fa4`. Null: `auto`, which is by measured times.
+    pub engine: *const c_char,
 }
 
 // SAFETY: numbers and pointers.
@@ -134,14 +136,15 @@ pub(crate) unsafe fn put_handle<T: Opaque>(place: *mut *mut T, inside: T::Inside
 unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failure> {
     let qkv_options { struct_size: _, vault, cudnn, on_miss, vault_mode, workspace_limit, handles, reserved, .. } =
         *options;
-    let qkv_options { remote, allow, .. } = *options;
+    let qkv_options { remote, allow, engine, .. } = *options;
     if reserved != 0 {
         return Err(Failure::argument(format!("qkv_options.reserved is {reserved}; set it to 0")));
     }
     // SAFETY: the caller's promise.
-    let (folder, cudnn, remote, allow) = unsafe {
+    let (folder, cudnn, remote, allow, engine) = unsafe {
         let (vault, cudnn) = (optional(vault, "qkv_options.vault")?, optional(cudnn, "qkv_options.cudnn")?);
-        (vault, cudnn, optional(remote, "qkv_options.remote")?, optional(allow, "qkv_options.allow")?)
+        let (remote, allow) = (optional(remote, "qkv_options.remote")?, optional(allow, "qkv_options.allow")?);
+        (vault, cudnn, remote, allow, optional(engine, "qkv_options.engine")?)
     };
     let mut vault = VaultOptions::new().memory(0, 0);
     if let Some(folder) = folder {
@@ -166,7 +169,14 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
         other => return Err(Failure::argument(format!("qkv_options.on_miss is {other}; give a QKV_ON_MISS_ number"))),
     };
     let allowed = allow.unwrap_or_default().parse()?;
-    let compile = CompileOptions { allowed, ..CompileOptions::default() };
+    let engine = match engine {
+        None => EnginePolicy::default(),
+        Some(name) => EnginePolicy::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
+            let names = EnginePolicy::ALL.map(EnginePolicy::name).join(", ");
+            Failure::argument(format!("qkv_options.engine is '{name}'; give one of {names}, or null"))
+        })?,
+    };
+    let compile = CompileOptions { allowed, engine, ..CompileOptions::default() };
     let search = cudnn.map_or_else(Search::default, Search::at);
     let runtime = Runtime::options().vault(vault).build_missing(build).cudnn(search).compile(compile);
     let runtime = runtime.handles(handles.max(1) as usize);

@@ -14,8 +14,10 @@ use crate::text::{give_text, name, optional};
 /// such as `9.19.0`; null: the newest that the rules cover. `json` gets an object, to be freed with `qkv_string_free`:
 ///
 ///     { "what", "key", "target", "cudnn",          texts
-///       "supported": true or false,
-///       "reasons":   every reason against it: [ { "code", "origin", "field", "given", "needed", "fix", "since" } ],
+///       "supported": whether some engine takes it,
+///       "reasons":   every reason why cuDNN does not, or the one engine that the context allows:
+///                    [ { "code", "origin", "field", "given", "needed", "fix", "since" } ],
+///       "engine":    whose plan is looked for first: { "engine", "why", "passed": [ { "engine", "why" } ] }, or null,
 ///       "allowed":   quirks that apply and were allowed, likewise,
 ///       "nearest":   single changes with which it is supported: [ { "change", "attention", "cudnn" } ],
 ///       "memory":    { "operands", "scratch", "quadratic" } in bytes, or null }

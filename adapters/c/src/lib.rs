@@ -25,6 +25,7 @@ pub mod launch;
 pub mod operand;
 pub mod oracle;
 pub mod plan;
+pub mod plan_info;
 pub mod serving;
 pub mod sized;
 pub mod status;

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 
 use qkvault::cache::Source;
-use qkvault::compile::{PlanFacts, Resolution};
+use qkvault::compile::{EngineChoice, PlanFacts, Resolution};
 use qkvault::exec::raw::LaunchOrder;
 use qkvault::graph::{Pass, Target, Valid};
 use qkvault::{RawReady, RawRuntime};
@@ -12,7 +12,8 @@ use crate::context::{put_handle, qkv_context};
 use crate::describe::{nth, qkv_attention};
 use crate::handle::{Opaque, borrow, free};
 use crate::operand::{Operand, qkv_operand};
-use crate::sized::{Grows, put, write};
+use crate::plan_info::*;
+use crate::sized::{put, write};
 use crate::status::{Failure, QKV_ERROR_DEVICE, c_string, guarded};
 use crate::text::name;
 
@@ -37,6 +38,8 @@ pub struct Planned {
     scalars: Vec<Operand>,
     what: CString,
     engine: CString,
+    /// Whose plan it is, and why.
+    why: Option<CString>,
     cudnn: CString,
 }
 
@@ -44,69 +47,6 @@ impl Opaque for qkv_plan {
     type Inside = Planned;
     const TAG: u64 = 0x0003_6e61_6c70_766b;
     const NAME: &'static str = "qkv_plan";
-}
-
-/// The process had loaded the plan before.
-pub const QKV_SOURCE_LOADED: i32 = 0;
-/// The plan was in the vault's memory.
-pub const QKV_SOURCE_MEMORY: i32 = 1;
-/// The plan was in the vault's folder.
-pub const QKV_SOURCE_DISK: i32 = 2;
-/// The plan was in a layer of the vault.
-pub const QKV_SOURCE_LAYER: i32 = 3;
-/// The plan was in the vault's remote.
-pub const QKV_SOURCE_REMOTE: i32 = 4;
-/// The call compiled the plan.
-pub const QKV_SOURCE_BUILT: i32 = 5;
-/// Another call compiled the plan meanwhile.
-pub const QKV_SOURCE_WAITED: i32 = 6;
-
-/// The facts of a plan. The strings are valid until the plan is freed.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct qkv_plan_info {
-    /// Set this to `sizeof(qkv_plan_info)`.
-    pub struct_size: usize,
-    /// The key of the plan: attention, target and options.
-    pub key: [u8; 32],
-    /// The key of its attention.
-    pub attention_key: [u8; 32],
-    /// Bytes of scratch memory that a launch needs.
-    pub workspace: u64,
-    /// Alignment in bytes of the scratch memory's address.
-    pub workspace_alignment: u32,
-    /// Tensors that a launch takes (`qkv_plan_tensor`).
-    pub tensor_count: u32,
-    /// Scalars that a launch takes (`qkv_plan_scalar`).
-    pub scalar_count: u32,
-    /// CUDA's ordinal of the GPU on which it is loaded; -1 if it is compiled ahead.
-    pub device: i32,
-    /// 1 if two launches on the same input agree bit for bit, else 0.
-    pub deterministic: i32,
-    /// Compute capability of its target, major * 10 + minor.
-    pub sm: i32,
-    /// Where it came from: a `QKV_SOURCE_...` number.
-    pub source: i32,
-    /// The version of the cuDNN that compiled it and that alone loads it, as major * 10000 + minor * 100 + patch.
-    pub cudnn_number: i32,
-    /// The same as text.
-    pub cudnn: *const c_char,
-    /// Engine and knobs of cuDNN.
-    pub engine: *const c_char,
-    /// Its attention in one short line.
-    pub what: *const c_char,
-    /// Bytes of cuDNN's serialised plan.
-    pub plan_bytes: u64,
-    /// Milliseconds that compiling took.
-    pub compile_ms: u32,
-    /// Must be ignored.
-    pub reserved: u32,
-}
-
-// SAFETY: numbers and pointers.
-unsafe impl Grows for qkv_plan_info {
-    const LEAST: usize = std::mem::offset_of!(qkv_plan_info, cudnn);
-    const NAME: &'static str = "qkv_plan_info";
 }
 
 const fn source(source: Option<Source>) -> i32 {
@@ -125,8 +65,8 @@ impl Planned {
     /// A plan that is loaded.
     pub(crate) fn ready(ready: RawReady, device: i32) -> Result<Planned, Failure> {
         let (facts, attention) = (ready.facts().clone(), ready.attention().clone());
-        let (order, from) = (ready.order().clone(), source(ready.source()));
-        Planned::new(facts, attention, order, Some((ready, device)), from)
+        let (order, from, why) = (ready.order().clone(), source(ready.source()), ready.engine().cloned());
+        Planned::new(facts, attention, order, Some((ready, device)), from, why.as_ref())
     }
 
     fn new(
@@ -135,13 +75,15 @@ impl Planned {
         order: LaunchOrder,
         ready: Option<(RawReady, i32)>,
         source: i32,
+        why: Option<&EngineChoice>,
     ) -> Result<Planned, Failure> {
         let operand = |binding| Operand::of_plan(&attention, binding);
         let tensors = order.tensors().iter().map(operand).collect::<Result<_, _>>()?;
         let scalars = order.scalars().iter().map(operand).collect::<Result<_, _>>()?;
         let (what, engine) = (c_string(facts.what.clone()), c_string(facts.engine.clone()));
         let cudnn = c_string(facts.cudnn.to_string());
-        Ok(Planned { facts, attention, order, ready, source, tensors, scalars, what, engine, cudnn })
+        let why = why.map(|choice| c_string(choice.to_string()));
+        Ok(Planned { facts, attention, order, ready, source, tensors, scalars, what, engine, cudnn, why })
     }
 
     /// The loaded plan.
@@ -155,7 +97,9 @@ impl Planned {
     }
 
     fn info(&self) -> qkv_plan_info {
-        let Planned { facts, attention, order: _, ready, source, tensors, scalars, what, engine, cudnn } = self;
+        let Planned { facts, attention, order: _, ready, source, tensors, scalars, what, engine, cudnn, why } = self;
+        let times = ready.as_ref().map(|(ready, _)| ready.times()).unwrap_or_default();
+        let us = |time: std::time::Duration| time.as_secs_f64() * 1e6;
         let deterministic = match &attention.pass {
             Pass::Forward => true,
             Pass::Backward(gradients) => gradients.deterministic,
@@ -181,6 +125,14 @@ impl Planned {
             plan_bytes: facts.blob_bytes,
             compile_ms: facts.compile_ms,
             reserved: 0,
+            why: why.as_ref().map_or(std::ptr::null(), |why| why.as_ptr()),
+            prepare_us: us(times.whole),
+            vault_us: us(times.vault),
+            load_us: us(times.load.whole),
+            checks_us: us(times.load.checks),
+            code_us: us(times.load.code),
+            kernels_us: us(times.load.kernels),
+            attributes_us: us(times.load.attributes),
         }
     }
 }
@@ -237,7 +189,12 @@ unsafe fn ahead(
     let (facts, attention) = (built.facts.clone(), attention.valid.clone());
     let order = LaunchOrder::of(&facts, &attention);
     // SAFETY: the caller's place.
-    unsafe { put_handle(plan, Planned::new(facts, attention, order, None, source(Some(answer.source)))?) }
+    unsafe {
+        put_handle(
+            plan,
+            Planned::new(facts, attention, order, None, source(Some(answer.source)), Some(&answer.engine))?,
+        )
+    }
 }
 
 /// The plan of an attention, loaded on a GPU: from the process if it has it, in a microsecond; else from the vault, in

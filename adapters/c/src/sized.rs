@@ -123,7 +123,7 @@ mod tests {
     use crate::launch::{qkv_launch_args, qkv_launch_named_args};
     use crate::operand::qkv_operand;
     use crate::oracle::qkv_comparison;
-    use crate::plan::qkv_plan_info;
+    use crate::plan_info::qkv_plan_info;
     use crate::serving::qkv_bucket;
     use crate::status::qkv_error;
     use crate::version::qkv_version_info;

@@ -109,6 +109,11 @@ static void sizes(void) {
   memset(options.later, 255, sizeof options.later);
   OK(qkv_open(&options.known, &context));
   OK(qkv_close(context));
+  options.known.engine = "fa5";
+  FAILS(qkv_open(&options.known, &context), QKV_ERROR_ARGUMENT, "'fa5'; give one of cudnn, auto, kernels, fa4");
+  options.known.struct_size = offsetof(qkv_options, engine);
+  OK(qkv_open(&options.known, &context));
+  OK(qkv_close(context));
   options.known.struct_size = 0;
   FAILS(qkv_open(&options.known, &context), QKV_ERROR_ARGUMENT, "set it to sizeof(qkv_options)");
   OK(qkv_attention_free(a));

@@ -13,20 +13,32 @@ use qkvault_c::launch::{
 };
 use qkvault_c::operand::qkv_operand;
 use qkvault_c::oracle::qkv_comparison;
-use qkvault_c::plan::qkv_plan_info;
+use qkvault_c::plan_info::qkv_plan_info;
 use qkvault_c::serving::qkv_bucket;
 use qkvault_c::status::qkv_error;
 use qkvault_c::version::qkv_version_info;
 
 /// The modules of the header, in its order.
-const MODULES: [&str; 13] = [
-    "status", "text", "version", "context", "operand", "describe", "explain", "plan", "launch", "training", "serving",
-    "batch", "oracle",
+const MODULES: [&str; 14] = [
+    "status",
+    "text",
+    "version",
+    "context",
+    "operand",
+    "describe",
+    "explain",
+    "plan_info",
+    "plan",
+    "launch",
+    "training",
+    "serving",
+    "batch",
+    "oracle",
 ];
 
 const HEAD: &str = "/* qkvault: cuDNN attention, described once, compiled ahead of time, launched in microseconds.
  *
- * Generated from the Rust code by `cargo xtask header`. Version 1.0 of the interface: functions and fields are added at
+ * Generated from the Rust code by `cargo xtask header`. Version 1.1 of the interface: functions and fields are added at
  * the end and with a higher QKV_ABI_MINOR, and nothing that is here changes its meaning.
  *
  * Every function returns a status: QKV_OK, which is 0, or a QKV_ERROR_ number. qkv_last_error tells the thread's last
@@ -117,7 +129,8 @@ fn layout() -> String {
         qkv_error { struct_size, status, reason_count, message, kind, codes, reasons }
         qkv_version_info { struct_size, abi_major, abi_minor, version }
         qkv_options {
-            struct_size, vault, cudnn, on_miss, vault_mode, workspace_limit, handles, reserved, remote, allow
+            struct_size, vault, cudnn, on_miss, vault_mode, workspace_limit, handles, reserved, remote, allow,
+            engine
         }
         qkv_library_info { struct_size, version, path }
         qkv_operand {
@@ -126,7 +139,8 @@ fn layout() -> String {
         }
         qkv_plan_info {
             struct_size, key, attention_key, workspace, workspace_alignment, tensor_count, scalar_count, device,
-            deterministic, sm, source, cudnn_number, cudnn, engine, what, plan_bytes, compile_ms, reserved
+            deterministic, sm, source, cudnn_number, cudnn, engine, what, plan_bytes, compile_ms, reserved, why,
+            prepare_us, vault_us, load_us, checks_us, code_us, kernels_us, attributes_us
         }
         qkv_buffer { address, bytes }
         qkv_value { f32, i32, i64 }

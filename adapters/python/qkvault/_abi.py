@@ -18,7 +18,7 @@ ERROR_LAUNCH = 11
 ERROR_CAPTURED = 12
 ERROR_INTERNAL = 13
 ABI_MAJOR = 1
-ABI_MINOR = 0
+ABI_MINOR = 1
 ON_MISS_FAIL = 0
 ON_MISS_BUILD = 1
 VAULT_DEFAULT = 0
@@ -78,6 +78,7 @@ class qkv_options(Structure):
         ("reserved", c_uint32),
         ("remote", c_char_p),
         ("allow", c_char_p),
+        ("engine", c_char_p),
     ]
 
 
@@ -128,6 +129,14 @@ class qkv_plan_info(Structure):
         ("plan_bytes", c_uint64),
         ("compile_ms", c_uint32),
         ("reserved", c_uint32),
+        ("why", c_char_p),
+        ("prepare_us", c_double),
+        ("vault_us", c_double),
+        ("load_us", c_double),
+        ("checks_us", c_double),
+        ("code_us", c_double),
+        ("kernels_us", c_double),
+        ("attributes_us", c_double),
     ]
 
 

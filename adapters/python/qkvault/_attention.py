@@ -70,9 +70,10 @@ class Explanation:
 
     #: Whether it is supported.
     supported: bool
-    #: Every reason against it.
+    #: Every reason why cuDNN does not take it, or the one engine that the context allows.
     reasons: tuple[Reason, ...]
-    #: Everything as the command `qkvault probe --json` writes it: also `nearest`, `allowed` and `memory`.
+    #: Everything as the command `qkvault probe --json` writes it: also `engine`, whose plan is looked for first and
+    #: why, `nearest`, `allowed` and `memory`.
     facts: dict
     #: The same in words.
     text: str

@@ -25,7 +25,8 @@ class Context(Handle):
 
     `vault` is its folder, `cudnn` a libcudnn.so.9, its folder or a prefix above it; None is what the environment says.
     With `build`, plans that the vault lacks are built when they are asked for, which takes 0.3 to 1 second; without, they
-    raise `PlanMissing`. Import PyTorch or JAX first: the cuDNN that the process has loaded is used.
+    raise `PlanMissing`. Import PyTorch or JAX first: the cuDNN that the process has loaded is used. `engine` says whose
+    plans are taken: `cudnn`, `kernels`, `fa4`, or by measured times (`auto`, the default).
     """
 
     _free = "qkv_close"
@@ -41,6 +42,7 @@ class Context(Handle):
         allow: Iterable[str] = (),
         workspace_limit: int = 0,
         handles: int = 0,
+        engine: Optional[str] = None,
     ):
         if mode not in _MODES:
             raise ValueError(f"mode is {mode!r}; it is one of {', '.join(map(repr, _MODES))}")
@@ -48,6 +50,7 @@ class Context(Handle):
             _abi.qkv_options, vault=_path(vault), cudnn=_path(cudnn), remote=encoded(remote),
             on_miss=_abi.ON_MISS_BUILD if build else _abi.ON_MISS_FAIL, vault_mode=_MODES[mode],
             workspace_limit=workspace_limit, handles=handles, allow=encoded(",".join(allow) or None),
+            engine=encoded(engine),
         )
         super().__init__(handle("qkv_open", ctypes.byref(options)))
         self.build = build

@@ -70,8 +70,23 @@ class Plan(Handle):
 
     @property
     def engine(self) -> str:
-        """Engine and knobs of cuDNN."""
+        """Engine and knobs of cuDNN, or whose kernels it has."""
         return decoded(self._info.engine)
+
+    @property
+    def why(self) -> str:
+        """Whose plan it is, why, and why not those of other engines; empty if the process had loaded it before."""
+        return decoded(self._info.why) if self._info.why else ""
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Microseconds of the call that loaded it, in all (`prepare`) and by part; zeros if another call had.
+
+        `vault` is its key and its entry. `load` has the parts `checks` of its facts, `code` (cuDNN reads its plan, or
+        the driver loads cubins that no other plan had loaded), `kernels` (they are found and brought) and `attributes`.
+        """
+        parts = ("prepare", "vault", "load", "checks", "code", "kernels", "attributes")
+        return {part: getattr(self._info, f"{part}_us") for part in parts}
 
     @property
     def compile_ms(self) -> int:
