@@ -79,7 +79,8 @@ pub struct Args {
     /// Only print the attentions, in the text form that `--file` reads
     #[arg(long)]
     show: bool,
-    /// Whose plans are tried: cuDNN's, or those of qkvault's own kernels, over cases that these take
+    /// Whose plans are tried: cuDNN's, or those of qkvault's own kernels or FlashAttention-4's, over cases that these
+    /// take
     #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["large", "serving"], value_parser = word::<EnginePolicy>)]
     engine: EnginePolicy,
     /// Form of the op graphs: auto, expanded, fused, unified
@@ -158,9 +159,11 @@ impl Args {
     /// Whether a case is a serving batch.
     const fn serves(&self, number: u64) -> bool {
         let mixed = self.verdicts || self.sanitize;
-        // Batches of serving are among the cases of kernels.
-        if matches!(self.engine, EnginePolicy::Kernels) {
-            return self.file.is_none() && number % 2 == 1;
+        // Batches of serving are among the cases of kernels, and none of FlashAttention-4's.
+        match self.engine {
+            EnginePolicy::Kernels => return self.file.is_none() && number % 2 == 1,
+            EnginePolicy::Fa4 => return false,
+            EnginePolicy::Auto | EnginePolicy::Cudnn => {}
         }
         self.serving || (mixed && self.file.is_none() && number % 4 == 3)
     }
@@ -189,6 +192,7 @@ impl Attentions<'_> {
         match &self.given {
             Some(list) => list[n as usize].clone(),
             None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
+            None if self.args.engine == EnginePolicy::Fa4 => own::fa4_attention(self.args.seed, n),
             None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),

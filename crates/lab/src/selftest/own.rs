@@ -1,5 +1,6 @@
 //! Random attentions that qkvault's own kernels take, from a seed: the forwards among the cases of cuDNN, dense ones
-//! and batches of serving, with what kernels do not take left out.
+//! and batches of serving, with what kernels do not take left out; and those that FlashAttention-4's take, dense ones
+//! in both directions.
 
 use qkvault_graph::{Attention, Pass, Storage, Tensor, validate};
 use qkvault_kernels::{SM, takes};
@@ -19,6 +20,19 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
     let taken = |a: &Attention| validate(a.clone()).is_ok_and(|valid| takes(&valid, SM).is_ok());
     let found = (0..DRAWS).map(|n| near(draw(n))).find(taken);
     found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
+}
+
+/// The attention of one case of FlashAttention-4's kernels.
+pub(super) fn fa4_attention(seed: u64, case: u64) -> Attention {
+    let draw = |n: u64| {
+        let mut a = cases::attention(seed, case + (n << 32));
+        (a.dropout, a.outputs.max, a.outputs.sum_exp) = (None, false, false);
+        a
+    };
+    let taken =
+        |a: &Attention| validate(a.clone()).is_ok_and(|valid| qkvault_fa4::takes(&valid, qkvault_fa4::SM).is_ok());
+    let found = (0..DRAWS).map(draw).find(taken);
+    found.unwrap_or_else(|| Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal())
 }
 
 /// The forward of an attention, without what kernels never take.
@@ -61,6 +75,26 @@ mod tests {
             ("head_dim 256", count(&|a| a.head_dims().0 == 256)),
         ] {
             assert!(found >= 40, "{found} {what}");
+        }
+    }
+
+    #[test]
+    fn every_case_of_flash_attention_4_is_taken_and_they_are_of_every_kind() {
+        let all: Vec<Attention> = (0..600).map(|case| fa4_attention(1, case)).collect();
+        let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
+        for a in &all {
+            let valid = validate(a.clone()).expect("valid");
+            assert_eq!(qkvault_fa4::takes(&valid, qkvault_fa4::SM), Ok(()), "{a}");
+        }
+        let plain = Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal();
+        for (what, found, least) in [
+            ("drawn", count(&|a| *a != plain), 500),
+            ("backward", count(&|a| a.is_backward()), 60),
+            ("forward", count(&|a| !a.is_backward()), 60),
+            ("window", count(&|a| a.mask.band.is_some_and(|band| band.left.is_some())), 10),
+            ("grouped", count(&|a| a.q.heads() != a.k.heads()), 60),
+        ] {
+            assert!(found >= least, "{found} {what}");
         }
     }
 }
