@@ -79,7 +79,10 @@ impl Work<'_> {
                 Role::SeqLenKv => Bind::Sequences(PerSequence::Keys),
                 Role::Offsets(of) => Bind::Sequences(offsets(&valid, of)),
                 Role::Sink => match m.of(role) {
-                    Some(sink) => Bind::Piece(sink.heads(part.heads.0, part.heads.1)),
+                    Some(sink) => {
+                        let heads = sink.heads(part.heads.0, part.heads.1);
+                        Bind::Piece(dense(m, heads, &tensor, role, operand.output, &mut after))
+                    }
                     None => continue,
                 },
                 _ => match self.by_sequence(&valid, role) {
