@@ -31,11 +31,12 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 28] = [
+const THEMES: [&[&Entry]; 29] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
     codes::fp8_unproven::ENTRIES,
+    codes::fp8_wrong::ENTRIES,
     codes::mxfp8::ENTRIES,
     codes::kernels::ENTRIES,
     codes::fa4::ENTRIES,

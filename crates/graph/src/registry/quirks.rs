@@ -197,6 +197,11 @@ mod tests {
             "fp8.split-zeros",
             "mxfp8.varlen",
             "mxfp8.nan",
+            "fp8.hopper-dropout",
+            "fp8.hopper-d-sink",
+            "fp8.hopper-queries",
+            "fp8.hopper-few-keys",
+            "fp8.hopper-padded-amax",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -142,8 +142,52 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "fp8.hopper-varlen",
+        (
+            "pass: backward\nq: e4m3 [2,8,512,128] varlen tokens 900\nk: [2,2,512,128] varlen tokens 900\nlengths: per-sequence\nfp8: delayed",
+            "h200",
+            "9.27",
+        ),
         ("q: e4m3 [2,8,512,128] varlen tokens 900\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-dropout",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\ndropout: philox 0.1", "b200", "9.27"),
+    ),
+    (
+        "fp8.hopper-d-sink",
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes\nd_sink: yes", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-queries",
+        ("pass: backward\nq: e4m3 [2,8,504,128]\nk: [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,496,128]\nk: [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-queries",
+        ("pass: backward\nq: e4m3 [2,8,513,128]\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,513,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-few-keys",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,15,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,16,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-few-keys",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,2,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,2,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-padded-amax",
+        ("q: e4m3 [2,8,513,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
         ("q: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-padded-amax",
+        ("q: e4m3 [2,8,576,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,576,128]\nlengths: per-sequence\nfp8: delayed\noutputs: no_amax", "h200", "9.27"),
     ),
     (
         "fp8.hopper-grouped-backward",
@@ -162,8 +206,12 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "fp8.hopper-bottom-right",
+        (
+            "q: e4m3 [2,8,128,128] varlen tokens 200\nk: [2,8,512,128]\nmask: causal bottom-right\nlengths: per-sequence\nfp8: delayed",
+            "h200",
+            "9.27",
+        ),
         ("q: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed", "h200", "9.27"),
-        ("q: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed", "b200", "9.27"),
     ),
     (
         "fp8.expression",

@@ -5,12 +5,13 @@
 //! exact numbers is about that of the oracle's rounded result; twice of it is good. Besides, tensor cores keep few bits
 //! of sums ([`rows::ACCUMULATED`]). Each sequence is compared by itself as well.
 
-use qkvault_graph::{DType, Role, Scaled, Valid, operand};
+use qkvault_graph::{DType, Role, Scaled, Valid};
 use qkvault_reference::{
-    Buffer, Comparison, Defined, Inputs, Output, Outputs, ReferenceError, Tolerance, View, backward_of_o, compare,
+    Buffer, Comparison, Defined, Inputs, Output, Outputs, ReferenceError, Tolerance, backward_of_o, compare,
     compare_launch, forward,
 };
 
+use super::distance::{Distance, Sequence, sequences};
 use super::rows::{Noise, lengths};
 
 /// Times the oracle's own rounding error, of a whole output.
@@ -77,7 +78,7 @@ impl Expected {
                 Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.relative) }
             }
             Role::Amax(Scaled::S) => self.largest_probability(a, exact.values()[0], actual.get(0)),
-            Role::Amax(which) => self.largest(which, exact.values()[0], actual.get(0)),
+            Role::Amax(which) => self.largest(a, inputs, which, [exact.values()[0], actual.get(0)]),
             _ => self.tensor(a, inputs, [exact, rounded], actual),
         }
     }
@@ -142,7 +143,7 @@ impl Expected {
     }
 
     /// Largest magnitudes of outputs are of real numbers before the last rounding.
-    fn largest(&self, which: Scaled, exact: f64, actual: f64) -> Found {
+    fn largest(&self, a: &Valid, inputs: &Inputs, which: Scaled, [exact, actual]: [f64; 2]) -> Found {
         let role = Role::Amax(which);
         let bound = if which == Scaled::DP {
             exact * (4.0 * self.noise.score + SINGLE) + 2.0 * self.noise.d_s
@@ -161,12 +162,30 @@ impl Expected {
                 }
                 _ => 0.0,
             };
-            LARGEST * off * scale + exact * (2.0 * self.noise.score + SINGLE) + 1e-30
+            let noise = self.over_few_keys(a, inputs, which);
+            LARGEST * off * scale + exact * (2.0 * self.noise.score + SINGLE) + noise
         };
         let off = (actual - exact).abs();
         let bad = off > bound || off.is_nan();
         let text = format!("{role}: {actual} for {exact}, at most {bound:.3e} apart");
         Found { fault: bad.then_some(text), ..Found::good(off / bound.max(f64::MIN_POSITIVE)) }
+    }
+
+    /// What short sums leave in an element of dQ or dK if a sequence has a few keys, or a query sees one.
+    fn over_few_keys(&self, a: &Valid, inputs: &Inputs, which: Scaled) -> f64 {
+        // The first queries of a causal mask see the first keys alone.
+        let causal = a.mask.band.is_some_and(|band| band.right.is_some());
+        let seen = |[queries, keys]: [usize; 2]| if causal { keys.min(queries) } else { keys };
+        let fewest = lengths(a, inputs).into_iter().map(seen).min().unwrap_or(0);
+        let one_key = a.mask.band.is_some_and(|band| band.left == Some(1) && band.right == Some(0));
+        let [query, key] = self.noise.rows;
+        let queries = (a.seq().0 * a.q.heads() / a.k.heads()) as f64;
+        match which {
+            _ if fewest > 4 && !one_key => 0.0,
+            Scaled::DQ => 2.0 * self.noise.d_s * key,
+            Scaled::DK => 2.0 * self.noise.d_s * query * if one_key { 1.0 } else { queries.sqrt() },
+            _ => 0.0,
+        }
     }
 
     /// The factor from stored numbers of an output to real ones: its largest magnitudes tell it.
@@ -216,57 +235,6 @@ impl Found {
 
 fn fault(role: Role, found: &Comparison) -> Found {
     Found { ratio: 0.0, fault: Some(format!("{role}: {found}")), note: None }
-}
-
-/// Sums of squares over compared elements.
-#[derive(Clone, Copy, Debug, Default)]
-struct Distance {
-    elements: usize,
-    /// Of the exact numbers.
-    exact: f64,
-    /// Of the oracle's rounded result to them.
-    oracle: f64,
-    /// Of the launch to them.
-    actual: f64,
-}
-
-impl Distance {
-    fn add(&mut self, exact: f64, oracle: f64, actual: f64) {
-        self.elements += 1;
-        self.exact += exact * exact;
-        self.oracle += (oracle - exact).powi(2);
-        self.actual += (actual - exact).powi(2);
-    }
-
-    fn join(&mut self, other: &Distance) {
-        self.elements += other.elements;
-        self.exact += other.exact;
-        self.oracle += other.oracle;
-        self.actual += other.actual;
-    }
-}
-
-/// The elements of one sequence in an output.
-struct Sequence {
-    number: usize,
-    keys: usize,
-    places: Vec<usize>,
-}
-
-fn sequences(a: &Valid, inputs: &Inputs, role: Role) -> Result<Vec<Sequence>, ReferenceError> {
-    let view = View::new(a, role, inputs)?;
-    let tensor = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor;
-    let [_, heads, _, width] = tensor.dims.map(|n| n.unsigned_abs() as usize);
-    let side = usize::from(matches!(role, Role::DK | Role::DV));
-    let of = |(number, lengths): (usize, [usize; 2])| {
-        let rows = (0..heads).flat_map(|h| (0..lengths[side]).map(move |s| (h, s)));
-        let places = rows.flat_map(|(h, s)| {
-            let start = view.at(number, h, s, 0);
-            start..start + width
-        });
-        Sequence { number, keys: lengths[1], places: places.collect() }
-    };
-    Ok(lengths(a, inputs).into_iter().enumerate().map(of).collect())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use qkvault_graph::{
 use crate::selftest::{Draw, layouts};
 
 /// Codes that `--about` takes. A case about a code has what the code refuses, if its GPU is among those of the code.
-pub(in crate::selftest) const ABOUT: [&Code; 8] = [
+pub(in crate::selftest) const ABOUT: [&Code; 13] = [
     &codes::FP8_HOPPER_VARLEN,
     &codes::FP8_HOPPER_GROUPED_BACKWARD,
     &codes::FP8_HOPPER_EMPTY_TILE,
@@ -20,6 +20,11 @@ pub(in crate::selftest) const ABOUT: [&Code; 8] = [
     &codes::FP8_DROPOUT_FORM,
     &codes::FP8_HEAD_DIM_WIDE,
     &codes::FP8_BACKWARD_BAND,
+    &codes::FP8_HOPPER_DROPOUT,
+    &codes::FP8_HOPPER_D_SINK,
+    &codes::FP8_HOPPER_QUERIES,
+    &codes::FP8_HOPPER_FEW_KEYS,
+    &codes::FP8_HOPPER_PADDED_AMAX,
 ];
 
 const EIGHT: [DType; 2] = [DType::E4M3, DType::E5M2];
@@ -29,6 +34,24 @@ const HEAD_DIMS: [(i64, i64); 10] =
 const WIDE: [(i64, i64); 4] = [(256, 256), (192, 192), (160, 160), (512, 512)];
 const LENGTHS: [i64; 15] = [2, 17, 63, 64, 65, 96, 127, 128, 129, 192, 200, 255, 256, 300, 513];
 const TOKENS_OF_A_PAGE: [i64; 3] = [16, 64, 128];
+
+/// Codes of backwards alone.
+const OF_BACKWARDS: [&Code; 7] = [
+    &codes::FP8_HOPPER_VARLEN,
+    &codes::FP8_HOPPER_GROUPED_BACKWARD,
+    &codes::FP8_DROPOUT_FORM,
+    &codes::FP8_BACKWARD_BAND,
+    &codes::FP8_HOPPER_D_SINK,
+    &codes::FP8_HOPPER_QUERIES,
+    &codes::FP8_HOPPER_FEW_KEYS,
+];
+/// Codes of forwards alone.
+const OF_FORWARDS: [&Code; 4] = [
+    &codes::FP8_HOPPER_EMPTY_TILE,
+    &codes::FP8_HEAD_DIM_WIDE,
+    &codes::FP8_HOPPER_DROPOUT,
+    &codes::FP8_HOPPER_PADDED_AMAX,
+];
 
 /// What the cases are about.
 #[derive(Clone, Copy)]
@@ -47,31 +70,27 @@ pub(in crate::selftest) fn attention(seed: u64, case: u64, about: QuirkSet) -> A
 }
 
 fn drawn(draw: &mut Draw, about: About) -> Attention {
-    let of_backward = [&codes::FP8_HOPPER_GROUPED_BACKWARD, &codes::FP8_DROPOUT_FORM, &codes::FP8_BACKWARD_BAND];
-    let of_forward = [&codes::FP8_HOPPER_EMPTY_TILE, &codes::FP8_HEAD_DIM_WIDE];
-    let backward = match (of_backward.iter().any(|code| about.has(code)), of_forward.iter().any(|code| about.has(code)))
-    {
-        (true, _) => true,
-        (false, true) => false,
-        // Varlen operands of single heads have no backward on compute capability 9.0.
-        (false, false) => !about.has(&codes::FP8_HOPPER_VARLEN) && draw.chance(45),
-    };
+    let any = |codes: &[&Code]| codes.iter().any(|code| about.has(code));
+    let backward = if any(&OF_BACKWARDS) { true } else { !any(&OF_FORWARDS) && draw.chance(45) };
     let mut a = operands(draw, about, backward);
     mask(draw, about, &mut a);
     a.outputs = Outputs::of(draw.chance(70), false, false);
-    a.outputs.amax = draw.chance(85);
+    let measured = about.has(&codes::FP8_HOPPER_FEW_KEYS) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
+    a.outputs.amax = draw.chance(85) || measured;
     if about.has(&codes::FP8_EXPRESSION) {
         expression(draw, &mut a);
     }
-    if about.has(&codes::FP8_DROPOUT_FORM) || (!backward && draw.chance(6)) {
+    let dropped = about.has(&codes::FP8_DROPOUT_FORM) || about.has(&codes::FP8_HOPPER_DROPOUT);
+    if dropped || (!backward && draw.chance(2)) {
         a.dropout = Some(Dropout::new(DropoutSource::Philox, draw.one_of(&[0.1, 0.5])));
     }
-    a.sink = draw.chance(if backward { 15 } else { 4 });
+    let of_sink = about.has(&codes::FP8_HOPPER_D_SINK);
+    a.sink = of_sink || draw.chance(if backward { 15 } else { 2 });
     if !backward {
         return a;
     }
     let d_o = draw.one_of(&EIGHT);
-    let d_sink = a.sink && draw.chance(60);
+    let d_sink = of_sink || (a.sink && draw.chance(10));
     let options = layouts::gradients(draw, &a, BackwardOptions { d_sink, ..BackwardOptions::default() });
     let outputs = a.o.dtype;
     let typed = |t: Option<Tensor>, like: Tensor, dtype| Some(Tensor { dtype, ..t.unwrap_or(like) });
@@ -105,7 +124,14 @@ fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
     let (b, h_kv) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
     let group = match (about.has(&codes::FP8_HOPPER_GROUPED_BACKWARD), backward) {
         (true, _) => draw.one_of(&[2, 4, 8]),
-        (false, true) => 1,
+        // Varlen backwards of single heads do not compile on compute capability 9.0.
+        (false, true) => {
+            if about.has(&codes::FP8_HOPPER_VARLEN) {
+                2
+            } else {
+                1
+            }
+        }
         (false, false) => draw.one_of(&[1, 1, 2, 4]),
     };
     let s_kv = draw.one_of(&LENGTHS);
@@ -113,9 +139,12 @@ fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
         0..=4 => s_kv,
         _ => draw.one_of(&LENGTHS),
     };
+    let (s_q, s_kv) = sizes(draw, about, backward, [s_q, s_kv]);
     // A diagonal that ends bottom right over fewer keys than queries has rows without keys.
     let s_q = if ends_bottom_right(about) { s_q.min(s_kv) } else { s_q };
-    let varlen = about.has(&codes::FP8_HOPPER_VARLEN) || draw.chance(4);
+    let varlen = about.has(&codes::FP8_HOPPER_VARLEN)
+        || about.has(&codes::FP8_HOPPER_BOTTOM_RIGHT)
+        || (!backward && draw.chance(8));
     let paged = !backward && draw.chance(18);
     let (order, apart) = (draw.one_of(&Order::ALL), draw.chance(40));
     let of = |draw: &mut Draw, h: i64, s: i64, d: i64, dtype| match (varlen, apart) {
@@ -141,10 +170,26 @@ fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
             *t = Tensor::paged_hnd(b, h, s, d, pages, rows, t.dtype);
         }
     }
-    if paged || varlen || about.has(&codes::FP8_HOPPER_EMPTY_TILE) || draw.chance(25) {
+    let with_lengths = about.has(&codes::FP8_HOPPER_EMPTY_TILE) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
+    let without = about.has(&codes::FP8_HOPPER_FEW_KEYS);
+    if paged || varlen || with_lengths || (!without && draw.chance(25)) {
         a = a.with_lengths();
     }
     a
+}
+
+/// Queries and keys that the codes are about. A backward has whole groups of 16 queries otherwise, and 16 keys.
+fn sizes(draw: &mut Draw, about: About, backward: bool, [s_q, s_kv]: [i64; 2]) -> (i64, i64) {
+    if about.has(&codes::FP8_HOPPER_QUERIES) {
+        return (draw.one_of(&[2, 8, 17, 24, 63, 65, 200, 300]), s_kv.max(16));
+    }
+    if about.has(&codes::FP8_HOPPER_FEW_KEYS) {
+        return (draw.one_of(&[16, 64, 96]), draw.within(1, 15));
+    }
+    if about.has(&codes::FP8_HOPPER_PADDED_AMAX) {
+        return (draw.one_of(&[513, 576, 640, 1000]), s_kv);
+    }
+    if backward && draw.chance(90) { ((s_q + 15) / 16 * 16, s_kv.max(16)) } else { (s_q, s_kv) }
 }
 
 fn mask(draw: &mut Draw, about: About, a: &mut Attention) {
@@ -155,6 +200,9 @@ fn mask(draw: &mut Draw, about: About, a: &mut Attention) {
     let corner = if s_q <= s_kv && (wanted || draw.chance(6)) { Corner::BottomRight } else { Corner::TopLeft };
     // A window over fewer keys than queries leaves rows without keys, and with lengths whole tiles of them.
     let narrow = about.has(&codes::FP8_HOPPER_EMPTY_TILE) || (!lengths && s_q <= s_kv);
+    if about.has(&codes::FP8_HOPPER_PADDED_AMAX) {
+        return;
+    }
     let kinds: &[i64] = match (wanted || about.has(&codes::FP8_HOPPER_EMPTY_TILE), narrow) {
         (true, true) => &[2, 2, 3],
         (true, false) => &[1],

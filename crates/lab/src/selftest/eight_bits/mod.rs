@@ -6,6 +6,7 @@
 
 mod bounds;
 mod cases;
+mod distance;
 mod operands;
 mod questions;
 mod rows;

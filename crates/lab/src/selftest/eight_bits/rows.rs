@@ -42,18 +42,21 @@ pub(super) struct Noise {
     pub(super) score: f64,
     /// Of the gradient of a score, where a probability is one.
     pub(super) d_s: f64,
+    /// The largest norm of a query and of a key.
+    pub(super) rows: [f64; 2],
 }
 
 impl Noise {
     pub(super) fn of(a: &Valid, inputs: &Inputs) -> Result<Noise, ReferenceError> {
         let norm = |role, scaled| largest_norm(a, inputs, role, scaled);
         let scale = inputs.buffer(Role::Scale)?.get(0).abs();
-        let score = ACCUMULATED * scale * norm(Role::Q, Scaled::Q)? * norm(Role::K, Scaled::K)?;
+        let rows @ [q, k] = [norm(Role::Q, Scaled::Q)?, norm(Role::K, Scaled::K)?];
+        let score = ACCUMULATED * scale * q * k;
         let d_s = if a.is_backward() {
             ACCUMULATED * scale * norm(Role::DO, Scaled::DO)? * norm(Role::V, Scaled::V)?
         } else {
             0.0
         };
-        Ok(Noise { score, d_s })
+        Ok(Noise { score, d_s, rows })
     }
 }
