@@ -89,18 +89,11 @@ pub fn set_scales(attention: &Valid, inputs: &mut Inputs) {
     }
 }
 
-/// The inputs with a scale of probabilities that underflows none, for the oracle: a kernel rounds exponentials before
-/// their sum divides them, and the oracle rounds probabilities, which over many keys are smaller.
+/// The inputs for the oracle: in 8 bits without its roundings between products. A kernel rounds exponentials before
+/// their sum divides them, and the oracle rounds probabilities, which over many keys are too small for their scale.
 #[must_use]
-pub fn fine<'i>(a: &Valid, inputs: &'i Inputs) -> Cow<'i, Inputs> {
-    if a.fp8.is_none() {
-        return Cow::Borrowed(inputs);
-    }
-    let mut inputs = inputs.clone();
-    let scale = 16.0 * a.seq().1 as f64;
-    inputs.set_f32(Role::ScaleOf(Scaled::S), scale as f32);
-    inputs.set_f32(Role::Descale(Scaled::S), (1.0 / scale) as f32);
-    Cow::Owned(inputs)
+pub fn exact<'i>(a: &Valid, inputs: &'i Inputs) -> Cow<'i, Inputs> {
+    if a.fp8.is_none() { Cow::Borrowed(inputs) } else { Cow::Owned(inputs.clone().unrounded()) }
 }
 
 /// The factor of a tensor in 8 bits, with which normal numbers and what follows from them use the range of e4m3: the
@@ -262,7 +255,12 @@ mod tests {
         assert_eq!(number(&given, Role::ScaleOf(Scaled::S)), Some(256.0));
         assert_eq!(number(&given, Role::ScaleOf(Scaled::O)), Some(32.0));
         assert_eq!(number(&given, Role::Descale(Scaled::O)), Some(1.0 / 32.0));
-        assert_eq!(number(&fine(&forward, &given), Role::ScaleOf(Scaled::S)), Some(8192.0));
+        // Probabilities of many keys, which the oracle would round to nothing with this scale.
+        given.set_f32(Role::ScaleOf(Scaled::S), 1e-3);
+        given.set_f32(Role::Descale(Scaled::S), 1e3);
+        let o =
+            |inputs: &Inputs| qkvault_reference::forward_rows(&forward, inputs, &[(0, 0, 7)]).expect("a row")[0].o[3];
+        assert!(o(&given) == 0.0 && o(&exact(&forward, &given)) != 0.0);
     }
 
     #[test]

@@ -62,6 +62,14 @@ pub enum ReferenceError {
         /// The largest valid origin.
         most: usize,
     },
+    /// A scale of an 8-bit operand is zero, negative, infinite or no number.
+    #[error("{role} is {given}; a scale is a positive finite number, and 1 for a tensor of zeros")]
+    Scale {
+        /// The role of the scale.
+        role: Role,
+        /// The scale.
+        given: f64,
+    },
     /// Offsets decrease, or a sequence extends past its buffer.
     #[error(
         "{role}: sequence {sequence} begins at element {given}, and its rows end at {end} of {room}; offsets count elements \

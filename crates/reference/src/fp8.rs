@@ -55,7 +55,9 @@ pub(crate) fn between(inputs: &Inputs, dtype: DType) -> Option<DType> {
 
 /// The factor in this operand; 1 if the attention does not have the operand.
 pub(crate) fn factor(a: &Attention, inputs: &Inputs, role: Role) -> Result<f64, ReferenceError> {
-    operand(a, role).map_or(Ok(1.0), |operand| Ok(inputs.checked(&operand)?.get(0)))
+    let Some(operand) = operand(a, role) else { return Ok(1.0) };
+    let given = inputs.checked(&operand)?.get(0);
+    if given.is_finite() && given > 0.0 { Ok(given) } else { Err(ReferenceError::Scale { role, given }) }
 }
 
 impl<'a> Factors<'a> {

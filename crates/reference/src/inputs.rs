@@ -82,6 +82,13 @@ impl Inputs {
         Inputs { buffers: self.iter().map(|(role, buffer)| (role, wide(buffer))).collect(), widened: true }
     }
 
+    /// The same buffers, of which the oracle computes 8-bit attention without rounding between products, as of
+    /// [widened](Inputs::widened) ones. It copies nothing.
+    #[must_use]
+    pub fn unrounded(self) -> Inputs {
+        Inputs { widened: true, ..self }
+    }
+
     pub(crate) const fn is_widened(&self) -> bool {
         self.widened
     }

@@ -138,7 +138,7 @@ impl Turns {
         self.stream.synchronize().map_err(failed)?;
         let mut checks = Vec::new();
         let expected = if rows > 0 {
-            forward_rows(a, &data::fine(a, inputs), &sample(a, rows, inputs)).map_err(failed)?
+            forward_rows(a, &data::exact(a, inputs), &sample(a, rows, inputs)).map_err(failed)?
         } else {
             Vec::new()
         };
@@ -149,7 +149,8 @@ impl Turns {
             let whole = a.mask.lengths == Lengths::Full || matches!(a.q.storage, Storage::Varlen { .. });
             let bad = (0..actual.len()).filter(|&i| whole && actual.is_poison(i)).count();
             let mut check = json!({ "role": role, "unwritten": bad, "good": bad == 0 });
-            if rows > 0 {
+            // The largest magnitude of all rows does not follow from some.
+            if rows > 0 && !matches!(role, Role::Amax(_)) {
                 let view = View::new(a, role, inputs).map_err(failed)?;
                 let found = compare_rows(&expected, role, &view, &actual, Tolerance::of(role, actual.dtype()));
                 check["relative"] = found.relative.into();
