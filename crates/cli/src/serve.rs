@@ -1,6 +1,6 @@
 //! `--phase serve`: the set of plans for any step of a serving engine, for each layer of a model.
 
-use qkvault_graph::{Refusal, Valid};
+use qkvault_graph::{Fp8, Refusal, Valid};
 use qkvault_models::{LayerKind, Model, Phase};
 use qkvault_serving::{Buckets, Growth, PageLayout, ServePolicy};
 
@@ -31,6 +31,10 @@ pub(super) struct ServeArgs {
     /// nhd (page, token, head, head dim) or hnd (page, head, token, head dim)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
+    /// Keys and values in 8 bits: fp8 (O in 8 bits too; decodes have room for two queries), or fp8-current (O in 16
+    /// bits, on compute capability 10.x)
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    kv: Option<Fp8>,
     /// Growth from one plan to the next in sequences, new tokens and keys; 0 means one plan for all sizes (default for
     /// sequences: 2 in decodes up to 32 sequences, 8 beyond, 16 in mixed steps; for new tokens: 8; for keys: 16)
     #[arg(long, value_name = "N,N,N", value_parser = growth)]
@@ -42,6 +46,14 @@ fn layout(text: &str) -> Result<PageLayout, String> {
         "nhd" => Ok(PageLayout::Nhd),
         "hnd" => Ok(PageLayout::Hnd),
         other => Err(format!("'{other}' is not a page layout; use nhd or hnd")),
+    }
+}
+
+fn format(text: &str) -> Result<Fp8, String> {
+    match text {
+        "fp8" => Ok(Fp8::Delayed),
+        "fp8-current" => Ok(Fp8::Current),
+        other => Err(format!("'{other}' is not a format of keys and values; use fp8 or fp8-current")),
     }
 }
 
@@ -99,6 +111,9 @@ impl ServeArgs {
         let layer = kind.serving(self.pages, self.page_size, self.page_layout);
         let set = layer.and_then(|mut layer| {
             layer.stats = stats;
+            if let Some(scaling) = self.kv {
+                layer = layer.in_8_bits(scaling);
+            }
             let policy = self.policy(model).for_heads(layer.kv_heads);
             Ok((layer, Buckets::new(&policy)?))
         });

@@ -1,5 +1,7 @@
 //! Errors of binding; every error names the role.
 
+mod words;
+
 use std::fmt;
 use std::ops::Deref;
 
@@ -7,6 +9,7 @@ use qkvault_compile::PlanFacts;
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, MAX_ORIGIN, Role};
 
+use self::words::{kind, larger, list, needs, others, range};
 use crate::driver::MemoryKind;
 
 /// One error in the bindings of a caller. Every error names the role.
@@ -215,6 +218,44 @@ pub enum BindError {
         /// The role.
         role: Role,
     },
+    /// A scale of an 8-bit operand is zero, negative, infinite or no number. The check that finds this reads memory of
+    /// the GPU and is off by default ([`LoadedPlan::verify_scales`](crate::LoadedPlan::verify_scales)).
+    #[error(
+        "{role} is {given}, and a scale is a positive finite number; a tensor of zeros has a scale of 1, and one that is \
+         not known yet too"
+    )]
+    Scale {
+        /// The role.
+        role: Role,
+        /// The number.
+        given: String,
+    },
+    /// Block scales of an 8-bit operand hold the code 255, which is no number in e8m0.
+    #[error(
+        "{wrong} of {of} block scales of {role} are no numbers (code 255 of e8m0); write every scale of the padded \
+         tiles, those of the padding too"
+    )]
+    BlockScales {
+        /// The role.
+        role: Role,
+        /// How many are none.
+        wrong: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// The buffer of block scales has more bytes than there are scales, so they have another type or layout.
+    #[error(
+        "{role} has {given} bytes, and its block scales are {needed}: one e8m0 for 32 elements, in tiles of 128 × 4 \
+         (F8_128x4), padded to whole tiles"
+    )]
+    BlockScaleBytes {
+        /// The role.
+        role: Role,
+        /// Bytes of the scales.
+        needed: u64,
+        /// Bytes of the binding.
+        given: u64,
+    },
     /// An origin is negative or too large.
     #[error("{role} is {given}; give 0 to {MAX_ORIGIN}")]
     Origin {
@@ -299,53 +340,4 @@ impl fmt::Display for BindErrors {
         }
         Ok(())
     }
-}
-
-/// The advice for a buffer that is too small.
-fn larger(role: Role, needed: u64, given: u64) -> &'static str {
-    match role {
-        Role::ScoreTensor(_) | Role::DropoutMask if needed.saturating_sub(given) < 4 => {
-            "kernels read its 16-bit elements two at a time: give its buffer an even number of elements"
-        }
-        _ => "bind the whole tensor",
-    }
-}
-
-/// What there is instead of a name that there is not.
-fn others(described: bool, nearest: Option<&str>, names: &[String]) -> String {
-    match (described, nearest) {
-        (false, _) => {
-            ": the plan was loaded without its description, so give roles; plans of Session::prepare have names"
-                .to_owned()
-        }
-        (_, Some(nearest)) => format!(": did you mean '{nearest}'?"),
-        (_, None) if names.is_empty() => ": the description has none".to_owned(),
-        (_, None) => format!(": there are {}", names.join(", ")),
-    }
-}
-
-fn needs(scalar: bool, dtype: DType, bytes: u64) -> String {
-    if scalar {
-        format!("one {dtype} on the host, given with `scalar`")
-    } else {
-        format!("{bytes} bytes of {dtype} on the GPU")
-    }
-}
-
-fn list(roles: &[Role]) -> String {
-    roles.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn kind(kind: MemoryKind) -> &'static str {
-    match kind {
-        MemoryKind::PinnedHost => "page-locked host memory",
-        MemoryKind::Unregistered => "host memory or memory that CUDA does not know",
-        MemoryKind::Device(_) => "memory of a GPU",
-        MemoryKind::Managed => "managed memory",
-        MemoryKind::Unknown => "memory of an unknown kind",
-    }
-}
-
-fn range((from, to): (u64, u64)) -> String {
-    format!("{from:#x}..{to:#x}")
 }

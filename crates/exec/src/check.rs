@@ -86,6 +86,12 @@ pub(crate) fn check_workspace(
     BindErrors::check(facts, errors)
 }
 
+/// Whether these are more bytes than an operand's block scales have: those of another type or layout. Other buffers may
+/// be larger than their operand.
+pub(crate) fn is_oversized(binding: &Binding, given: u64) -> bool {
+    binding.dtype == DType::E8M0 && given > binding.bytes
+}
+
 fn missing(binding: &Binding) -> BindError {
     let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
     BindError::Missing { role, scalar, dtype, bytes }
@@ -117,6 +123,9 @@ fn tensor(
     }
     if given < needed {
         errors.push(BindError::TooSmall { role, needed, given });
+    }
+    if is_oversized(binding, given) {
+        errors.push(BindError::BlockScaleBytes { role, needed, given });
     }
     if address == 0 {
         errors.push(BindError::Null { role });

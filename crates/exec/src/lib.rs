@@ -84,6 +84,7 @@ mod properties;
 pub mod raw;
 #[cfg(feature = "cudarc")]
 mod safe;
+mod scales;
 mod scratch;
 pub mod serving;
 mod threads;
@@ -100,7 +101,7 @@ pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
 pub use raw::launch_error::{LaunchError, ScalarError};
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};
-pub use training::{Training, TrainingError};
+pub use training::{ScaleRecipe, Scales, Training, TrainingError};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
@@ -111,6 +112,7 @@ pub use safe::{
     device::{Device, DeviceError, DeviceMemory},
     operands::{Element, Input, Output},
     plan::LoadedPlan,
+    scaling::Fp8Training,
     serving::{ServePlan, Served},
     session::Session,
     train_error::TrainStepError,

@@ -10,7 +10,7 @@ use qkvault_compile::PlanFacts;
 use qkvault_exec::serving::{BatchInputError, BatchInputErrors, PlanSet, Rows, Step, StepBuffer, StepLayout};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
-    Attention, Band, CompileOptions, CudnnVersion, DType, Operand, Role, Tensor, Valid, Varlen, lower, operands,
+    Attention, Band, CompileOptions, CudnnVersion, DType, Fp8, Operand, Role, Tensor, Valid, Varlen, lower, operands,
     ragged_offsets, validate,
 };
 use qkvault_serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
@@ -61,6 +61,21 @@ fn errors<T: AsRef<[i32]>>(image: &mut StepBuffer, step: &Step<'_, T>) -> Vec<Ba
     assert_eq!(image.words(), before, "a refused step changes nothing");
     assert!(!errors.to_string().is_empty());
     errors.to_vec()
+}
+
+/// Hopper's 8-bit kernel never ends over a sequence without keys, and a batch is rarely full.
+#[test]
+fn idle_sequences_of_8_bit_pages_have_one_key_and_no_query() {
+    let layer = ServeLayer::new((4, 2), (16, 16), DType::BF16, 9, PAGE).in_8_bits(Fp8::Delayed);
+    let bucket = Bucket { kind: StepKind::Decode, batch: 3, queries: 1, keys: 16, tokens: 3 };
+    let mut image = image(&layer.attention(&bucket).expect("sound"));
+    image.fill(&Step::paged(Rows::Lengths(&[1]), Rows::Lengths(&[6]), &[vec![4, 2]])).expect("sound");
+    assert_eq!(words(&image, Role::SeqLenQ), [1, 0, 0]);
+    assert_eq!(words(&image, Role::SeqLenKv), [6, 1, 1]);
+    // The description has no band, and a query without a key of its own is still an error.
+    let pages = [vec![4]];
+    let step = Step::paged(Rows::Lengths(&[2]), Rows::Lengths(&[1]), &pages);
+    assert!(!errors(&mut image, &step).is_empty());
 }
 
 #[test]

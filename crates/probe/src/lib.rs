@@ -26,6 +26,7 @@
 //! # Ok::<(), qkvault_graph::Refusal>(())
 //! ```
 
+mod advice;
 mod budget;
 #[cfg(doctest)]
 mod compile_fail;
@@ -35,6 +36,7 @@ mod nearest;
 mod page;
 mod request;
 
+pub use advice::{Advice, advice};
 pub use budget::{Basis, Budget, on_device};
 pub use explain::{Chosen, Explanation, Memory, NEWEST, NotChosen, Proposal, TRIED};
 pub use memory::Footprint;

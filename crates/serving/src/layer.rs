@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, Band, Corner, DType, Refusal, ScoreExpr, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Fp8, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of rows and heads within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,7 +51,14 @@ pub struct ServeLayer {
     pub sink: bool,
     /// Whether the log-sum-exp is an output too.
     pub stats: bool,
+    /// How queries, keys and values in 8 bits are scaled ([`ServeLayer::in_8_bits`]); `None` for all in `dtype`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fp8: Option<Fp8>,
 }
+
+/// Queries of room in a decode with an output in 8 bits: where cuDNN has no 8-bit kernel for one query, it has one for
+/// two, and the length of the second is zero.
+const DECODE_ROOM: i64 = 2;
 
 impl ServeLayer {
     /// A plain causal layer over a pool of pages. The pairs are (query heads, key/value heads) and (head dim of Q and
@@ -78,7 +85,24 @@ impl ServeLayer {
             score_mod: None,
             sink: false,
             stats: false,
+            fp8: None,
         }
+    }
+
+    /// The layer over pages in 8 bits (e4m3), with one scale for all keys and one for all values. cuDNN takes queries
+    /// of the keys' type only, so they are in 8 bits too.
+    ///
+    /// * [`Fp8::Delayed`]: O is e4m3, which every GPU with 8 bits writes. A decode has room for two queries, because
+    ///   compute capabilities 9.0 and 12.x have no 8-bit kernel for one: the query of sequence `i` is row `2 i` of Q,
+    ///   and its length is 1. A conversion turns O back.
+    /// * [`Fp8::Current`]: O keeps the layer's type, which compute capability 10.x alone writes. A decode has one
+    ///   query, and the log-sum-exp as a further output, without which cuDNN's kernel does not compile.
+    ///
+    /// A launch gets `descale.q`, `descale.k`, `descale.v`, `scale.s`, `descale.s` and `scale.o`, each one f32 on the
+    /// GPU. Probabilities are at most 1, so 256 and 1/256 suit them. Largest magnitudes are no outputs.
+    #[must_use]
+    pub fn in_8_bits(self, scaling: Fp8) -> ServeLayer {
+        ServeLayer { fp8: Some(scaling), ..self }
     }
 
     /// The attention of a plan. Queries are dense for a decode, else varlen; keys and values are paged; the causal band
@@ -89,23 +113,36 @@ impl ServeLayer {
     /// Every problem of the layer at these sizes.
     pub fn attention(&self, bucket: &Bucket) -> Result<Valid, Refusal> {
         let ServeLayer { heads, kv_heads, d_qk, d_v, dtype, pages, page_size, layout, .. } = *self;
-        let ServeLayer { values_in_keys, window, score_mod, sink, stats, .. } = self;
+        let ServeLayer { values_in_keys, window, score_mod, sink, stats, fp8, .. } = self;
         let Bucket { kind, batch, queries, keys, tokens } = *bucket;
-        let rows = |d| match kind {
-            StepKind::Decode => Tensor::bshd(batch, heads, 1, d, dtype),
+        let decode = kind == StepKind::Decode;
+        let room = if *fp8 == Some(Fp8::Delayed) { DECODE_ROOM } else { 1 };
+        let rows = |d, dtype| match kind {
+            StepKind::Decode => Tensor::bshd(batch, heads, room, d, dtype),
             StepKind::Mixed => Tensor::thd(batch, heads, queries, d, tokens, dtype),
         };
+        let (read, written) = match fp8 {
+            None => (dtype, dtype),
+            Some(Fp8::Delayed) => (DType::E4M3, DType::E4M3),
+            Some(_) => (DType::E4M3, dtype),
+        };
         let pool = |d| match layout {
-            PageLayout::Nhd => Tensor::paged_nhd(batch, kv_heads, keys, d, pages, page_size, dtype),
-            PageLayout::Hnd => Tensor::paged_hnd(batch, kv_heads, keys, d, pages, page_size, dtype),
+            PageLayout::Nhd => Tensor::paged_nhd(batch, kv_heads, keys, d, pages, page_size, read),
+            PageLayout::Hnd => Tensor::paged_hnd(batch, kv_heads, keys, d, pages, page_size, read),
         };
         let k = pool(d_qk);
         let v = if *values_in_keys { Tensor { dims: [batch, kv_heads, keys, d_v], ..k } } else { pool(d_v) };
         let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
-        let mut a = Attention::forward(rows(d_qk), k, v, rows(d_v)).with_lengths().with_band(band);
+        let mut a = Attention::forward(rows(d_qk, read), k, v, rows(d_v, written)).with_lengths();
+        // The one query of a decode sees all keys, and 8-bit kernels are judged with fewer masks.
+        if !(decode && fp8.is_some() && window.is_none()) {
+            a = a.with_band(band);
+        }
         a.score_mod = score_mod.as_ref().map(at_positions).transpose()?;
         a.sink = *sink;
-        a.outputs.stats = *stats;
+        a.outputs.stats = *stats || (decode && *fp8 == Some(Fp8::Current));
+        a.outputs.amax = fp8.is_none();
+        a.fp8 = *fp8;
         validate(a)
     }
 }
@@ -126,6 +163,31 @@ mod tests {
         assert!(serde_json::from_str::<ServeLayer>(&layer).is_ok());
         assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":", "\"windwo\":", 1)).is_err());
         assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":null,", "", 1)).is_err());
+    }
+
+    /// Queries are of the keys' type; where O is too, a decode has room for a second query.
+    #[test]
+    fn a_layer_in_8_bits_reads_pages_of_8_bits_and_writes_what_its_scaling_says() {
+        let plain = ServeLayer::new((32, 8), (128, 128), DType::BF16, 1000, 64);
+        let buckets = Buckets::new(&ServePolicy::default()).expect("sound");
+        for (scaling, room, o) in [(Fp8::Delayed, 2, DType::E4M3), (Fp8::Current, 1, DType::BF16)] {
+            let layer = plain.clone().in_8_bits(scaling);
+            for bucket in buckets.iter() {
+                let a = layer.attention(&bucket).unwrap_or_else(|e| panic!("{bucket:?}: {e}"));
+                let decode = bucket.kind == StepKind::Decode;
+                assert_eq!(a.seq(), (if decode { room } else { bucket.queries }, bucket.keys));
+                assert_eq!((a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype), (DType::E4M3, DType::E4M3, DType::E4M3, o));
+                assert_eq!((a.outputs.stats, a.outputs.amax), (decode && scaling == Fp8::Current, false));
+                assert_eq!(a.mask.band.is_none(), decode, "{a}");
+            }
+            let window = ServeLayer { window: Some(512), ..layer };
+            assert!(window.attention(&buckets.get(0)).expect("sound").mask.band.is_some());
+        }
+        // A layer of an older program reads, and writes the same.
+        let text = serde_json::to_string(&plain).expect("writes");
+        assert!(!text.contains("fp8"));
+        let eight = serde_json::to_string(&plain.in_8_bits(Fp8::Current)).expect("writes");
+        assert_eq!(serde_json::from_str::<ServeLayer>(&eight).expect("reads").fp8, Some(Fp8::Current));
     }
 
     #[test]

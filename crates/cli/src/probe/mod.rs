@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use qkvault_compile::{EngineChoice, refuses};
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
 use qkvault_kernels::Engine;
-use qkvault_probe::{Budget, Footprint, NEWEST, Near, Request, TRIED, check, nearest};
+use qkvault_probe::{Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, nearest};
 use serde_json::{Value, json};
 
 use crate::jobs::{self, ModelArgs};
@@ -182,6 +182,9 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
             }
             _ => {}
         }
+        for advice in advised(row, target) {
+            out::line(&format!("    advice: {} ({})", advice.what, advice.source));
+        }
         for (_, answer) in others(row, target) {
             let reasons = answer.as_ref().err().map_or(&[][..], Refusal::reasons);
             reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
@@ -214,6 +217,12 @@ fn others(row: &Row, target: &Target) -> Vec<(&'static str, Result<(), Refusal>)
     }
 }
 
+/// Advice about an attention that cuDNN supports.
+fn advised(row: &Row, target: &Target) -> Vec<Advice> {
+    let valid = row.attention.as_ref().ok().filter(|_| row.reasons.is_empty());
+    valid.map_or_else(Vec::new, |valid| advice(valid, target))
+}
+
 fn entry(row: &Row, target: &Target) -> Value {
     let valid = row.attention.as_ref().ok();
     let mut value = json!({
@@ -227,6 +236,10 @@ fn entry(row: &Row, target: &Target) -> Value {
     });
     if let Some(choice) = engine(row, target) {
         value["chosen"] = crate::warm::chosen(&choice);
+    }
+    let advice = advised(row, target);
+    if !advice.is_empty() {
+        value["advice"] = advice.iter().map(|advice| json!({ "what": advice.what, "source": advice.source })).collect();
     }
     // Only where cuDNN refuses.
     for (name, answer) in others(row, target) {

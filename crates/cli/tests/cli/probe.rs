@@ -20,6 +20,24 @@ fn rules_alone_decide_about_a_model() {
     assert!(place.entries().is_empty());
 }
 
+/// Others measured that FP8 is slower there. It is supported all the same.
+#[test]
+fn where_fp8_is_slower_than_bf16_is_told_with_its_source() {
+    let place = Place::new();
+    let of = |keys: i64| {
+        let text = format!("pass: backward\nq: e4m3 [1,8,{keys},128]\nmask: causal\nfp8: delayed");
+        place.file(&format!("{keys}.txt"), &text)
+    };
+    let text = place.run(&format!("probe --text {} --target h200", of(8192)));
+    assert_eq!(text.code, 0, "{}", text.out);
+    assert!(text.out.contains("advice: a causal backward from 4096 keys on is slower than bf16"), "{}", text.out);
+    let (_, report) = place.json(&format!("probe --text {} --target h200", of(8192)));
+    let advice = &report["supported"][0]["advice"][0];
+    assert!(advice["source"].as_str().unwrap().contains("cudnn-frontend 1.19"), "{report:#}");
+    let (_, report) = place.json(&format!("probe --text {} --target h200", of(2048)));
+    assert!(report["supported"][0]["advice"].is_null(), "{report:#}");
+}
+
 #[test]
 fn a_refusal_has_every_reason_and_a_change_that_would_be_accepted() {
     let place = Place::new();

@@ -47,6 +47,38 @@ fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason_and_kernels_tak
     assert_eq!(why, ["storage.paged-one-query-sink"; 2], "{report:#}");
 }
 
+/// On compute capability 10.x every step has a plan. On 9.0 decodes have: mixed steps are varlen and end bottom right,
+/// which no GPU has judged together, and are refused by that name until they are allowed.
+#[test]
+fn pages_in_8_bits_have_plans_for_every_step_on_blackwell_and_for_decodes_on_hopper() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = format!("warm --model ../../models/llama-3.1-8b.json --phase serve {SMALL}");
+    for format in ["fp8", "fp8-current"] {
+        let (code, report) = place.json(&format!("{words} --target b200 --kv {format}"));
+        assert_eq!((code, &report["built"], &report["refused"]), (0, &4.into(), &0.into()), "{report:#}");
+    }
+    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8"));
+    let plans = report["plans"].as_array().unwrap();
+    let (mixed, decodes): (Vec<_>, Vec<_>) =
+        plans.iter().partition(|plan| plan["what"].as_str().unwrap().contains("mixed"));
+    assert_eq!((code, mixed.len(), decodes.len()), (1, 2, 2), "{report:#}");
+    assert!(decodes.iter().all(|plan| plan["status"] == "built"), "{report:#}");
+    for plan in mixed {
+        let codes: Vec<&str> =
+            plan["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap()).collect();
+        assert_eq!((plan["status"].as_str(), &codes[..]), (Some("refused"), &HOPPER[..]), "{plan:#}");
+    }
+    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8 --allow {}", HOPPER.join(",")));
+    assert_eq!((code, &report["built"], &report["hits"]), (0, &2.into(), &2.into()), "{report:#}");
+    // Outputs in 16 bits are of compute capability 10.x.
+    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8-current"));
+    assert_eq!((code, &report["refused"]), (1, &4.into()), "{report:#}");
+    assert_eq!(place.run(&format!("{words} --kv int4")).code, 2);
+}
+
+/// What only a GPU can judge of a chunk over pages in 8 bits on compute capability 9.0.
+const HOPPER: [&str; 1] = ["fp8.hopper-bottom-right"];
+
 #[test]
 fn a_bad_range_is_refused_by_its_name() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };

@@ -343,3 +343,20 @@ fn a_misaligned_pool_and_one_that_is_too_small_are_named() {
         [BindError::Misaligned { role: Role::K, needed: 16, .. }, BindError::TooSmall { role: Role::V, .. }]
     ));
 }
+
+/// Other buffers may be larger than their operand; of block scales that is another type or layout.
+#[test]
+fn block_scales_have_exactly_their_bytes() {
+    let mut facts = facts();
+    let role = Role::Descale(qkvault_graph::Scaled::Q);
+    facts.bindings.push(operand(role, DType::E8M0, false, 512));
+    let check = |bytes: u64| {
+        let bindings = good_but(&[]).tensor(role, address(30), bytes);
+        check_bindings(&facts, &bindings, GPU, &device).map_or_else(|e| e.into_vec(), |()| Vec::new())
+    };
+    assert_eq!(check(512), []);
+    let (larger, smaller) = (check(2048), check(400));
+    assert_eq!(larger, [BindError::BlockScaleBytes { role, needed: 512, given: 2048 }]);
+    assert_eq!(smaller, [BindError::TooSmall { role, needed: 512, given: 400 }]);
+    assert!([&larger[0], &smaller[0]].iter().all(|error| error.to_string().contains("F8_128x4")), "{larger:?}");
+}

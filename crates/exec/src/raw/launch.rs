@@ -10,6 +10,7 @@ use qkvault_sys::{ExecutionPlan, Library, VariantPack};
 use smallvec::SmallVec;
 
 use crate::bindings::{Number, RawBindings};
+use crate::check::is_oversized;
 use crate::check::overlap;
 use crate::clear::clear;
 use crate::driver::MemoryKind;
@@ -161,6 +162,7 @@ impl LaunchTable {
         let placed = |(buffer, tensor): (&DeviceBuffer, &Binding)| {
             buffer.address != 0
                 && buffer.bytes >= tensor.bytes
+                && !is_oversized(tensor, buffer.bytes)
                 && buffer.address.checked_add(buffer.bytes).is_some()
                 && buffer.address.is_multiple_of(u64::from(tensor.alignment.max(1)))
         };

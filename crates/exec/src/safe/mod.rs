@@ -14,6 +14,7 @@ pub(crate) mod operands;
 pub(crate) mod order;
 pub(crate) mod plan;
 pub(crate) mod saved;
+pub(crate) mod scaling;
 pub(crate) mod scratch;
 pub(crate) mod serving;
 pub(crate) mod session;

@@ -125,7 +125,8 @@ impl TrainingPair {
         self.forward.workspace().max(self.backward.workspace())
     }
 
-    /// Turns a check on or off: that inputs, O and Stats did not change between the forward and the backward.
+    /// Turns a check on or off: that inputs, O and Stats did not change between the forward and the backward, and that
+    /// scales of 8-bit operands are positive finite numbers ([`LoadedPlan::verify_scales`]).
     /// `QKVAULT_CHECK_SAVED=1` turns it on too.
     ///
     /// Use it for debugging. Each pass then waits for the GPU, copies these operands to the host and hashes them, which
@@ -216,6 +217,9 @@ impl TrainingPair {
         }
         args = args.lse(stats);
         let operands = self.checked.then(|| self.forward.bindings_of(&mut args).0);
+        if let Some(operands) = &operands {
+            self.forward.verify_scales_of(operands, stream)?;
+        }
         launch(args)?;
         *kept = Some(match operands {
             Some(operands) => run.with_fingerprints(fingerprints(&self.forward, &operands, stream)?),
@@ -282,6 +286,7 @@ impl TrainingPair {
         args = args.saved_lse(&*stats);
         if self.checked {
             let operands = self.backward.bindings_of(&mut args).0;
+            self.backward.verify_scales_of(&operands, stream)?;
             run.check(&fingerprints(&self.backward, &operands, stream)?)?;
         }
         Ok(launch(args)?)

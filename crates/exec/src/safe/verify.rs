@@ -1,14 +1,18 @@
-//! A debug check for callers who bind their own lengths, offsets and page tables.
+//! Debug checks of what lies on the GPU: lengths, offsets and page tables that callers bind themselves, and scales.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::{CudaStream, DriverError, result};
 use qkvault_graph::Valid;
 
+use crate::bind_error::{BindError, BindErrors};
+use crate::raw::RawBindings;
+use crate::raw::launch_error::LaunchError;
 use crate::safe::args::Args;
 use crate::safe::batch::{BatchError, driver};
 use crate::safe::plan::LoadedPlan;
+use crate::scales;
 use crate::serving::{BatchInputError, BatchInputErrors, StepLayout};
 
 impl LoadedPlan {
@@ -47,5 +51,51 @@ impl LoadedPlan {
             read.insert(role, copy);
         }
         Ok(layout.check_operands(&read)?)
+    }
+
+    /// Copies the scales of 8-bit operands of `args` back from the device, and checks that each is a positive finite
+    /// number, and each of a block a number. A launch does not look at them: a scale of zero gives zeros or NaN and no
+    /// error.
+    ///
+    /// It waits for the stream and copies four bytes for each scale of a tensor (6 in a forward, 12 in a backward),
+    /// which takes some 10 microseconds each; block scales are a thirty-second of their tensor. Use it for debugging
+    /// and in the first steps of a training. [`TrainingPair::checked`](crate::TrainingPair::checked) does it in every
+    /// step.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Arguments`] with every scale that is wrong or missing; [`LaunchError::Driver`].
+    pub fn verify_scales(&self, args: Args<'_>, stream: &Arc<CudaStream>) -> Result<(), LaunchError> {
+        let mut args = args;
+        let bindings = self.bindings_of(&mut args).0;
+        self.verify_scales_of(&bindings, stream)
+    }
+
+    /// [`LoadedPlan::verify_scales`] for arguments by role.
+    pub(crate) fn verify_scales_of(&self, bindings: &RawBindings, stream: &Arc<CudaStream>) -> Result<(), LaunchError> {
+        let failed = |error: DriverError| LaunchError::Driver { step: "read scales back", detail: error.to_string() };
+        stream.context().bind_to_thread().map_err(failed)?;
+        let mut errors = Vec::new();
+        for (role, dtype, bytes) in scales::of(self.facts()) {
+            let Some(bound) = bindings.operands.iter().find(|operand| operand.role == role) else {
+                errors.push(BindError::Missing { role, scalar: false, dtype, bytes });
+                continue;
+            };
+            if bound.bytes < bytes {
+                errors.push(BindError::TooSmall { role, needed: bytes, given: bound.bytes });
+                continue;
+            }
+            let mut copy = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+            // SAFETY: the bindings borrow the operand, or their caller promised that its address is valid, and it has
+            // this many bytes. The stream is synchronised before `copy` is used or moved.
+            unsafe { result::memcpy_dtoh_async(&mut copy, bound.address, stream.cu_stream()) }.map_err(failed)?;
+            if let Err(error) = stream.synchronize() {
+                // The copy may still be under way.
+                std::mem::forget(copy);
+                return Err(failed(error));
+            }
+            errors.extend(scales::error(role, dtype, &copy));
+        }
+        Ok(BindErrors::check(self.facts(), errors)?)
     }
 }

@@ -84,7 +84,10 @@ impl StepBuffer {
         for section in &layout.sections {
             let own = &mut words[section.at..section.at + section.words];
             match section.kind {
-                Kind::Lengths(side) => lengths(&mut Writer { words: own, at: section.at, changed }, rows(step, side)),
+                Kind::Lengths(side) => {
+                    let least = if side == Side::Keys { layout.least_keys } else { 0 };
+                    lengths(&mut Writer { words: own, at: section.at, changed }, rows(step, side), least);
+                }
                 Kind::Offsets { side, row, wide, room: _ } => {
                     let writer = &mut Writer { words: own, at: section.at, changed };
                     offsets(writer, rows(step, side), layout.batch, row, wide);
@@ -140,12 +143,12 @@ const fn rows<'a, T>(step: &Step<'a, T>, side: Side) -> Rows<'a> {
     }
 }
 
-/// Writes lengths; zero for idle sequences.
-fn lengths(writer: &mut Writer<'_>, rows: Rows<'_>) {
+/// Writes lengths; the least for idle sequences.
+fn lengths(writer: &mut Writer<'_>, rows: Rows<'_>, least: i64) {
     for at in 0..writer.words.len() {
         let length = if at < rows.sequences() { rows.length(at) } else { 0 };
         // `check` found it within the plan's maximum, which has 32 bits.
-        writer.put(at, length as i32);
+        writer.put(at, length.max(least) as i32);
     }
 }
 

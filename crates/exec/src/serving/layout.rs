@@ -17,6 +17,8 @@ pub struct StepLayout {
     pub(super) longest: [i64; 2],
     /// Whether a sequence needs as many keys as queries: with a band aligned bottom right that ends at its diagonal.
     pub(super) aligned: bool,
+    /// Keys that an idle sequence has, too.
+    pub(super) least_keys: i64,
     pub(super) sections: Vec<Section>,
     /// The section of each operand; operands with equal offsets share one.
     roles: Vec<(Role, usize)>,
@@ -94,11 +96,16 @@ impl StepLayout {
         operands: impl Iterator<Item = (Role, DType)> + Clone,
     ) -> Result<StepLayout, BatchInputErrors> {
         let a = attention.get();
+        // The 8-bit kernel of compute capability 9.0 never ends if a sequence has no keys (`fp8.hopper-empty-tile`). An
+        // idle one then reads the first row of the page that its table names.
+        let eight_bits = a.fp8.is_some() && a.k.is_paged();
         let mut layout = StepLayout {
             batch: a.batch().unsigned_abs() as usize,
             longest: [a.seq().0, a.seq().1],
             aligned: a.mask.band.is_some_and(|band| band.corner == Corner::BottomRight && band.right.is_some())
-                || a.seq().0 == 1,
+                || a.seq().0 == 1
+                || eight_bits,
+            least_keys: i64::from(eight_bits),
             sections: Vec::new(),
             roles: Vec::new(),
             words: 0,

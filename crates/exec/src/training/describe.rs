@@ -1,7 +1,7 @@
 //! The description of both passes: from one attention to a forward with Stats and its backward.
 
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, BackwardOptions, Refusal, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, DType, Fp8, Refusal, Tensor, Valid, validate};
 
 /// A forward and its backward from one description, so that the two cannot differ.
 #[derive(Clone, Debug)]
@@ -34,6 +34,24 @@ impl Training {
         let forward = attention.clone().with_stats();
         let backward = validate(forward.backward(options))?;
         Ok(Training { forward: validate(forward)?, backward })
+    }
+
+    /// The two passes of an attention in 8 bits, from its description in 16 bits: Q, K and V in e4m3, dO in e5m2, whose
+    /// range gradients need. With delayed scaling O, dQ, dK and dV are e4m3 too, with others they keep the type of the
+    /// description.
+    ///
+    /// For other formats describe the attention in 8 bits and call [`Training::of`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Training::of`].
+    pub fn fp8(attention: &Attention, scaling: Fp8) -> Result<Training, Refusal> {
+        let mut a = attention.clone();
+        let (narrow, outputs) = (DType::E4M3, if scaling == Fp8::Delayed { DType::E4M3 } else { attention.o.dtype });
+        (a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype) = (narrow, narrow, narrow, outputs);
+        a.fp8 = Some(scaling);
+        let d_o = Some(Tensor { dtype: DType::E5M2, ..a.o });
+        Training::of(&a, BackwardOptions { d_o, ..BackwardOptions::default() })
     }
 
     /// The forward, with Stats.

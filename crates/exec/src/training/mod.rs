@@ -10,6 +10,7 @@ mod error;
 mod fingerprints;
 #[cfg(any(feature = "cudarc", test))]
 mod run;
+mod scaling;
 
 pub use describe::Training;
 pub use error::TrainingError;
@@ -17,6 +18,7 @@ pub use error::TrainingError;
 pub(crate) use fingerprints::Fingerprints;
 #[cfg(any(feature = "cudarc", test))]
 pub(crate) use run::{ForwardRun, Numbers, forward_run};
+pub use scaling::{ScaleRecipe, Scales};
 
 #[cfg(test)]
 mod tests;

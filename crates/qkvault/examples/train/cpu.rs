@@ -12,12 +12,13 @@ pub(crate) struct Cpu {
     kept: [Inputs; 2],
     dtype: DType,
     cap: f32,
+    plain: bool,
 }
 
 impl Cpu {
     pub(crate) fn new(config: &Config) -> Result<Cpu, Failure> {
-        let Config { dtype, cap, .. } = *config;
-        Ok(Cpu { layers: config.attentions()?, kept: [Inputs::new(), Inputs::new()], dtype, cap })
+        let Config { dtype, cap, plain, .. } = *config;
+        Ok(Cpu { layers: config.attentions()?, kept: [Inputs::new(), Inputs::new()], dtype, cap, plain })
     }
 
     fn buffer(&self, values: &[f32]) -> Buffer {
@@ -25,7 +26,7 @@ impl Cpu {
     }
 }
 
-fn floats(buffer: &Buffer) -> Vec<f32> {
+pub(crate) fn floats(buffer: &Buffer) -> Vec<f32> {
     (0..buffer.len()).map(|i| buffer.get(i) as f32).collect()
 }
 
@@ -37,7 +38,9 @@ impl Machine for Cpu {
             inputs.insert(role, self.buffer(values));
         }
         inputs.set_f32(Role::Scale, attention.default_scale());
-        if layer == 0 {
+        if self.plain {
+            // Neither layer has an expression.
+        } else if layer == 0 {
             inputs.set_f32(Role::Scalar(0), self.cap);
         } else {
             let slopes = alibi_slopes(attention, Role::ScoreTensor(0)).ok_or("the second layer has no slopes")?;

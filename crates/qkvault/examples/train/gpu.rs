@@ -12,7 +12,7 @@ use qkvault::graph::{CompileOptions, DType, Profile};
 use qkvault::sys::Search;
 
 use crate::Failure;
-use crate::model::{Config, Machine};
+use crate::model::{Config, Conversions, Machine};
 
 /// One layer: its pair of plans, the buffers that a forward saves, and its operands.
 struct Layer {
@@ -34,6 +34,7 @@ pub(crate) struct Gpu {
     dtype: DType,
     scale: f32,
     cap: f32,
+    plain: bool,
 }
 
 pub(crate) fn vault(folder: Option<&str>) -> VaultOptions {
@@ -56,6 +57,14 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
             println!("{pass}: {}, {} bytes of scratch memory", facts.key, facts.scratch().bytes);
         }
     }
+    if config.fp8.is_some() {
+        let Conversions { inputs, d_o, outputs } = config.conversions()?;
+        for conversion in [inputs, d_o, outputs] {
+            let answer = planner.conversion(&conversion, target.sm(), OnMiss::Compile)?;
+            let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
+            println!("{conversion}: {}", facts.key);
+        }
+    }
     Ok(())
 }
 
@@ -74,7 +83,8 @@ impl Gpu {
             layers.push(Layer { pair, saved, q, k, v, o, d_o, d_q, d_k, d_v });
         }
         let scale = config.attentions()?[0].forward().default_scale();
-        Ok(Gpu { stream, layers, dtype: config.dtype, scale, cap: config.cap })
+        let Config { dtype, cap, plain, .. } = *config;
+        Ok(Gpu { stream, layers, dtype, scale, cap, plain })
     }
 }
 
@@ -96,14 +106,14 @@ pub(crate) fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 
 impl Machine for Gpu {
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
-        let Gpu { stream, layers, dtype, scale, cap } = self;
+        let Gpu { stream, layers, dtype, scale, cap, plain } = self;
         let Layer { pair, saved, q, k, v, o, .. } = &mut layers[layer];
         for (slice, values) in [&mut *q, &mut *k, &mut *v].into_iter().zip(qkv) {
             stream.memcpy_htod(&narrow(*dtype, values), slice)?;
         }
         let mut args = Args::new().q(&*q).k(&*k).v(&*v).o(&mut *o).scale(*scale);
         // The plan of the second layer has its slopes already.
-        if layer == 0 {
+        if layer == 0 && !*plain {
             args = args.scalar("cap", *cap);
         }
         pair.forward(saved, args, stream)?;
@@ -121,16 +131,21 @@ impl Machine for Gpu {
     }
 
     fn record(&self) -> serde_json::Value {
-        let plans = self.layers.iter().flat_map(|l| [l.pair.forward_plan(), l.pair.backward_plan()]);
-        let list: Vec<serde_json::Value> = plans
-            .map(|plan| {
-                let facts = plan.facts();
-                serde_json::json!({
-                    "what": facts.what, "key": facts.key.to_string(), "workspace": plan.workspace(),
-                    "resident": plan.constant_bytes(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
-                })
-            })
-            .collect();
-        list.into()
+        record(self.layers.iter().map(|layer| &layer.pair))
     }
+}
+
+/// The plans of pairs.
+pub(crate) fn record<'a>(pairs: impl Iterator<Item = &'a TrainingPair>) -> serde_json::Value {
+    let plans = pairs.flat_map(|pair| [pair.forward_plan(), pair.backward_plan()]);
+    let list: Vec<serde_json::Value> = plans
+        .map(|plan| {
+            let facts = plan.facts();
+            serde_json::json!({
+                "what": facts.what, "key": facts.key.to_string(), "workspace": plan.workspace(),
+                "resident": plan.constant_bytes(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
+            })
+        })
+        .collect();
+    list.into()
 }

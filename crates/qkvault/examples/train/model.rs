@@ -2,7 +2,7 @@
 
 use qkvault::exec::Training;
 use qkvault::graph::expr::{library, scalar, score};
-use qkvault::graph::{Attention, BackwardOptions, DType};
+use qkvault::graph::{Attention, BackwardOptions, Conversion, ConversionKind, DType, Fp8, Tensor, ValidConversion};
 use qkvault_base::random::Rng;
 
 use crate::Failure;
@@ -25,6 +25,10 @@ pub(crate) struct Config {
     /// Cap of the first layer's scores.
     pub(crate) cap: f32,
     pub(crate) dtype: DType,
+    /// Whether both layers are causal without a score expression.
+    pub(crate) plain: bool,
+    /// How the attention is scaled in 8 bits; `None` in 16 bits.
+    pub(crate) fp8: Option<Fp8>,
 }
 
 impl Default for Config {
@@ -41,16 +45,18 @@ impl Default for Config {
             warmup: 10,
             cap: 20.0,
             dtype: DType::BF16,
+            plain: false,
+            fp8: None,
         }
     }
 }
 
 impl Config {
     pub(crate) fn json(&self) -> serde_json::Value {
-        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype } = self;
+        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype, plain, fp8 } = self;
         serde_json::json!({
             "vocabulary": vocabulary, "width": width, "heads": heads, "batch": batch, "seq": seq, "steps": steps,
-            "seed": seed, "rate": rate, "warmup": warmup, "cap": cap, "dtype": dtype.to_string(),
+            "seed": seed, "rate": rate, "warmup": warmup, "cap": cap, "dtype": dtype.to_string(), "plain": plain, "fp8": fp8,
         })
     }
 
@@ -59,14 +65,44 @@ impl Config {
     pub(crate) fn attentions(&self) -> Result<[Training; 2], Failure> {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).causal();
+        if let Some(scaling) = self.fp8 {
+            let layer = Training::fp8(&causal, scaling)?;
+            return Ok([layer.clone(), layer]);
+        }
+        let pair = |attention| Training::of(&attention, BackwardOptions::default());
+        if self.plain {
+            return Ok([pair(causal.clone())?, pair(causal)?]);
+        }
         let capped = library::softcap(score(), scalar("cap")).build_score_mod()?;
         let alibi = library::alibi(score(), self.heads as i64).build_score_mod()?;
-        let pair = |score| Training::of(&causal.clone().with_score_mod(score), BackwardOptions::default());
-        Ok([pair(capped)?, pair(alibi)?])
+        Ok([pair(causal.clone().with_score_mod(capped))?, pair(causal.with_score_mod(alibi))?])
+    }
+
+    /// The conversions of a layer in 8 bits: Q, K and V to their type, dO to its type, and O, dQ, dK and dV back.
+    pub(crate) fn conversions(&self) -> Result<Conversions, Failure> {
+        let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
+        let wide = Tensor::bshd(b, h, s, d, self.dtype);
+        let kind = match self.fp8 {
+            Some(Fp8::Current) => ConversionKind::Current { power_of_two: false },
+            _ => ConversionKind::Delayed,
+        };
+        let narrow = Tensor { dtype: DType::E4M3, ..wide };
+        Ok(Conversions {
+            inputs: Conversion::to(DType::E4M3, wide, kind).validate()?,
+            d_o: Conversion::to(DType::E5M2, wide, kind).validate()?,
+            outputs: Conversion::from(narrow, self.dtype, ConversionKind::Dequantize).validate()?,
+        })
     }
 }
 
-/// The machine that computes the attention in 16 bits. It saves each layer's operands for the backward.
+/// The conversions of a layer in 8 bits.
+pub(crate) struct Conversions {
+    pub(crate) inputs: ValidConversion,
+    pub(crate) d_o: ValidConversion,
+    pub(crate) outputs: ValidConversion,
+}
+
+/// The machine that computes the attention. It saves each layer's operands for the backward.
 pub(crate) trait Machine {
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure>;
     /// Gradients of q, k and v.

@@ -6,6 +6,7 @@
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
+//! | [`fp8`] | you want 8-bit attention: what runs where, scales, training, pages in 8 bits |
 //! | [`quantizing`] | your attention has 8 bits, and your tensors have 16 |
 //! | [`several_gpus`] | a sequence or a cache is too long for one GPU |
 //! | [`pytorch`] | your program is in Python and PyTorch |
@@ -48,6 +49,9 @@ pub mod several_gpus {}
 
 #[doc = include_str!("score_mods.md")]
 pub mod score_mods {}
+
+#[doc = include_str!("fp8.md")]
+pub mod fp8 {}
 
 #[doc = include_str!("quantizing.md")]
 pub mod quantizing {}

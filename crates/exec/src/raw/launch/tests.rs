@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{CudnnVersion, DType, Role};
+use qkvault_graph::{CudnnVersion, DType, Role, Scaled};
 
 use super::*;
 use crate::bind_error::BindError;
@@ -16,6 +16,8 @@ const BASE: u64 = 0x7f00_0000_0000;
 fn facts(alignment: u32) -> PlanFacts {
     let mut facts = forward(&h200(CudnnVersion::v9(27, 0)));
     facts.bindings.push(operand(Role::DqAccum, DType::F32, true, 512));
+    // Block scales, which may not be larger than they are.
+    facts.bindings.push(operand(Role::Descale(Scaled::Q), DType::E8M0, false, 512));
     facts.bindings.iter_mut().filter(|b| !b.scalar).for_each(|b| b.alignment = alignment);
     facts
 }

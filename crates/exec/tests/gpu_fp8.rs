@@ -1,0 +1,239 @@
+//! Steps of 8-bit training on a real GPU: conversions, both passes and scales, beside the same step of the oracle.
+//!
+//! The tests need a driver of compute capability 9.0 or 10.x, a cuDNN, NVRTC and a vault folder `QKVAULT_TEST_VAULT`
+//! (it may be empty: plans are compiled into memory). Without them they are skipped, or fail with
+//! `QKVAULT_REQUIRE_GPU=1`.
+#![cfg(feature = "cudarc")]
+
+mod common;
+mod kit;
+
+use common::say;
+use cudarc::driver::CudaSlice;
+use half::bf16;
+use kit::Gpu;
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{Nvrtc, OnMiss, Planner};
+use qkvault_exec::{
+    Args, BindError, Fp8Training, LaunchError, LoadedPlan, ScaleRecipe, Scales, Training, TrainingPair, cudarc,
+};
+use qkvault_graph::{
+    Attention, CompileOptions, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
+};
+use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
+use qkvault_skip::{Need, skip};
+use qkvault_sys::Search;
+
+/// A GPU with 8-bit backwards and a planner that compiles, or a skip.
+fn open() -> Option<(Gpu, Planner)> {
+    let gpu = Gpu::open()?;
+    if let Err(error) = Nvrtc::open(None) {
+        skip(Need::Gpu, &error.to_string());
+        return None;
+    }
+    let sm = gpu.engine.session().target().expect("known").sm();
+    if sm != 90 && sm / 10 != 10 {
+        skip(Need::Gpu, "the GPU has no 8-bit backwards");
+        return None;
+    }
+    let vault = Vault::open(VaultOptions::new()).expect("a vault in memory");
+    Some((gpu, Planner::opening(vault, Search::default())))
+}
+
+/// Batch, heads, sequence and head dim.
+const DIMS: [i64; 4] = [2, 3, 192, 128];
+const RECIPE: ScaleRecipe = ScaleRecipe { history: 4, margin: 0 };
+
+fn training() -> Training {
+    let [b, h, s, d] = DIMS;
+    let attention = Attention::bshd(b, (h, h), (s, s), d, DType::BF16).causal();
+    Training::fp8(&attention, Fp8::Delayed).expect("it can be trained")
+}
+
+fn wide() -> Tensor {
+    let [b, h, s, d] = DIMS;
+    Tensor::bshd(b, h, s, d, DType::BF16)
+}
+
+/// The four tensors that a step quantizes, each of its own size.
+const QUANTIZED: [(Role, Scaled, DType, f64); 4] = [
+    (Role::Q, Scaled::Q, DType::E4M3, 1.0),
+    (Role::K, Scaled::K, DType::E4M3, 1.0),
+    (Role::V, Scaled::V, DType::E4M3, 40.0),
+    (Role::DO, Scaled::DO, DType::E5M2, 1e-3),
+];
+
+fn to(dtype: DType) -> ValidConversion {
+    Conversion::to(dtype, wide(), ConversionKind::Delayed).validate().expect("sound")
+}
+
+fn numbers(step: u64, role: Role, size: f64) -> Buffer {
+    let mut rng = qkvault_base::random::Rng::new(step * 1_000 + role.uid().unsigned_abs());
+    let count = DIMS.iter().product::<i64>() as usize;
+    Buffer::of(DType::BF16, (0..count).map(|_| size * rng.normals()[0]).collect::<Vec<_>>())
+}
+
+/// The same steps with the oracle.
+struct Oracle {
+    training: Training,
+    scales: Scales,
+}
+
+impl Oracle {
+    /// The outputs of both passes, and the inputs of the backward.
+    fn step(&mut self, step: u64) -> (Outputs, Outputs) {
+        let mut inputs = Inputs::new();
+        let mut seen = Vec::new();
+        for (role, which, dtype, size) in QUANTIZED {
+            let mut given = Inputs::new();
+            given.insert(Role::Wide, numbers(step, role, size));
+            given.set_f32(Role::NarrowScale, self.scales.number(Role::ScaleOf(which)).expect("scaled"));
+            let mut out = convert(&to(dtype), &given).expect("computes");
+            inputs.insert(role, out.remove(&Role::Narrow).expect("written"));
+            inputs.insert(Role::Descale(which), out.remove(&Role::NarrowDescale).expect("written"));
+            seen.push((which, out[&Role::NarrowAmax].get(0) as f32));
+        }
+        let (first, second) = (self.training.forward(), self.training.backward());
+        for operand in operands(first).iter().chain(&operands(second)).filter(|o| !o.output) {
+            if let (None, Some(number)) = (inputs.get(operand.role), self.scales.number(operand.role)) {
+                inputs.set_f32(operand.role, number);
+            }
+        }
+        inputs.set_f32(Role::Scale, first.default_scale());
+        let out = forward(first, &inputs).expect("computes");
+        for role in [Role::O, Role::Stats] {
+            inputs.insert(role, out.buffer(role).expect("an output"));
+        }
+        let back = backward_of_o(second, &inputs).expect("computes");
+        let amaxes = [Scaled::O, Scaled::DP, Scaled::DQ, Scaled::DK, Scaled::DV];
+        let amax = |which| out.get(Role::Amax(which)).or_else(|| back.get(Role::Amax(which))).expect("an output");
+        seen.extend(amaxes.map(|which| (which, amax(which).values()[0] as f32)));
+        seen.into_iter().for_each(|(which, amax)| self.scales.observe(which, amax));
+        (out, back)
+    }
+}
+
+/// The steps on the GPU.
+struct Step {
+    pair: TrainingPair,
+    conversions: [LoadedPlan; 2],
+    scales: Fp8Training,
+    narrow: [CudaSlice<u8>; 4],
+    o: CudaSlice<u8>,
+    gradients: [CudaSlice<u8>; 3],
+}
+
+impl Step {
+    fn new(gpu: &Gpu, planner: &Planner) -> Step {
+        let session = gpu.engine.session();
+        let load = |dtype| session.prepare_conversion(planner, &to(dtype), OnMiss::Compile).expect("a conversion");
+        let training = training();
+        let options = CompileOptions::default();
+        let zeros = || gpu.stream.alloc_zeros::<u8>(DIMS.iter().product::<i64>() as usize).expect("memory");
+        Step {
+            pair: session.prepare_training(planner, &training, &options, OnMiss::Compile).expect("a pair"),
+            conversions: [load(DType::E4M3), load(DType::E5M2)],
+            scales: Fp8Training::new(&training, RECIPE, &gpu.stream).expect("memory"),
+            narrow: [zeros(), zeros(), zeros(), zeros()],
+            o: zeros(),
+            gradients: [zeros(), zeros(), zeros()],
+        }
+    }
+
+    fn quantize(&mut self, gpu: &Gpu, at: usize, step: u64) {
+        let (role, which, dtype, size) = QUANTIZED[at];
+        let wide = gpu.stream.clone_htod(numbers(step, role, size).bytes()).expect("memory");
+        let args = Args::new().tensor(Role::Wide, &wide).tensor_mut(Role::Narrow, &mut self.narrow[at]);
+        let plan = &self.conversions[usize::from(dtype == DType::E5M2)];
+        plan.launch(&gpu.stream, self.scales.quantize(which, args)).expect("a launch");
+    }
+
+    fn run(&mut self, gpu: &Gpu, step: u64) {
+        (0..4).for_each(|at| self.quantize(gpu, at, step));
+        let Step { pair, scales, narrow: [q, k, v, d_o], o, gradients: [d_q, d_k, d_v], .. } = self;
+        let mut saved = pair.saved(&gpu.stream).expect("memory");
+        let args = Args::new().q(&*q).k(&*k).v(&*v).o(&mut *o);
+        pair.forward(&mut saved, scales.forward(args), &gpu.stream).expect("a forward");
+        let args = Args::new().q(&*q).k(&*k).v(&*v).saved_o(&*o).d_o(&*d_o).d_q(d_q).d_k(d_k).d_v(d_v);
+        pair.backward(&mut saved, scales.backward(args), &gpu.stream).expect("a backward");
+        scales.update(&gpu.stream).expect("read");
+    }
+}
+
+/// The largest difference of two scales of e4m3 or e5m2 in training: each kernel rounds what the magnitude is of.
+const NEAR: f32 = 0.06;
+
+#[test]
+fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
+    let Some((gpu, planner)) = open() else { return };
+    let mut on_gpu = Step::new(&gpu, &planner);
+    on_gpu.pair = on_gpu.pair.clone().checked(true);
+    let mut oracle = Oracle { training: training(), scales: Scales::new(&training(), RECIPE) };
+    for step in 0..5 {
+        // Outputs are stored with the scales before the step.
+        let [ours, theirs] = [on_gpu.scales.scales().clone(), oracle.scales.clone()];
+        on_gpu.run(&gpu, step);
+        let (out, back) = oracle.step(step);
+        let o = (Role::O, Scaled::O, &on_gpu.o);
+        let gradients = [(Role::DQ, Scaled::DQ), (Role::DK, Scaled::DK), (Role::DV, Scaled::DV)];
+        let gradients = gradients.into_iter().zip(&on_gpu.gradients).map(|((role, which), slice)| (role, which, slice));
+        for (role, which, slice) in std::iter::once(o).chain(gradients) {
+            let expected = out.get(role).or_else(|| back.get(role)).expect("an output");
+            let descale = |of: &Scales| f64::from(of.number(Role::Descale(which)).expect("scaled"));
+            let (our, their) = (descale(&ours), descale(&theirs));
+            // In the first steps gradients are below the range of e4m3: scales begin at 1.
+            if step < 2 {
+                continue;
+            }
+            let bytes = gpu.stream.clone_dtoh(slice).expect("read");
+            let found = Buffer::new(DType::E4M3, bytes).expect("whole");
+            let sums = expected.values().iter().enumerate().fold((0.0, 0.0), |(off, all), (at, x)| {
+                let (found, x) = (found.get(at) * our, x * their);
+                (off + (found - x).powi(2), all + x * x)
+            });
+            let error = (sums.0 / sums.1).sqrt();
+            say(&format!("step {step}: {role}: {error:.4}"));
+            // The roundings of P, dS and the output to three bits, each 0.026 in the mean, and another scale.
+            assert!(error < 0.12, "step {step}: {role}: {error}");
+        }
+        for which in oracle.scales.tensors() {
+            let of = |scales: &Scales| scales.number(Role::ScaleOf(which)).expect("scaled");
+            let (found, expected) = (of(on_gpu.scales.scales()), of(&oracle.scales));
+            assert!((found / expected - 1.0).abs() < NEAR, "step {step}: {which:?}: {found}, {expected} expected");
+        }
+    }
+}
+
+#[test]
+fn scales_that_are_zero_negative_or_no_numbers_are_told_on_request() {
+    let Some((gpu, planner)) = open() else { return };
+    let mut step = Step::new(&gpu, &planner);
+    (0..4).for_each(|at| step.quantize(&gpu, at, 7));
+    for (bad, shown) in [(0.0_f32, "0"), (-2.0, "-2"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        let wrong = gpu.stream.clone_htod(&[bad]).expect("memory");
+        let one = gpu.stream.clone_htod(&[1.0_f32]).expect("memory");
+        let zeros = || gpu.stream.alloc_zeros::<f32>(1).expect("memory");
+        let (mut amax_s, mut amax_o) = (zeros(), zeros());
+        let mut stats = gpu.stream.alloc_zeros::<f32>((DIMS[0] * DIMS[1] * DIMS[2]) as usize).expect("memory");
+        let [q, k, v, _] = &step.narrow;
+        let mut args = Args::new().q(q).k(k).v(v).o(&mut step.o).lse(&mut stats);
+        args = args.tensor_mut(Role::Amax(Scaled::S), &mut amax_s).tensor_mut(Role::Amax(Scaled::O), &mut amax_o);
+        for role in [Role::Descale(Scaled::Q), Role::Descale(Scaled::K), Role::Descale(Scaled::S)] {
+            args = args.tensor(role, &one);
+        }
+        args = args.tensor(Role::Descale(Scaled::V), &wrong).tensor(Role::ScaleOf(Scaled::S), &one);
+        let plan = step.pair.forward_plan();
+        let found = plan.verify_scales(args.tensor(Role::ScaleOf(Scaled::O), &wrong), &gpu.stream);
+        let Err(LaunchError::Arguments(errors)) = found else { panic!("{found:?}") };
+        let expected = |role| BindError::Scale { role, given: shown.to_owned() };
+        let mut errors = errors.into_vec();
+        errors.sort_by_key(ToString::to_string);
+        assert_eq!(errors, [expected(Role::Descale(Scaled::V)), expected(Role::ScaleOf(Scaled::O))]);
+    }
+    let half = bf16::from_f32(1.0);
+    let wrong = gpu.stream.clone_htod(&[half; 8]).expect("memory");
+    let plan = &step.conversions[0];
+    let args = Args::new().tensor(Role::Wide, &wrong);
+    let found = plan.verify_scales(args, &gpu.stream);
+    assert!(found.expect_err("no scale is there").to_string().contains("missing"));
+}
