@@ -82,7 +82,8 @@ const DOCUMENT: usize = 1024;
 
 /// Device memory of one plan: operands by role, all with numbers, because zeros would need less power.
 struct Operands {
-    tensors: Vec<(Role, bool, CudaSlice<u8>)>,
+    inputs: Vec<(Role, CudaSlice<u8>)>,
+    outputs: Vec<(Role, CudaSlice<u8>)>,
 }
 
 impl Operands {
@@ -92,14 +93,14 @@ impl Operands {
         // 16-bit numbers of either sign between 2^-3 and 2 in bf16; also as f32 they are finite.
         let block: Vec<u8> = (0..1 << 19).flat_map(|_| ((rng.bits() as u16 & 0x81ff) | 0x3e00).to_ne_bytes()).collect();
         let block = stream.clone_htod(&block)?;
-        let mut tensors = Vec::new();
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         let given = plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal());
         for binding in given.filter(|b| !b.role.is_followed() && !plan.provides(b.role)) {
             let bytes = usize::try_from(binding.bytes)?;
             if binding.dtype == DType::I32 && !binding.output {
                 let document = |at: usize| ((at % queries / DOCUMENT) as i32).to_ne_bytes();
                 let ids: Vec<u8> = (0..bytes / 4).flat_map(document).collect();
-                tensors.push((binding.role, false, stream.clone_htod(&ids)?));
+                inputs.push((binding.role, stream.clone_htod(&ids)?));
                 continue;
             }
             let mut slice = stream.alloc_zeros::<u8>(bytes)?;
@@ -107,9 +108,9 @@ impl Operands {
                 let to = bytes.min(from + block.len());
                 stream.memcpy_dtod(&block.slice(..to - from), &mut slice.slice_mut(from..to))?;
             }
-            tensors.push((binding.role, binding.output, slice));
+            if binding.output { &mut outputs } else { &mut inputs }.push((binding.role, slice));
         }
-        Ok(Operands { tensors })
+        Ok(Operands { inputs, outputs })
     }
 
     /// Binds the operands, with lengths and pages of a full batch.
@@ -120,8 +121,14 @@ impl Operands {
         stream: &Arc<CudaStream>,
     ) -> anyhow::Result<(Bound<'a>, Option<BatchMetadata>)> {
         let mut args = Args::new().scale(0.088);
-        for (role, output, slice) in &mut self.tensors {
-            args = if *output { args.tensor_mut(*role, slice) } else { args.tensor(*role, &*slice) };
+        // Values of a latent cache are columns of its keys.
+        let latent = attention.k.strides == attention.v.strides && attention.v.head_dim() < attention.k.head_dim();
+        let keys = self.inputs.iter().find(|(role, _)| *role == Role::K).filter(|_| latent);
+        for (role, slice) in &self.inputs {
+            args = args.tensor(*role, keys.filter(|_| *role == Role::V).map_or(slice, |(_, keys)| keys));
+        }
+        for (role, slice) in &mut self.outputs {
+            args = args.tensor_mut(*role, slice);
         }
         for scalar in plan.facts().bindings.iter().filter(|b| b.scalar && b.role != Role::Scale) {
             args = args.scalar(scalar.role, 50.0_f32);

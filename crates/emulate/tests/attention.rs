@@ -146,7 +146,7 @@ fn values_of_a_latent_cache_are_brought_with_its_keys() {
     let both = &[(Role::V, Role::K), (Role::PageTableV, Role::PageTableK)][..];
     for (seed, attention, shared) in [
         (1, of((2, 16, 1), (576, 512), true), both),
-        (2, of((1, 16, 1), (576, 512), true), &both[..1]),
+        (2, of((2, 16, 1), (576, 512), true), &both[..1]), // tables of their own: some pages are the same
         (3, of((1, 70, 1), (576, 512), false), &[]),
         (4, of((1, 5, 3), (288, 272), true), both),
     ] {

@@ -4,6 +4,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ int memory[40];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
+  __shared__ int shared_rows[STAGES];  // whether the values of a stage are columns of its keys
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
   const int warp_row = warp % WARPS_ROWS, warp_key = warp / WARPS_ROWS % WARPS_KEYS;
   const int column_from = warp / (WARPS_ROWS * WARPS_KEYS) * COLUMNS, columns = min(COLUMNS, VALUE_DIM - column_from);
@@ -26,13 +27,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #if MOVE_REGISTERS
     give_registers();
 #endif
-    if (warp == WARPS) bring(p, share, stages, full, empty);
+    if (warp == WARPS) bring(p, share, stages, full, empty, shared_rows);
     return;
   }
 #if MOVE_REGISTERS
   take_registers();
 #endif
-  const bool one = values_in_keys(p);
   Item item = share.item;
   int tile = share.at, slot = 0;
   u32 parity = 0;
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     for (int n = 0; n < COLUMNS / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
     for (int i = 0; i < count; i++) {
       barrier_wait(full + 8 * slot, parity);
-      const u32 keys = stages + slot * STAGE, values = keys + (one ? 0 : K_BOXES * BOX);
+      const u32 keys = stages + slot * STAGE, values = keys + (MAY_SHARE && shared_rows[slot] ? 0 : K_BOXES * BOX);
       const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS;
       if (key_from + WARP_KEYS > item.end) {
         // Rows that no copy brought, or that lie beyond the sequence: they may hold no numbers.

@@ -23,18 +23,6 @@ __device__ __forceinline__ u32 place(int row, int part, int rows) {
 
 __device__ __forceinline__ void sync_consumers() { sync_some(1, CONSUMERS); }
 
-// Whether values are the first columns of keys in memory, as in a latent cache: then they are brought once.
-__device__ __forceinline__ bool values_in_keys(const Params& p) {
-#if MAY_SHARE
-#if PAGED
-  if (p.table_k != p.table_v) return false;
-#endif
-  return p.keys == p.values;
-#else
-  return false;
-#endif
-}
-
 // The page of a part of a tile of keys or values. Without pages it is the sequence.
 __device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {
 #if PAGED
@@ -46,10 +34,25 @@ __device__ __forceinline__ int page_of(const Params& p, const Item& item, int ti
 #endif
 }
 
+// Whether the values of a tile are the first columns of its keys in memory, as in a latent cache: then they are brought
+// once. All lanes of a warp ask.
+__device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item, int tile, int parts) {
+#if MAY_SHARE
+  if (p.keys != p.values) return false;
+  bool same = true;
+  if (PAGED)
+    for (int part = threadIdx.x & 31; part < parts; part += 32)
+      same &= page_of(p, item, tile, part, true) == page_of(p, item, tile, part, false);
+  return __all_sync(~0u, same);
+#else
+  return false;
+#endif
+}
+
 // One warp: a lane for each box of 64 columns and as many rows as lie one after the other.
-__device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, u32 full, u32 empty) {
+__device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, u32 full, u32 empty, int* shared_rows) {
   const int lane = threadIdx.x & 31, which = lane % BOXES, at_once = 32 / BOXES;
-  const bool one = values_in_keys(p), key = which < K_BOXES, works = lane < at_once * BOXES && (key || !one);
+  const bool key = which < K_BOXES, works = lane < at_once * BOXES;
   const int column = (key ? which : which - K_BOXES) * 64;
   const TensorMap* map = key ? &p.map_k : &p.map_v;
   Item item = share.item;
@@ -69,10 +72,12 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
     }
     const int from = (now.first + tile_now) * TILE;
     const int parts = min(PARTS, (max(0, now.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
+    const bool one = values_in_keys(p, now, tile_now, parts);
     barrier_wait(empty + 8 * slot, parity);
+    if (MAY_SHARE && lane == 0) shared_rows[slot] = one;
     if (lane == 0) barrier_expect(full + 8 * slot, parts * (one ? K_BOXES : BOXES) * PAGE_ROWS * 128);
     __syncwarp();
-    for (int part = lane / BOXES; works && part < parts; part += at_once) {
+    for (int part = lane / BOXES; works && (key || !one) && part < parts; part += at_once) {
       const int found = part == lane / BOXES ? page_now : page_of(p, now, tile_now, part, key);
       const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : from + part * PAGE_ROWS;
       copy_box(stages + slot * STAGE + which * BOX + part * PAGE_ROWS * 128, map, column, now.head, row, found, full + 8 * slot);

@@ -34,6 +34,14 @@ fn paged(batch: i64, (heads, kv_heads): (i64, i64), queries: i64, keys: i64, d: 
     a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
 }
 
+/// A decode over a latent cache, as DeepSeek's models have it: values are the first 512 columns of keys.
+fn latent(batch: i64, heads: i64, keys: i64) -> Attention {
+    let mut a = paged(batch, (heads, 1), 1, keys, 576);
+    a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], 512], ..a.k };
+    a.o = Tensor::bshd(batch, heads, 1, 512, DType::BF16);
+    a
+}
+
 /// Every case; a name has at most one of each direction.
 pub(super) fn list() -> anyhow::Result<Vec<Named>> {
     let mut all: Vec<(String, Attention)> = Vec::new();
@@ -66,6 +74,11 @@ pub(super) fn list() -> anyhow::Result<Vec<Named>> {
         add(format!("softcap b{batch} s{keys}"), plain().with_score_mod(softcap));
         let alibi = library::alibi(expr::score(), llama.0).build_score_mod()?;
         add(format!("alibi b{batch} s{keys}"), plain().with_score_mod(alibi));
+        let mpt = library::alibi(expr::score(), 32).build_score_mod()?;
+        add(format!("mpt-7b alibi b{batch} s{keys}"), paged(batch, (32, 32), 1, keys, 128).with_score_mod(mpt));
+        for heads in [16, 128] {
+            add(format!("latent h{heads} b{batch} s{keys}"), latent(batch, heads, keys));
+        }
         add(format!("gpt-oss sinks b{batch} s{keys}"), paged(batch, (64, 8), 1, keys, 64).with_sink());
         add(format!("mqa b{batch} s{keys}"), paged(batch, (32, 1), 1, keys, 128));
         add(format!("mha b{batch} s{keys}"), paged(batch, (32, 32), 1, keys, 128));
