@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use cudarc::driver::CudaSlice;
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Nvrtc, OnMiss, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Args, cudarc};
 use qkvault_graph::{Conversion, ConversionKind, DType, Order, Role, Tensor};
 use qkvault_reference::{Buffer, Inputs, POISON, convert};
@@ -21,11 +21,7 @@ use qkvault_skip::{Need, skip};
 
 /// A GPU of at least compute capability 8.9 with a planner, or a skip.
 fn open() -> Option<(Gpu, Planner)> {
-    let gpu = Gpu::open()?;
-    if let Err(error) = Nvrtc::open(None) {
-        skip(Need::Gpu, &error.to_string());
-        return None;
-    }
+    let gpu = Gpu::with_nvrtc()?;
     if gpu.engine.session().target().expect("known").sm() < 89 {
         skip(Need::Gpu, "the GPU has no 8 bits");
         return None;

@@ -13,7 +13,7 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Nvrtc, OnMiss, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{
     Args, BindError, Fp8Training, LaunchError, LoadedPlan, ScaleRecipe, Scales, Training, TrainingPair, cudarc,
 };
@@ -26,11 +26,7 @@ use qkvault_sys::Search;
 
 /// A GPU with 8-bit backwards and a planner that compiles, or a skip.
 fn open() -> Option<(Gpu, Planner)> {
-    let gpu = Gpu::open()?;
-    if let Err(error) = Nvrtc::open(None) {
-        skip(Need::Gpu, &error.to_string());
-        return None;
-    }
+    let gpu = Gpu::with_nvrtc()?;
     let sm = gpu.engine.session().target().expect("known").sm();
     if sm != 90 && sm / 10 != 10 {
         skip(Need::Gpu, "the GPU has no 8-bit backwards");

@@ -16,12 +16,11 @@ use kit::{Case, Gpu};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{KernelPlan, Nvrtc, OnMiss, Plan, Planner};
+use qkvault_compile::{KernelPlan, OnMiss, Plan, Planner};
 use qkvault_exec::LoadedPlan;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
-use qkvault_skip::{Need, skip};
 
 /// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
 const CASES: usize = 100;
@@ -104,10 +103,7 @@ fn check(gpu: &Gpu, plan: &LoadedPlan, attention: &Valid, seed: u64) {
 /// Values of a latent cache in memory of their own, and in that of its keys.
 #[test]
 fn latent_caches_are_read_once_or_twice_with_the_same_numbers() {
-    let Some(gpu) = Gpu::open() else { return };
-    if let Err(error) = Nvrtc::open(None) {
-        return skip(Need::Gpu, &error.to_string());
-    }
+    let Some(gpu) = Gpu::with_nvrtc() else { return };
     for (attention, plan) in latent().iter().zip(compiled(&latent())) {
         let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{attention}: {error}"));
         check(&gpu, &loaded, attention, 5);
@@ -123,10 +119,7 @@ fn latent_caches_are_read_once_or_twice_with_the_same_numbers() {
 
 #[test]
 fn generated_kernels_compute_what_the_oracle_computes() {
-    let Some(gpu) = Gpu::open() else { return };
-    if let Err(error) = Nvrtc::open(None) {
-        return skip(Need::Gpu, &error.to_string());
-    }
+    let Some(gpu) = Gpu::with_nvrtc() else { return };
     let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
     let attentions: Vec<Valid> = long().into_iter().chain(random(count)).collect();
     let plans = compiled(&attentions);

@@ -13,18 +13,13 @@ use std::collections::BTreeMap;
 use cudarc::driver::CudaSlice;
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Nvrtc, OnMiss, Planner};
+use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Args, cudarc};
 use qkvault_graph::{Combination, DType, Order, Partial, Role, Tensor};
 use qkvault_reference::{Buffer, Inputs, POISON, combine};
-use qkvault_skip::{Need, skip};
 
 fn open() -> Option<(Gpu, Planner)> {
-    let gpu = Gpu::open()?;
-    if let Err(error) = Nvrtc::open(None) {
-        skip(Need::Gpu, &error.to_string());
-        return None;
-    }
+    let gpu = Gpu::with_nvrtc()?;
     Some((gpu, Planner::new(Vault::in_memory(VaultOptions::new()), None)))
 }
 

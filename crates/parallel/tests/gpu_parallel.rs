@@ -172,6 +172,14 @@ fn prepared(case: &Case) -> Option<(Schedule, Inputs)> {
     Some((made, inputs))
 }
 
+/// Runs a case on two members and compares what they write with one attention.
+fn check(case: &Case, made: &Schedule, inputs: &Inputs, members: &mut [Member<'_>]) {
+    let outputs: Result<Vec<_>, _> = together(made, inputs, members, 2, DEADLINE).into_iter().collect();
+    let outputs = outputs.unwrap_or_else(|error| panic!("{}: {error}", case.sharding));
+    let found = differences(made, inputs, &outputs);
+    assert!(found.is_empty(), "{}, {}: {found:?}", case.sharding, case.attention.get());
+}
+
 fn count() -> u64 {
     std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }
@@ -303,10 +311,7 @@ fn two_gpus_of_one_process_compute_one_attention() {
             context,
         });
         let mut members: Vec<_> = members.collect();
-        let outputs: Result<Vec<_>, _> = together(&made, &inputs, &mut members, 2, DEADLINE).into_iter().collect();
-        let outputs = outputs.unwrap_or_else(|error| panic!("{}: {error}", case.sharding));
-        let found = differences(&made, &inputs, &outputs);
-        assert!(found.is_empty(), "{}, {}: {found:?}", case.sharding, case.attention.get());
+        check(case, &made, &inputs, &mut members);
     }
 }
 
@@ -338,10 +343,7 @@ fn nccl_carries_the_messages_of_two_gpus() {
             context: Arc::clone(gpu.context()),
         });
         let mut members: Vec<_> = members.collect();
-        let outputs: Result<Vec<_>, _> = together(&made, &inputs, &mut members, 2, DEADLINE).into_iter().collect();
-        let outputs = outputs.unwrap_or_else(|error| panic!("{}: {error}", case.sharding));
-        let found = differences(&made, &inputs, &outputs);
-        assert!(found.is_empty(), "{}, {}: {found:?}", case.sharding, case.attention.get());
+        check(case, &made, &inputs, &mut members);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
-use qkvault_compile::{Compiler, OnMiss, PlanFacts, Planner};
+use qkvault_compile::{Compiler, Nvrtc, OnMiss, PlanFacts, Planner};
 use qkvault_exec::{
     Args, Device, DeviceError, LoadedPlan, Number, PrepareError, Prepared, Session, Training, TrainingPair, cudarc, raw,
 };
@@ -166,6 +166,18 @@ impl Gpu {
     pub(crate) fn open() -> Option<Gpu> {
         let (device, found) = (device(0, Need::Gpu)?, found(Need::Gpu)?);
         Some(Gpu::with(&device, &found))
+    }
+
+    /// The same for tests that compile kernels: NVRTC is there too.
+    pub(crate) fn with_nvrtc() -> Option<Gpu> {
+        let gpu = Gpu::open()?;
+        match Nvrtc::open(None) {
+            Ok(_) => Some(gpu),
+            Err(error) => {
+                skip(Need::Gpu, &error.to_string());
+                None
+            }
+        }
     }
 
     /// The first two GPUs with one vault. `None` where there are fewer, which is reported as a skip.
