@@ -2,8 +2,8 @@
 //! the CPU the matrix products in single precision.
 //!
 //! ```text
-//! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--dtype bf16] [--seed 1] [--rate 0.001]
-//!       [--plain] [--fp8 [--current]] [--out FILE] [--vault DIR] [--ranks N [--one-gpu]]
+//! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--vocabulary 64] [--dtype bf16] [--seed 1]
+//!       [--rate 0.001] [--plain] [--fp8 [--current]] [--out FILE] [--vault DIR] [--ranks N [--one-gpu]]
 //!       [--build | --cpu | --plan NAME|FILE]
 //! ```
 //!
@@ -35,8 +35,6 @@ mod model;
 mod numbers;
 mod product;
 mod ranks;
-#[cfg(test)]
-mod tests;
 
 use std::error::Error;
 use std::time::Instant;
@@ -72,6 +70,7 @@ fn main() -> Result<(), Failure> {
             "--seq" => config.seq = value()?.parse()?,
             "--width" => config.width = value()?.parse()?,
             "--heads" => heads = Some(value()?.parse()?),
+            "--vocabulary" => config.vocabulary = value()?.parse()?,
             "--seed" => config.seed = value()?.parse()?,
             "--rate" => config.rate = value()?.parse()?,
             "--dtype" => config.dtype = value()?.parse()?,
