@@ -40,6 +40,12 @@ pub fn refuses(engine: Engine, attention: &Valid, sm: u32) -> Option<Refusal> {
     }
 }
 
+/// Why an engine that takes an attention does so only where the options name it: no GPU has judged these kernels.
+#[must_use]
+pub fn unproven(engine: Engine, attention: &Valid) -> Option<&'static str> {
+    if engine == Engine::Fa4 { qkvault_fa4::unproven(attention) } else { None }
+}
+
 /// Why an engine computes an attention.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -85,6 +91,8 @@ pub struct Passed {
 pub enum Because {
     /// It does not take the attention, for these reasons.
     Refuses(Refusal),
+    /// It takes the attention, with kernels that no GPU has judged, so it is taken only by name: why.
+    Unproven(&'static str),
     /// Its plan is in no vault and is not compiled here, or does not load here: why.
     Missing(String),
 }
@@ -128,7 +136,10 @@ impl Candidates {
         let mut taken = Vec::new();
         for engine in usual {
             match refuses(engine, attention, sm) {
-                None => taken.push(engine),
+                None => match unproven(engine, attention) {
+                    None => taken.push(engine),
+                    Some(why) => never.push(Passed { engine, because: Because::Unproven(why) }),
+                },
                 Some(refusal) => never.push(Passed { engine, because: Because::Refuses(refusal) }),
             }
         }
@@ -201,7 +212,7 @@ impl EngineChoice {
     pub fn cudnn_refuses(&self) -> Option<&Refusal> {
         self.passed.iter().find_map(|Passed { engine, because }| match because {
             Because::Refuses(refusal) if *engine == Engine::Cudnn => Some(refusal),
-            Because::Refuses(_) | Because::Missing(_) => None,
+            Because::Refuses(_) | Because::Unproven(_) | Because::Missing(_) => None,
         })
     }
 }
@@ -231,6 +242,7 @@ impl fmt::Display for Passed {
         let one = self.engine.title();
         match &self.because {
             Because::Refuses(refusal) => write!(f, "not {one}, refused: {refusal}"),
+            Because::Unproven(why) => write!(f, "not {one} unless it is named: {why}"),
             Because::Missing(why) => write!(f, "not {one}, no plan: {why}"),
         }
     }

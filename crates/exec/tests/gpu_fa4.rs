@@ -3,7 +3,8 @@
 //!
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
-//! set as well. `QKVAULT_TEST_ONLY` names parts of the attentions, separated by commas: `plain`, `modified`, `masked`.
+//! set as well. `QKVAULT_TEST_ONLY` names parts of the attentions, separated by commas: `plain`, `modified`, `masked`,
+//! `sequences`.
 //! Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
@@ -18,7 +19,8 @@ use kit::{Case, Gpu};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Tensor, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Lengths, Tensor, Valid, validate};
+use qkvault_reference::{Choice, LengthChoice, Unused};
 use qkvault_skip::{Need, skip};
 
 /// The compute capability of the plans.
@@ -67,7 +69,8 @@ fn attentions() -> Vec<Valid> {
             }
         }
     }
-    let mut parts = [("plain", list), ("modified", modified()), ("masked", masked())].to_vec();
+    let mut parts =
+        [("plain", list), ("modified", modified()), ("masked", masked()), ("sequences", sequences())].to_vec();
     if let Ok(only) = std::env::var("QKVAULT_TEST_ONLY") {
         parts.retain(|(name, _)| only.split(',').any(|part| part == *name));
     }
@@ -155,6 +158,65 @@ fn masked() -> Vec<Attention> {
     list
 }
 
+/// Sequences with lengths, one after another: every head dim and band, with fewer and more queries than keys, keys that
+/// have room for the longest sequence, rows of a wider matrix, a softcap, places in expressions, gradients of sinks.
+fn sequences() -> Vec<Attention> {
+    let corner = Corner::BottomRight;
+    let bands = [
+        Some(Band { corner, left: None, right: Some(0) }),
+        None,
+        Some(Band { corner, left: Some(70), right: Some(0) }),
+        Some(Band { corner, left: Some(40), right: Some(25) }),
+    ];
+    let dims = [(128, 128, 4), (128, 128, 1), (64, 64, 1), (96, 96, 4), (192, 128, 1), (256, 256, 4)];
+    let mut list = Vec::new();
+    for (n, (d, d_v, group)) in dims.into_iter().enumerate() {
+        // All bands at the first head dim, two elsewhere, so that there are not too many kernels to compile.
+        for m in (0..4).filter(|m| n == 0 || (n + m) % 2 == 0) {
+            let (heads, dtype) = (2 * group, if d == 64 { DType::F16 } else { DType::BF16 });
+            let (queries, keys) = [(331, 331), (257, 517), (190, 128)][(n + m) % 3];
+            let varlen = |heads, rows, columns| Tensor::thd(7, heads, rows, columns, rows * 4 + 5, dtype);
+            let wide = |t: Tensor| Tensor { strides: t.strides.map(|step| if step > 1 { step * 3 } else { 1 }), ..t };
+            let columns = |t: Tensor, d| Tensor { strides: [t.strides[0], d, t.strides[2], 1], ..t };
+            let key = |columns| match (n + m) % 2 {
+                0 => varlen(2, keys, columns),
+                _ => Tensor::bshd(7, 2, keys, columns, dtype),
+            };
+            let q = varlen(heads, queries, d);
+            let q = if m == 1 { columns(wide(q), d) } else { q };
+            let mut a =
+                Attention::forward(q, key(d), key(d_v), varlen(heads, queries, d_v)).with_lengths().with_stats();
+            a.mask.band = bands[m];
+            let far = (position() - expr::key()).to_float().abs();
+            a = match (n, m) {
+                (0, 2) => a.with_score_mod(built(library::softcap(score(), scalar("cap")))),
+                (0, 3) | (2, _) => a.with_score_mod(built(score() - far * 0.01)),
+                _ => a,
+            };
+            let d_sink = m == 0;
+            let a = if d_sink { a.with_sink() } else { a };
+            if group == 1 || d == d_v {
+                list.push(a.clone().backward(BackwardOptions { d_sink, ..BackwardOptions::default() }));
+            }
+            list.push(a);
+        }
+    }
+    // Queries with room for the longest sequence.
+    let q = Tensor::bshd(3, 8, 200, 128, DType::BF16);
+    let k = Tensor::bshd(3, 2, 300, 128, DType::BF16);
+    let a = Attention::forward(q, k, k, q).with_lengths();
+    list.extend([a.clone().with_band(Band::CAUSAL_BOTTOM_RIGHT), a]);
+    list
+}
+
+/// Lengths from 0 on, and no numbers outside of them: neither may change a result.
+fn choice(attention: &Valid) -> Choice {
+    match attention.mask.lengths {
+        Lengths::Full => Choice::default(),
+        Lengths::PerSequence => Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread: false },
+    }
+}
+
 fn built(e: Expr) -> ScoreExpr {
     e.build_score_mod().expect("a score")
 }
@@ -191,7 +253,7 @@ fn fa4_kernels_compute_what_the_oracle_computes() {
             let answer = gpu.engine.planner().fa4_of(attention, SM, OnMiss::Load).expect("`fill` compiled it");
             let plan = answer.outcome.expect("a plan");
             let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{error}"));
-            let mut case = Case::new(&gpu, attention, seed as u64);
+            let mut case = Case::chosen(&gpu.stream, attention, seed as u64, &choice(attention));
             loaded.launch(&gpu.stream, case.bindings(&loaded)).unwrap_or_else(|error| panic!("{error}"));
             case.check(&gpu);
             // Again over the sums that the first launch left in the scratch memory.

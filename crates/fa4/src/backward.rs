@@ -5,10 +5,12 @@ use qkvault_kernels::recipe::Value;
 
 use crate::args::{Arg, Float, LOG2_E};
 use crate::expression::arguments;
-use crate::program::{Writer, dtype, row_numbers, tensor, tiles, view};
+use crate::packed::{Lists, PackedTiles, capacity, padded};
+use crate::program::{Writer, dtype, tiles};
 use crate::request::{Backward, BackwardTiling, Kernel, Postprocess, Preprocess};
 use crate::schedule::Tiles;
 use crate::tiles::{BACKWARD_GROUPS, GROUP_THREADS};
+use crate::views::{extents, row_numbers, tensor, view};
 
 /// Threads of a block of the kernel before the backward.
 const PREPROCESS_THREADS: i64 = 256;
@@ -27,10 +29,15 @@ impl Writer<'_> {
         let lists = self.lists(tile_m, tile_n, true);
         let (round, grouped) = (tiling.round(), common.group > 1);
         let (columns, columns_v) = (up(head_dim, round), up(head_dim_v, round));
-        let (rows_q, rows_k) = (up(s_q, tile_m), up(s_kv, tile_n));
+        let packed = self.sequences();
+        let packed = packed.as_ref();
+        let (rows_q, rows_k) = match packed {
+            Some(_) => (padded(capacity(&a.q), batch, tile_m), padded(capacity(&a.k), batch, tile_n)),
+            None => (up(s_q, tile_m), up(s_kv, tile_n)),
+        };
 
         let gradients = if grouped {
-            let sums = [columns, columns_v].map(|columns| self.zeros(batch, key_heads, rows_k * columns));
+            let sums = [columns, columns_v].map(|columns| self.zeros_of(packed, key_heads, rows_k * columns));
             Some(sums)
         } else {
             None
@@ -42,32 +49,46 @@ impl Writer<'_> {
         if deterministic && grouped {
             counters.extend((0..2).map(|_| self.counters(batch, key_heads, rows_k / tile_n, 2)));
         }
-        let d_q_sums = self.rows(batch, heads, rows_q * columns);
-        let row_sums = self.rows(batch, heads, rows_q);
-        let lse = self.rows(batch, heads, rows_q);
+        let d_q_sums = self.rows_of(packed, heads, rows_q * columns);
+        let row_sums = self.rows_of(packed, heads, rows_q);
+        let lse = self.rows_of(packed, heads, rows_q);
 
-        let blocks = Tiles { blocks: tiles(s_q, tile_m), heads, batch }.single();
-        let mut args = vec![tensor(Role::O, &a.o), tensor(Role::DO, &d_o), row_sums.clone()];
-        args.extend([row_numbers(Role::Stats, &a.row_tensor()), lse.clone(), d_q_sums.clone()]);
+        let scheduled = match packed {
+            Some(Lists { rows_q, used_q, .. }) => {
+                let (list, used, rows) = (rows_q.clone(), used_q.clone(), capacity(&a.o));
+                let shared_bytes = head_dim_v * a.q.dtype.size() as i64;
+                PackedTiles { rows, tile: tile_m, heads, batch, shared_bytes, list, used }.scheduled()
+            }
+            None => Tiles { blocks: tiles(s_q, tile_m), heads, batch }.single(),
+        };
+        let stats = row_numbers(Role::Stats, &a.row_tensor(), packed);
+        let mut args = vec![tensor(Role::O, &a.o, packed), tensor(Role::DO, &d_o, packed), row_sums.clone()];
+        args.extend([stats.clone(), lse.clone(), d_q_sums.clone()]);
+        args.extend(packed.iter().flat_map(|lists| [lists.rows_q.clone(), lists.used_q.clone()]));
         args.push(Arg::Float(Float::Constant(LOG2_E)));
-        args.extend(blocks.args);
+        args.extend(scheduled.args);
         let preprocess = Preprocess { common: common.unmodified(), tile_m, round };
-        self.launch(Kernel::Preprocess(preprocess), args, blocks.grid, PREPROCESS_THREADS);
+        self.launch(Kernel::Preprocess(preprocess), args, scheduled.grid, PREPROCESS_THREADS);
 
+        let view = |role, tensor| view(role, tensor, packed);
         let mut views = vec![view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::DO, &d_o)];
         if !grouped {
             views.extend([view(Role::DK, &d_k), view(Role::DV, &d_v)]);
         }
-        let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
+        let mut args: Vec<Arg> = views.iter().map(extents).collect();
         args.extend(gradients.iter().flatten().cloned());
         args.extend(views.into_iter().map(Arg::Map));
         args.extend([lse, row_sums.clone(), d_q_sums.clone()]);
+        args.extend(packed.iter().flat_map(|lists| lists.all()));
         args.extend([Arg::Off, Arg::Off, Arg::Off, Arg::Off]);
         args.extend(self.scales().map(Arg::Float));
         let blocks = Tiles { blocks: tiles(s_kv, tile_n), heads, batch };
-        let scheduled = if deterministic {
-            let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64 + head_dim * 4;
-            blocks.ordered(s_q.saturating_mul(row))
+        let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64;
+        let scheduled = if let Some(Lists { rows_k, used_k, .. }) = packed {
+            let (list, used, rows) = (rows_k.clone(), used_k.clone(), capacity(&a.k));
+            PackedTiles { rows, tile: tile_n, heads, batch, shared_bytes: row * tile_m, list, used }.scheduled()
+        } else if deterministic {
+            blocks.ordered(s_q.saturating_mul(row + head_dim * 4))
         } else {
             blocks.single()
         };
@@ -87,35 +108,57 @@ impl Writer<'_> {
         let of_queries =
             Sums { tile: tile_m, threads: groups * GROUP_THREADS, atoms: tiling.atoms_dq, swap: tiling.swap_dq, round };
         let per_head = |role| Arg::Tensor { at: Value::Address(role), extents: vec![heads], strides: Vec::new() };
-        let stats = row_numbers(Role::Stats, &a.row_tensor());
         let sink = [outermost_first(row_sums), outermost_first(stats), per_head(Role::Sink), per_head(Role::DSink)];
         let sink = if d_sink { sink.to_vec() } else { Vec::new() };
-        self.postprocess((Role::DQ, &d_q), d_q_sums, sink, of_queries, Float::Scale(1.0));
+        let of =
+            |keys: bool| packed.map(|all| if keys { (&all.rows_k, &all.used_k) } else { (&all.rows_q, &all.used_q) });
+        self.postprocess((Role::DQ, &d_q), d_q_sums, of(false), sink, of_queries, Float::Scale(1.0));
         if let Some([d_k_sums, d_v_sums]) = gradients {
             let threads = BACKWARD_GROUPS * GROUP_THREADS;
             let of_keys = Sums { tile: tile_n, threads, atoms: tiling.atoms_dkv, swap: tiling.swap_dkv, round };
-            self.postprocess((Role::DK, &d_k), d_k_sums, Vec::new(), of_keys, Float::Scale(1.0));
-            self.postprocess((Role::DV, &d_v), d_v_sums, Vec::new(), of_keys, Float::Constant(1.0));
+            self.postprocess((Role::DK, &d_k), d_k_sums, of(true), Vec::new(), of_keys, Float::Scale(1.0));
+            self.postprocess((Role::DV, &d_v), d_v_sums, of(true), Vec::new(), of_keys, Float::Constant(1.0));
         }
     }
 
     /// A gradient from its sums, times a number; and with what they need, those of the sinks.
-    fn postprocess(&mut self, (role, gradient): (Role, &Tensor), sums: Arg, sink: Vec<Arg>, of: Sums, by: Float) {
+    fn postprocess(
+        &mut self,
+        (role, gradient): (Role, &Tensor),
+        sums: Arg,
+        packed: Option<(&Arg, &Arg)>,
+        sink: Vec<Arg>,
+        of: Sums,
+        by: Float,
+    ) {
         let Sums { tile, threads, atoms, swap, round } = of;
         let [batch, heads, rows, head_dim] = gradient.dims;
-        let blocks = Tiles { blocks: tiles(rows, tile), heads, batch }.single();
         // This kernel takes its tensors as the front end has them: batch, heads, sequence, head dim.
         let ([b, h, s, _], at) = (gradient.strides, Value::Address(role));
-        let whole = Arg::Tensor { at, extents: vec![batch, rows, heads, head_dim], strides: vec![b, s, h] };
+        let (whole, scheduled) = match packed {
+            None => (
+                Arg::Tensor { at, extents: vec![batch, rows, heads, head_dim], strides: vec![b, s, h] },
+                Tiles { blocks: tiles(rows, tile), heads, batch }.single(),
+            ),
+            Some((list, used)) => {
+                let (list, used, rows) = (list.clone(), used.clone(), capacity(gradient));
+                let shared_bytes = head_dim * gradient.dtype.size() as i64;
+                (
+                    Arg::Tensor { at, extents: vec![rows, heads, head_dim], strides: vec![s, h] },
+                    PackedTiles { rows, tile, heads, batch, shared_bytes, list, used }.scheduled(),
+                )
+            }
+        };
         let with_sink = !sink.is_empty();
         let mut args = vec![outermost_first(sums), whole];
+        args.extend(packed.iter().flat_map(|(list, used)| [Arg::clone(list), Arg::clone(used)]));
         args.extend(sink);
         args.extend([Arg::Float(by), Arg::Off]);
-        args.extend(blocks.args);
+        args.extend(scheduled.args);
         let dtype = dtype(gradient.dtype);
-        let (packed, used, sink) = (false, false, with_sink);
+        let (packed, used, sink) = (packed.is_some(), packed.is_some(), with_sink);
         let kernel = Postprocess { dtype, head_dim, tile_m: tile, threads, atoms, swap, round, packed, used, sink };
-        self.launch(Kernel::Postprocess(kernel), args, blocks.grid, threads);
+        self.launch(Kernel::Postprocess(kernel), args, scheduled.grid, threads);
     }
 }
 

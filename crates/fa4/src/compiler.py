@@ -70,6 +70,14 @@ class Tensors:
     def half(self, there=True, rank=4):
         return self.of(self.dtype, rank) if there else None
 
+    def stats(self, packed, there=True):
+        """A number for each row: by sequence, head and row; of packed sequences by head and row, heads together."""
+        if not there or not packed:
+            return self.floats(3, there)
+        stride = (1, cute.sym_int64())
+        shape = (cute.sym_int(), cute.sym_int())
+        return cute.runtime.make_fake_tensor(cutlass.Float32, shape, stride=stride, assumed_align=4)
+
     def floats(self, rank, there=True, align=4):
         return self.of(cutlass.Float32, rank, align) if there else None
 
@@ -219,7 +227,7 @@ def forward(kernel):
         k,
         v,
         o,
-        t.floats(rank_q - 1, kernel["stats"]),
+        t.stats(packed, kernel["stats"]),
         cutlass.Float32(1.0),
         t.ints(1, packed),
         t.ints(1, packed and paged is None),
@@ -254,7 +262,7 @@ def preprocess(kernel):
         t.half(rank=half),
         t.half(rank=half),
         t.floats(rank, align=16),
-        t.floats(rank),
+        t.stats(packed),
         t.floats(rank, align=16),
         t.floats(rank, align=16),
         t.ints(1, packed),
@@ -350,7 +358,7 @@ def postprocess(kernel):
     half, rank = (3 if packed else 4), (2 if packed else 3)
     sink = None
     if kernel["sink"]:
-        sink = LearnableSinkBwdTensors(t.floats(rank, align=16), t.floats(rank), t.floats(1), t.floats(1))
+        sink = LearnableSinkBwdTensors(t.floats(rank, align=16), t.stats(packed), t.floats(1), t.floats(1))
     return [
         program,
         t.floats(rank, align=16),
@@ -411,7 +419,9 @@ def launch(lowered, clean):
 
 def compiled(kernel):
     stream = cute.runtime.make_fake_stream()
-    made = cute.compile(*KINDS[kernel["kind"]](kernel), stream, options=f"--keep-cubin --dump-dir={SCRATCH}")
+    packed = kernel["kind"] in ("forward", "backward") and kernel["packed"]
+    with PACKED.sequences(packed):
+        made = cute.compile(*KINDS[kernel["kind"]](kernel), stream, options=f"--keep-cubin --dump-dir={SCRATCH}")
     lowered = re.sub(r'(@kernels_binary\()"(?:[^"\\]|\\.)*"', r"\1", str(made.ir_module))
     printed = launch(lowered, made.artifacts.MLIR)
     return {"cubin": base64.b64encode(made.artifacts.CUBIN).decode(), **printed}
@@ -439,7 +449,8 @@ if __name__ == "__main__":
     without_front_end("quack")
     import quack.dsl  # noqa: F401  It gives tensors the indexing that the kernels use.
 
-    WORDS = module("words", os.path.join(os.path.dirname(os.path.abspath(__file__)), "words.py"))
+    beside = lambda name: module(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py"))
+    WORDS, PACKED = beside("words"), beside("packed")
 
     with open(request) as file:
         kernels = json.load(file)

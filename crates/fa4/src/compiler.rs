@@ -17,6 +17,9 @@ pub(crate) const PROGRAM: &str = include_str!("compiler.py");
 /// The words of expressions, which it reads from a file beside it.
 pub(crate) const WORDS: &str = include_str!("words.py");
 
+/// What makes kernels for sequences one after another of FlashAttention-4's.
+pub(crate) const PACKED: &str = include_str!("packed.py");
+
 /// Variables of the caller that the child gets: those by which programs find files, and nothing that changes code.
 const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"];
 
@@ -154,7 +157,9 @@ impl Installed {
         let [program, request, answer] =
             ["compiler.py", "request.json", "answer.json"].map(|name| folder.path().join(name));
         std::fs::write(&program, PROGRAM).map_err(file("write"))?;
-        std::fs::write(folder.path().join("words.py"), WORDS).map_err(file("write"))?;
+        for (name, text) in [("words.py", WORDS), ("packed.py", PACKED)] {
+            std::fs::write(folder.path().join(name), text).map_err(file("write"))?;
+        }
         std::fs::write(&request, text).map_err(file("write"))?;
         self.run(&[&program, &self.site, &request, &answer])?;
         let text = std::fs::read_to_string(&answer).map_err(file("read"))?;
@@ -216,10 +221,13 @@ impl Compiled {
 }
 
 impl Boxes {
-    /// Reads extents and axes as `(64,128,1,1):(1@1,1@0,1@2,1@3)`, and a swizzle of 16-byte parts within 8 rows.
+    /// Reads extents and axes as `(64,128,1,1):(1@1,1@0,1@2,1@3)`, a fifth one as `(1)` and `(1@4)`, and a swizzle of
+    /// 16-byte parts within 8 rows.
     fn read(map: &Map) -> Option<Boxes> {
         let Map { basis, swizzle } = map;
         let (extents, axes) = basis.strip_prefix('(')?.strip_suffix(')')?.split_once("):(")?;
+        let bare = |list: &str| list.replace(['(', ')'], "");
+        let (extents, axes) = (bare(extents), bare(axes));
         let extents: Vec<u32> = extents.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let axes: Vec<usize> =
             axes.split(',').map(|axis| axis.strip_prefix("1@")?.parse().ok()).collect::<Option<_>>()?;

@@ -5,10 +5,12 @@ use qkvault_kernels::recipe::Value;
 
 use crate::args::Arg;
 use crate::expression::arguments;
-use crate::program::{Writer, row_numbers, tiles, view};
+use crate::packed::{Lists, PackedTiles, capacity};
+use crate::program::{Writer, tiles};
 use crate::request::{Forward, Kernel};
 use crate::schedule::Tiles;
 use crate::tiles::ForwardTiling;
+use crate::views::{extents, row_numbers, view};
 
 impl Writer<'_> {
     /// One kernel.
@@ -20,11 +22,14 @@ impl Writer<'_> {
         let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
         let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
         let lists = self.lists(tile_m, tile_n, false);
+        let packed = self.sequences();
+        let view = |role, tensor| view(role, tensor, packed.as_ref());
         let views = [view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::O, &a.o)];
-        let mut args: Vec<Arg> = views.iter().map(|view| Arg::Extents(view.extents.clone())).collect();
+        let mut args: Vec<Arg> = views.iter().map(extents).collect();
         if a.outputs.stats {
-            args.push(row_numbers(Role::Stats, &a.row_tensor()));
+            args.push(row_numbers(Role::Stats, &a.row_tensor(), packed.as_ref()));
         }
+        args.extend(packed.iter().flat_map(Lists::all));
         args.extend(views.map(Arg::Map));
         let scales = self.scales();
         args.extend(scales[..if a.score_mod.is_some() { 2 } else { 1 }].iter().copied().map(Arg::Float));
@@ -35,8 +40,12 @@ impl Writer<'_> {
         args.extend(lists);
         args.extend([Arg::Off, Arg::Off]);
         let blocks = Tiles { blocks: tiles(s_q, tile_m), heads: a.q.heads(), batch: a.batch() };
-        let scheduled = if common.causal {
-            let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64;
+        let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64;
+        let scheduled = if let Some(Lists { rows_q, used_q, .. }) = packed {
+            let (heads, batch, shared_bytes) = (a.q.heads(), a.batch(), row * tile_n);
+            let rows = capacity(&a.q);
+            PackedTiles { rows, tile: tile_m, heads, batch, shared_bytes, list: rows_q, used: used_q }.scheduled()
+        } else if common.causal {
             blocks.longest_first(s_kv.saturating_mul(row))
         } else {
             blocks.single()

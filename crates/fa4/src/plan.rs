@@ -6,6 +6,7 @@ use qkvault_kernels::recipe::{self, BadRecipe, Launch, Limits, Param, RECIPE_FOR
 use crate::args::{Mismatch, params};
 use crate::compiler::Compiled;
 use crate::program::{Program, Step};
+use crate::request::Kernel;
 use crate::takes::SM;
 use crate::toolchain::DRIVER;
 
@@ -68,7 +69,7 @@ impl Program {
                     block: compiled.block,
                     shared: compiled.shared,
                     cluster: None,
-                    overlap: compiled.overlap,
+                    overlap: compiled.overlap && !reads_before_it_waits(&self.kernels[*kernel]),
                     params,
                 }))
             }
@@ -85,6 +86,11 @@ impl Program {
         recipe.clone().check(bindings, code.len() as u64)?;
         Ok(Plan { recipe, code })
     }
+}
+
+/// Whether a kernel that may begin early reads lists of sequences before it waits for the kernel that makes them.
+fn reads_before_it_waits(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Preprocess(preprocess) if preprocess.common.packed)
 }
 
 /// Compares the places of parameters in the cubin with those of the types that were printed.

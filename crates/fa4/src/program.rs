@@ -1,13 +1,14 @@
 //! What a launch of an attention does: kernels with their arguments, in order, before any of them is compiled.
 
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Role, Tensor, Valid};
+use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Valid};
 use qkvault_kernels::recipe::{Launch, Value};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 
-use crate::args::{Arg, Float, LOG2_E, View};
-use crate::compiler::{PROGRAM, WORDS};
+use crate::args::{Arg, Float, LOG2_E};
+use crate::compiler::{PACKED, PROGRAM, WORDS};
 use crate::expression::{Written, written};
+use crate::packed::{Lists, is_packed};
 use crate::request::{Common, Kernel};
 use crate::takes::{Window, takes, window};
 use crate::toolchain::{DRIVER, TOOLCHAIN};
@@ -81,6 +82,7 @@ impl Program {
             launches,
             PROGRAM.to_owned(),
             WORDS.to_owned(),
+            PACKED.to_owned(),
         ] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
@@ -94,7 +96,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) window: Window,
     written: Written,
-    program: Program,
+    pub(crate) program: Program,
 }
 
 impl Writer<'_> {
@@ -121,9 +123,9 @@ impl Writer<'_> {
             local: self.window.local(),
             left: left.is_some(),
             right: right.is_some(),
-            packed: false,
-            used_q: false,
-            used_k: false,
+            packed: is_packed(a),
+            used_q: is_packed(a),
+            used_k: is_packed(a),
             scalars: self.written.scalars.clone(),
             score_mod: self.written.score_mod.clone(),
             score_mod_bwd: self.written.score_mod_bwd.clone(),
@@ -183,9 +185,17 @@ impl Writer<'_> {
         Arg::Tensor { at, extents: vec![row, heads, batch], strides: vec![row, heads * row] }
     }
 
+    /// The same for packed sequences, whose rows of a head lie one after the other: `row` are those of all sequences.
+    pub(crate) fn rows_of(&mut self, lists: Option<&Lists>, heads: i64, row: i64) -> Arg {
+        match (lists, self.rows(if lists.is_some() { 1 } else { self.attention.batch() }, heads, row)) {
+            (Some(_), Arg::Tensor { at, .. }) => Arg::Tensor { at, extents: vec![row, heads], strides: vec![row] },
+            (_, dense) => dense,
+        }
+    }
+
     /// The same, and zeros are written before the first kernel.
-    pub(crate) fn zeros(&mut self, batch: i64, heads: i64, row: i64) -> Arg {
-        let arg = self.rows(batch, heads, row);
+    pub(crate) fn zeros_of(&mut self, lists: Option<&Lists>, heads: i64, row: i64) -> Arg {
+        let arg = self.rows_of(lists, heads, row);
         self.clear(&arg);
         arg
     }
@@ -193,7 +203,9 @@ impl Writer<'_> {
     /// Counters for tiles of heads of sequences, which begin at zero; `per` of them for a tile.
     pub(crate) fn counters(&mut self, batch: i64, heads: i64, tiles: i64, per: i64) -> Arg {
         let row = tiles * per;
-        let Arg::Tensor { at, extents: _, strides } = self.zeros(batch, heads, row) else {
+        let arg = self.rows(batch, heads, row);
+        self.clear(&arg);
+        let Arg::Tensor { at, extents: _, strides } = arg else {
             unreachable!("rows are a tensor");
         };
         let extents = vec![tiles, per, heads, batch];
@@ -215,29 +227,6 @@ impl Writer<'_> {
         });
         self.program.steps.push(Step::Launch { kernel: at, args, grid, threads });
     }
-}
-
-/// An operand as kernels see it: sequence, head dim, heads, batch.
-pub(crate) fn view(role: Role, tensor: &Tensor) -> View {
-    let order = [2, 3, 1, 0];
-    View {
-        role,
-        dtype: tensor.dtype,
-        extents: order.map(|axis| tensor.dims[axis]).to_vec(),
-        strides: order.map(|axis| tensor.strides[axis]).to_vec(),
-    }
-}
-
-/// An operand whose rows kernels read by their address.
-pub(crate) fn tensor(role: Role, tensor: &Tensor) -> Arg {
-    let View { extents, strides, .. } = view(role, tensor);
-    Arg::Tensor { at: Value::Address(role), extents, strides: vec![strides[0], strides[2], strides[3]] }
-}
-
-/// A number for each row: sequence, heads, batch.
-pub(crate) fn row_numbers(role: Role, tensor: &Tensor) -> Arg {
-    let ([batch, heads, rows, _], [b, h, ..]) = (tensor.dims, tensor.strides);
-    Arg::Tensor { at: Value::Address(role), extents: vec![rows, heads, batch], strides: vec![h, b] }
 }
 
 /// Tiles of so many rows.

@@ -3,7 +3,7 @@
 use crate::args::Arg;
 
 /// Bytes of keys and values that blocks which run together should share: a constant of the kernels' authors.
-const SHARED_BYTES: i64 = 50 << 20;
+pub(crate) const SHARED_BYTES: i64 = 50 << 20;
 
 /// What a scheduler needs to know.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,10 @@
 //! Which attentions FlashAttention-4's kernels take on Hopper, with a reason for every other one.
 
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Band, Corner, Gradients, Lengths, Pass, Reason, Refusal, Storage, Tensor, Valid};
+use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Valid};
 
 use crate::expression::arguments;
+use crate::packed::{self, capacity, counts, is_packed};
 
 /// The compute capability that the kernels are compiled for.
 pub const SM: u32 = 90;
@@ -64,18 +65,24 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     let deterministic = matches!(&a.pass, Pass::Backward(gradients) if gradients.deterministic);
     when(predicate && deterministic, &|| codes::FA4_EXPRESSION.reason("a predicate, deterministic").at("mask_mod"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::FA4_OUTPUTS.reason("Max or Sum_exp"));
-    when(a.mask.lengths == Lengths::PerSequence, &|| codes::FA4_STORAGE.reason("lengths").at("mask"));
     let (s_q, s_kv) = a.seq();
-    when(!predicate && a.mask.band.is_some_and(|band| window(band, s_q, s_kv).is_none()), &|| {
+    let packed = is_packed(a);
+    when(!packed && !predicate && a.mask.band.is_some_and(|band| window(band, s_q, s_kv).is_none()), &|| {
         codes::FA4_BAND.reason("a top-left band of sequences that are not square").at("mask")
     });
     when(s_q > ROWS || s_kv > ROWS, &|| codes::FA4_SEQUENCE.reason(format!("{s_q} queries, {s_kv} keys")));
     for (field, tensor) in operands(a) {
-        when(tensor.storage != Storage::Dense, &|| {
-            let kind = if matches!(tensor.storage, Storage::Paged { .. }) { "pages" } else { "varlen" };
-            codes::FA4_STORAGE.reason(kind).at(field)
+        when(tensor.is_paged(), &|| codes::FA4_STORAGE.reason("pages").at(field));
+        when(packed && !tensor.is_paged() && !counts(tensor), &|| {
+            codes::FA4_STORAGE.reason(format!("strides {:?} of sequences with lengths", tensor.strides)).at(field)
+        });
+        when(packed && capacity(tensor) > ROWS, &|| {
+            codes::FA4_SEQUENCE.reason(format!("{} rows of all sequences", capacity(tensor))).at(field)
         });
         when(!aligned(tensor), &|| codes::FA4_STRIDES.reason(format!("{:?}", tensor.strides)).at(field));
+    }
+    if packed {
+        reasons.extend(packed::reasons(a));
     }
     match Refusal::of(reasons) {
         None => Ok(()),

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scalar, score, tensor};
 use qkvault_fa4::graph::registry::codes;
-use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Origins, Refusal, Tensor, Valid, validate};
-use qkvault_fa4::{Program, SM, takes};
+use qkvault_fa4::graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Origins, PaddedRows, Refusal, Tensor, Valid, validate,
+};
+use qkvault_fa4::{Program, SM, takes, unproven};
 
 fn valid(attention: Attention) -> Valid {
     validate(attention).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -103,8 +105,14 @@ fn everything_else_is_refused_with_its_code() {
         (plain(128).with_dropout(0.1), &codes::FA4_DROPOUT),
         (backward(plain(128).with_score_mod(bias)), &codes::FA4_EXPRESSION),
         (plain(128).with_score_mod(many), &codes::FA4_EXPRESSION),
-        (plain(128).with_mask_mod(seen).with_stats().backward(ordered), &codes::FA4_EXPRESSION),
-        (plain(128).with_lengths(), &codes::FA4_STORAGE),
+        (plain(128).with_mask_mod(seen.clone()).with_stats().backward(ordered), &codes::FA4_EXPRESSION),
+        // Heads of a sequence lie between two sequences.
+        (heads_first().with_lengths(), &codes::FA4_STORAGE),
+        (plain(128).with_lengths().with_stats(), &codes::FA4_SEQUENCES),
+        (packed(128).with_band(Band::CAUSAL), &codes::FA4_SEQUENCES),
+        (packed(128).with_mask_mod(seen.clone()), &codes::FA4_SEQUENCES),
+        (packed(128).with_stats().backward(ordered), &codes::FA4_SEQUENCES),
+        (zeros(packed(128)), &codes::FA4_SEQUENCES),
         (paged(plain(128)), &codes::FA4_STORAGE),
         (plain(128).with_band(Band::CAUSAL), &codes::FA4_BAND),
         (plain(128).with_band(Band::CAUSAL).with_origins(Origins::Any), &codes::FA4_BAND),
@@ -118,6 +126,39 @@ fn everything_else_is_refused_with_its_code() {
     let mut odd = plain(128);
     odd.q.strides[2] += 4;
     assert!(of(odd).expect_err("rows at multiples of 8 bytes").has(&codes::FA4_STRIDES));
+}
+
+/// Queries of sequences one after another, and keys with room for the longest.
+fn packed(head_dim: i64) -> Attention {
+    let q = Tensor::thd(2, 8, 300, head_dim, 400, DType::BF16);
+    let k = Tensor::bshd(2, 2, 500, head_dim, DType::BF16);
+    Attention::forward(q, k, k, q).with_lengths()
+}
+
+fn heads_first() -> Attention {
+    let q = Tensor::bhsd(2, 8, 300, 64, DType::BF16);
+    Attention::forward(q, q, q, q)
+}
+
+fn zeros(mut a: Attention) -> Attention {
+    a.padded_rows = PaddedRows::Zero;
+    a
+}
+
+#[test]
+fn sequences_with_lengths_are_taken_where_their_rows_can_be_counted_through() {
+    of(plain(128).with_lengths()).expect("without Stats");
+    let one = Tensor::bhsd(1, 1, 300, 64, DType::BF16);
+    of(Attention::forward(one, one, one, one).with_lengths()).expect("one sequence is behind none");
+    for head_dim in [64, 128, 256] {
+        let a = packed(head_dim).with_band(Band::CAUSAL_BOTTOM_RIGHT);
+        of(a.clone()).expect("a forward");
+        of(backward(a.clone())).expect("a backward");
+        let with_sink = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
+        of(a.with_sink().with_stats().backward(with_sink)).expect("the gradient of a sink");
+        assert!(unproven(&valid(packed(head_dim))).is_some(), "no GPU has judged it");
+    }
+    assert_eq!(unproven(&valid(plain(128))), None);
 }
 
 #[test]

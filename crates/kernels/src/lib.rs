@@ -5,6 +5,7 @@
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
 //! * [`choice`] says which engine is faster, by measured times.
+//! * [`Sequences`] lists where sequences begin, for another engine's kernels.
 //! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
@@ -24,6 +25,7 @@ mod generate;
 mod params;
 mod products;
 pub mod recipe;
+mod sequences;
 mod takes;
 pub mod tiling;
 
@@ -32,6 +34,7 @@ pub use choice::Engine;
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
+pub use sequences::{Sequences, sequence_rows};
 pub use takes::{HEAD_DIM, SM, VALUE_DIM, takes};
 
 pub use qkvault_graph as graph;

@@ -1024,7 +1024,7 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 48] = [
+const ELSEWHERE: [&str; 49] = [
     "engine.amax",
     "fp8.unified",
     "conversion.gpu",
@@ -1056,6 +1056,7 @@ const ELSEWHERE: [&str; 48] = [
     "fa4.storage",
     "fa4.band",
     "fa4.sequence",
+    "fa4.sequences",
     "fa4.strides",
     "form.fused",
     "form.unified",

@@ -60,6 +60,20 @@ fn without_a_measured_time_cudnn_is_first_and_who_cannot_take_it_is_named() {
     }
 }
 
+#[test]
+fn kernels_that_no_gpu_has_judged_are_taken_by_name_only() {
+    let q = Tensor::thd(4, 16, 4096, 128, 9000, DType::BF16);
+    let packed = valid(Attention::forward(q, q, q, q).with_lengths());
+    assert_eq!(unproven(Engine::Fa4, &packed), Some("no GPU has judged forwards of sequences with lengths"));
+    let candidates = Candidates::of(&packed, SM, EnginePolicy::Auto);
+    assert_eq!((candidates.engines.as_slice(), &candidates.why), (&[Engine::Cudnn][..], &Why::Alone));
+    let told = EngineChoice::of(&packed, SM, EnginePolicy::Auto).to_string();
+    assert!(told.contains("not FlashAttention-4 unless it is named: no GPU has judged"), "{told}");
+    let named = Candidates::of(&packed, SM, EnginePolicy::Fa4);
+    assert_eq!((named.engines.as_slice(), refuses(Engine::Fa4, &packed, SM)), (&[Engine::Fa4][..], None));
+    assert_eq!(unproven(Engine::Fa4, &valid(prompt(4096, 128))), None);
+}
+
 fn refusal() -> Refusal {
     codes::KERNELS_BACKWARD.reason("a backward").into()
 }

@@ -15,7 +15,7 @@ use qkvault_exec::{
 };
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
-use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
+use qkvault_reference::{Buffer, Choice, Inputs, Tolerance, backward, compare, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
@@ -249,7 +249,12 @@ impl Case {
     }
 
     pub(crate) fn on(stream: &Arc<CudaStream>, attention: &Valid, seed: u64) -> Case {
-        let mut inputs = Inputs::random(attention, seed).expect("random operands");
+        Case::chosen(stream, attention, seed, &Choice::default())
+    }
+
+    /// The same with choices of what is random.
+    pub(crate) fn chosen(stream: &Arc<CudaStream>, attention: &Valid, seed: u64, choice: &Choice) -> Case {
+        let mut inputs = Inputs::random_with(attention, seed, choice).expect("random operands");
         if attention.is_backward() {
             inputs.add_forward(attention).expect("the oracle can do it");
         }

@@ -7,7 +7,9 @@ use qkvault_fa4::graph::expr::{
     Axis, Expr, Node, TensorSpec, head, int_scalar, key, library, parse_expr, position, query, scalar, score,
     tensor as tensor_of,
 };
-use qkvault_fa4::graph::{Attention, BackwardOptions, Band, Corner, DType, Gradients, Pass, Role, Tensor, Valid};
+use qkvault_fa4::graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Gradients, Lengths, Pass, Role, Storage, Tensor, Valid,
+};
 
 use crate::SCALE;
 use crate::printed::memory::Value;
@@ -122,6 +124,33 @@ pub(crate) fn families() -> Vec<(String, Write)> {
         let backward = move |shape| backward(shape).backward(options);
         list.push((format!("backward of sinks d{} group {group}", dims.0), Box::new(backward)));
     }
+    for (dims, mask, group) in [
+        ((128, 128), "causal", 4),
+        ((128, 128), "window", 1),
+        ((64, 64), "full", 1),
+        ((96, 96), "causal", 4),
+        ((192, 128), "causal", 1),
+        ((256, 256), "full", 4),
+    ] {
+        let packed = move |shape: Shape| packed(forward(shape, dims, DType::BF16, group, mask), shape);
+        let name = format!("packed d{} {mask} group {group}", dims.0);
+        list.push((format!("forward {name}"), Box::new(packed)));
+        let sink = mask == "causal";
+        let options = BackwardOptions { d_sink: sink, ..BackwardOptions::default() };
+        let with_sink = move |a: Attention| if sink { a.with_sink() } else { a };
+        let backward = move |shape| with_sink(packed(shape)).with_stats().backward(options);
+        list.push((format!("backward {name}"), Box::new(backward)));
+    }
+    for (name, modified) in modifications() {
+        let forward = move |shape: Shape| {
+            let shape = Shape { batch: shape.batch.max(2), heads: shape.heads.max(2), ..shape };
+            let square = Shape { queries: shape.keys, ..shape };
+            packed(modified(forward(square, (128, 128), DType::BF16, 1, "full"), square, 1), square).with_stats()
+        };
+        list.push((format!("forward {name} packed d128"), Box::new(forward.clone())));
+        let backward = move |shape| forward(shape).backward(BackwardOptions::default());
+        list.push((format!("backward {name} packed d128"), Box::new(backward)));
+    }
     list.push(("forward of every word".to_owned(), Box::new(words)));
     list.push((
         "forward with stats and a sink".to_owned(),
@@ -203,6 +232,23 @@ fn forward(shape: Shape, (d, d_v): (i64, i64), dtype: DType, group: i64, mask: &
     }
 }
 
+/// The same with sequences of their own lengths, one after another; keys with room for the longest one, if rows of
+/// tensors are those of a wider matrix.
+fn packed(a: Attention, Shape { batch, queries, keys, order, .. }: Shape) -> Attention {
+    let varlen = |t: Tensor, rows: i64| {
+        let [batch_step, head, row, one] = Tensor::bshd(t.dims[0], t.dims[1], rows, t.dims[3], t.dtype).strides;
+        let wider = if order == 2 { 3 } else { 1 };
+        let tokens = rows.max(batch) + order as i64 * 7;
+        Tensor { strides: [batch_step * wider, head, row * wider, one], storage: Storage::Varlen { tokens }, ..t }
+    };
+    let mut a = a.with_lengths();
+    (a.q, a.o) = (varlen(a.q, queries), varlen(a.o, queries));
+    if order != 2 {
+        (a.k, a.v) = (varlen(a.k, keys), varlen(a.v, keys));
+    }
+    a
+}
+
 /// The address of an operand.
 pub(crate) fn address(role: Role) -> u64 {
     0x7000_0000_0000 + (u64::from(role.uid().unsigned_abs() as u32) << 24)
@@ -247,19 +293,54 @@ fn tensor(address: u64, extents: &[i64], strides: &[i64]) -> Value {
         // One extent is no tuple.
         Value::Struct(vec![ints(extents, 32).part(&[0]).clone(), Value::Struct(Vec::new())])
     } else {
-        Value::Struct(vec![ints(extents, 32), ints(&strides[..strides.len() - 1], 64)])
+        let steps = ints(&strides[..strides.len() - 1], 64);
+        // One step is none either.
+        let steps = if strides.len() == 2 { steps.part(&[0]).clone() } else { steps };
+        Value::Struct(vec![ints(extents, 32), steps])
     };
     Value::Struct(vec![Value::Int(address, 64), layout])
 }
 
-/// An operand as (batch, sequence, head, head dim).
-fn operand(role: Role, of: &Tensor) -> Value {
+/// Whether sequences lie one after another.
+fn is_packed(a: &Valid) -> bool {
+    a.mask.lengths == Lengths::PerSequence
+}
+
+/// Rows of all sequences of an operand.
+fn all_rows(of: &Tensor) -> i64 {
+    match of.storage {
+        Storage::Varlen { tokens } => tokens,
+        _ => of.dims[0] * of.dims[2],
+    }
+}
+
+/// First rows and lengths of sequences: of queries, of keys.
+fn sequences(a: &Valid) -> [Vec<Value>; 2] {
+    if !is_packed(a) {
+        return [Vec::new(), Vec::new()];
+    }
+    let list = |number: u64, count: i64| tensor(Buffer::new(number, &[count]).address, &[count], &[1]);
+    let b = a.batch();
+    [vec![list(9, b + 1), list(11, b)], vec![list(10, b + 1), list(12, b)]]
+}
+
+/// An operand as (batch, sequence, head, head dim), or as (row, head, head dim).
+fn operand(role: Role, of: &Tensor, packed: bool) -> Value {
+    if packed {
+        let ([_, heads, _, columns], [_, head, row, one]) = (of.dims, of.strides);
+        return tensor(address(role), &[all_rows(of), heads, columns], &[row, head, one]);
+    }
     let order = [0, 2, 1, 3];
     tensor(address(role), &order.map(|axis| of.dims[axis]), &order.map(|axis| of.strides[axis]))
 }
 
-/// A number for each row, as (batch, head, sequence).
-fn rows(role: Role, of: &Tensor) -> Value {
+/// A number for each row, as (batch, head, sequence), or as (head, row) with heads together.
+fn rows(role: Role, of: &Tensor, packed: bool) -> Value {
+    if packed {
+        let ints = |list: &[i64], bits| Value::Struct(list.iter().map(|n| Value::Int(*n as u64, bits)).collect());
+        let layout = vec![ints(&[of.dims[1], all_rows(of)], 32), Value::Int(of.strides[2] as u64, 64)];
+        return Value::Struct(vec![Value::Int(address(role), 64), Value::Struct(layout)]);
+    }
     tensor(address(role), &of.dims[..3], &of.strides[..3])
 }
 
@@ -363,16 +444,24 @@ fn lists(a: &Valid, (m, n): (i64, i64), by_keys: bool) -> Vec<Value> {
     vec![list(9, &[]), list(10, &[columns]), list(11, &[]), list(12, &[columns])]
 }
 
+/// First rows of both, then lengths of both.
+fn both([of_queries, of_keys]: [Vec<Value>; 2]) -> Vec<Value> {
+    (0..of_queries.len()).flat_map(|n| [of_queries[n].clone(), of_keys[n].clone()]).collect()
+}
+
 /// The calls of an attention.
 pub(crate) fn launches(a: &Valid) -> Launches {
     let scale = Value::Float(SCALE);
     let Pass::Backward(gradients) = a.pass else {
+        let packed = is_packed(a);
+        let operand = |role, of| operand(role, of, packed);
         let mut arguments = vec![operand(Role::Q, &a.q), operand(Role::K, &a.k), operand(Role::V, &a.v)];
         arguments.push(operand(Role::O, &a.o));
         if a.outputs.stats {
-            arguments.push(rows(Role::Stats, &a.row_tensor()));
+            arguments.push(rows(Role::Stats, &a.row_tensor(), packed));
         }
         arguments.push(scale);
+        arguments.extend(both(sequences(a)));
         arguments.extend(window(a));
         if a.sink {
             arguments.push(tensor(address(Role::Sink), &[a.q.heads()], &[1]));
@@ -399,11 +488,22 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, ..
         _ => (64, 48, 64),
     };
     let up = |size: i64, of: i64| (size + of - 1) / of * of;
-    let (q_rows, k_rows, wide, wide_v) = (up(s_q, m), up(s_k, n), up(d, round), up(d_v_dim, round));
-    let d_q_sums = Buffer::new(1, &[b, heads, q_rows * wide]);
-    let (sums, lse) = (Buffer::new(2, &[b, heads, q_rows]), Buffer::new(3, &[b, heads, q_rows]));
-    let d_k_sums = Buffer::new(4, &[b, key_heads, k_rows * wide]);
-    let d_v_sums = Buffer::new(5, &[b, key_heads, k_rows * wide_v]);
+    let packed = is_packed(a);
+    let (operand, rows) = (|role, of: &Tensor| operand(role, of, packed), |role, of: &Tensor| rows(role, of, packed));
+    let (wide, wide_v) = (up(d, round), up(d_v_dim, round));
+    let (q_rows, k_rows) = match packed {
+        false => (up(s_q, m), up(s_k, n)),
+        true => ((all_rows(&a.q) + (b + 1) * m - 1) / m * m, (all_rows(&a.k) + (b + 1) * n - 1) / n * n),
+    };
+    let buffer = |number, heads, row| match packed {
+        false => Buffer::new(number, &[b, heads, row]),
+        true => Buffer::new(number, &[heads, row]),
+    };
+    let d_q_sums = buffer(1, heads, q_rows * wide);
+    let (sums, lse) = (buffer(2, heads, q_rows), buffer(3, heads, q_rows));
+    let d_k_sums = buffer(4, key_heads, k_rows * wide);
+    let d_v_sums = buffer(5, key_heads, k_rows * wide_v);
+    let [of_queries, of_keys] = sequences(a);
     let counters = [
         Buffer::new(6, &[b, heads, q_rows / m, 1]),
         Buffer::new(7, &[b, key_heads, k_rows / n, 2]),
@@ -414,7 +514,9 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, ..
     let mut zeros: Vec<u64> = counters[..used].iter().map(|buffer| buffer.address).collect();
 
     let mut arguments = vec![operand(Role::O, &a.o), operand(Role::DO, &d_o), sums.value()];
-    arguments.extend([rows(Role::Stats, &a.row_tensor()), lse.value(), d_q_sums.value(), Value::Float(1.0)]);
+    arguments.extend([rows(Role::Stats, &a.row_tensor()), lse.value(), d_q_sums.value()]);
+    arguments.extend(of_queries.clone());
+    arguments.push(Value::Float(1.0));
     let mut given = vec![Given { kernel: "preprocess", arguments }];
 
     let mut arguments = vec![operand(Role::Q, &a.q), operand(Role::K, &a.k), operand(Role::V, &a.v)];
@@ -426,6 +528,7 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, ..
         arguments.extend([operand(Role::DK, &d_k), operand(Role::DV, &d_v)]);
     }
     arguments.push(Value::Float(SCALE));
+    arguments.extend(both([of_queries.clone(), of_keys.clone()]));
     arguments.extend(window(a));
     arguments.extend(counters[..used].iter().map(Buffer::value));
     arguments.extend(numbers(a));
@@ -434,6 +537,7 @@ fn backward(a: &Valid, Gradients { d_o, d_q, d_k, d_v, d_sink, deterministic, ..
 
     let mut post = |kernel, sums: &Buffer, role, of: &Tensor, by, sink: Vec<Value>| {
         let mut arguments = vec![sums.value(), operand(role, of), Value::Float(by)];
+        arguments.extend(if role == Role::DQ { of_queries.clone() } else { of_keys.clone() });
         arguments.extend(sink);
         given.push(Given { kernel, arguments });
     };

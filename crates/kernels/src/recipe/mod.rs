@@ -151,6 +151,15 @@ pub struct TensorMap {
     pub swizzle: u32,
 }
 
+/// Rows of a map over rows that a launch finds by their number.
+pub const RAGGED_ROWS: u64 = 1 << 30;
+
+/// The other two dims of such a map.
+const RAGGED_MOST: u64 = (1 << 31) - 1;
+
+/// What the steps of a row back and forth come to in bytes: [`RAGGED_ROWS`] of these are a multiple of 2^64.
+const RAGGED_STEP: u64 = 1 << 35;
+
 /// A recipe whose every offset and size was compared with what it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked(Recipe);
@@ -181,6 +190,29 @@ impl TensorMap {
         self.dims.len() > 1 && self.dims.last() == Some(&0)
     }
 
+    /// A map over rows that a launch finds by their number: it has as many rows as coordinates reach, and two dims more
+    /// by which a copy begins at any row and ends behind any number of them. `row` and `head` are steps in bytes.
+    ///
+    /// The second last dim steps back by what the rows step beyond 64 bits of an address, so the coordinates
+    /// `(column, RAGGED_ROWS - length + i, head, RAGGED_ROWS, first + length)` are row `first + i`, and a copy of rows
+    /// from `length` on finds none (the way of Triton's `ragged_tma.py`).
+    #[must_use]
+    pub fn ragged_dims(columns: u64, heads: u64, [row, head]: [u64; 2]) -> ([u64; 5], [u64; 4]) {
+        let dims = [columns, RAGGED_ROWS, heads, RAGGED_MOST, RAGGED_MOST];
+        (dims, [row, head, (RAGGED_STEP).wrapping_sub(row), row])
+    }
+
+    /// Whether the map has the form of [`TensorMap::ragged_dims`]: which rows are copied follows from numbers of the
+    /// launch alone.
+    #[must_use]
+    pub fn is_ragged(&self) -> bool {
+        let (&[columns, _, heads, ..], &[row, head, ..]) = (self.dims.as_slice(), self.strides.as_slice()) else {
+            return false;
+        };
+        let (dims, strides) = TensorMap::ragged_dims(columns, heads, [row, head]);
+        self.dims == dims && self.strides == strides && row < RAGGED_STEP
+    }
+
     /// The last extent of an open map over an operand of so many bytes; `None` where not one fits.
     #[must_use]
     pub fn fitting(&self, bytes: u64) -> Option<u64> {
@@ -190,15 +222,15 @@ impl TensorMap {
     }
 
     /// Bytes from the operand's address to the end of the last element that the map reaches, of an open map with a last
-    /// extent of 1; `None` beyond 64 bits.
+    /// extent of 1; of a ragged one to the end of its first row. `None` beyond 64 bits.
     #[must_use]
     pub fn reach(&self) -> Option<u64> {
         let element = self.dtype.size() as u64;
         let steps = std::iter::once(element).chain(self.strides.iter().copied());
         let mut last = 0_u64;
-        let open = self.is_open().then(|| self.dims.len() - 1);
+        let (open, ragged) = (self.is_open().then(|| self.dims.len() - 1), self.is_ragged());
         for (at, (&n, step)) in self.dims.iter().zip(steps).enumerate() {
-            let n = if open == Some(at) { 1 } else { n };
+            let n = if open == Some(at) || (ragged && [1, 3, 4].contains(&at)) { 1 } else { n };
             last = last.checked_add(n.checked_sub(1)?.checked_mul(step)?)?;
         }
         last.checked_add(element)

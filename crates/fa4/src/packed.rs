@@ -1,0 +1,129 @@
+//! Sequences one after another: lists of where they begin, and tensors that are counted through by rows.
+//!
+//! The kernels read one list of first rows and one of lengths for all operands with queries, and such lists for those
+//! with keys. A kernel of our own makes them at each launch from the lengths and offsets of the description, where
+//! every operand has offsets of its own, in elements. Tensor maps end where a sequence ends (`compiler.py`).
+
+use qkvault_graph::registry::codes;
+use qkvault_graph::{Corner, Gradients, Lengths, PaddedRows, Pass, Reason, Role, Storage, Tensor, Valid};
+use qkvault_kernels::recipe::{RAGGED_ROWS, Value};
+use qkvault_kernels::{Sequences, sequence_rows};
+
+use crate::args::{Arg, View};
+use crate::program::{Own, Step, Writer};
+use crate::schedule::{SHARED_BYTES, Scheduled};
+
+/// The extents of a ragged map beyond the rows.
+const REACH: i64 = (1 << 31) - 1;
+
+/// The steps of a ragged map back and forth, in elements of 16 bits.
+const WRAP: i64 = 1 << 34;
+
+/// Whether an attention is computed by kernels for sequences one after another.
+pub(crate) fn is_packed(a: &Valid) -> bool {
+    a.mask.lengths == Lengths::PerSequence
+}
+
+/// Why sequences with lengths are not taken.
+pub(crate) fn reasons(a: &Valid) -> Vec<Reason> {
+    let mut list = Vec::new();
+    let mut when = |is: bool, reason: Reason| {
+        if is {
+            list.push(reason);
+        }
+    };
+    let of = |given: &str| codes::FA4_SEQUENCES.reason(given.to_owned());
+    when(a.mask.band.is_some_and(|band| band.corner == Corner::TopLeft), of("a top-left band").at("mask"));
+    when(a.mask.mask_mod.is_some() || a.block_mask, of("a predicate or a block mask").at("mask"));
+    when(a.padded_rows == PaddedRows::Zero, of("padded rows as zeros").at("padded_rows"));
+    let dense = a.q.storage == Storage::Dense;
+    when(a.outputs.stats && dense, of("Stats of queries with room for the longest sequence").at("q"));
+    if let Pass::Backward(Gradients { deterministic, .. }) = a.pass {
+        when(deterministic, of("a deterministic backward"));
+    }
+    list
+}
+
+/// Whether the rows of an operand can be counted through.
+pub(crate) fn counts(tensor: &Tensor) -> bool {
+    sequence_rows(tensor).is_some()
+}
+
+/// First rows and lengths of sequences, as tensors of kernels.
+#[derive(Clone, Debug)]
+pub(crate) struct Lists {
+    pub(crate) rows_q: Arg,
+    pub(crate) rows_k: Arg,
+    pub(crate) used_q: Arg,
+    pub(crate) used_k: Arg,
+}
+
+impl Lists {
+    /// In the order of kernels.
+    pub(crate) fn all(&self) -> [Arg; 4] {
+        [&self.rows_q, &self.rows_k, &self.used_q, &self.used_k].map(Clone::clone)
+    }
+}
+
+impl Writer<'_> {
+    /// The lists of an attention with lengths, which a kernel of our own makes first.
+    pub(crate) fn sequences(&mut self) -> Option<Lists> {
+        let a = self.attention;
+        let Sequences { source, options, launch, at, end } =
+            Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::of(a, self.program.scratch))?;
+        self.program.scratch = end;
+        self.program.own = Some(Own { source, options });
+        self.program.steps.push(Step::Own(Box::new(launch)));
+        let batch = a.batch();
+        let list = |at: u64, count: i64| Arg::Tensor { at: Value::Scratch(at), extents: vec![count], strides: vec![] };
+        let [rows_q, rows_k, used_q, used_k] = at;
+        let (rows_q, rows_k) = (list(rows_q, batch + 1), list(rows_k, batch + 1));
+        Some(Lists { rows_q, rows_k, used_q: list(used_q, batch), used_k: list(used_k, batch) })
+    }
+}
+
+/// Rows of all sequences of an operand.
+pub(crate) fn capacity(tensor: &Tensor) -> i64 {
+    sequence_rows(tensor).unwrap_or(0)
+}
+
+/// An operand as tensor maps see it: rows, head dim, heads, and the two dims by which a copy begins and ends anywhere.
+pub(crate) fn view(role: Role, tensor: &Tensor) -> View {
+    let ([_, heads, _, columns], [_, head, row, _]) = (tensor.dims, tensor.strides);
+    View {
+        role,
+        dtype: tensor.dtype,
+        extents: vec![RAGGED_ROWS as i64, columns, heads, REACH, REACH],
+        strides: vec![row, 1, head, WRAP - row, row],
+    }
+}
+
+/// Tiles of a list of sequences.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedTiles {
+    /// Rows of all sequences, and of a tile.
+    pub(crate) rows: i64,
+    pub(crate) tile: i64,
+    pub(crate) heads: i64,
+    pub(crate) batch: i64,
+    /// Bytes of a tile of the other side that blocks which run together share.
+    pub(crate) shared_bytes: i64,
+    /// The lists of this side.
+    pub(crate) list: Arg,
+    pub(crate) used: Arg,
+}
+
+impl PackedTiles {
+    /// A block for a tile, of as many as sequences of these rows can have.
+    pub(crate) fn scheduled(self) -> Scheduled {
+        let PackedTiles { rows, tile, heads, batch, shared_bytes, list, used } = self;
+        let most = rows.saturating_add(batch.saturating_mul(tile - 1)) / tile;
+        let args = vec![Arg::Int(rows), Arg::Int(heads), Arg::Int(batch), Arg::Int(SHARED_BYTES / shared_bytes.max(1))];
+        Scheduled { args: args.into_iter().chain([list, used]).collect(), grid: [most.saturating_mul(heads), 1, 1] }
+    }
+}
+
+/// Rows of numbers that each sequence begins at a tile of.
+pub(crate) fn padded(rows: i64, batch: i64, tile: i64) -> i64 {
+    rows.saturating_add((batch + 1).saturating_mul(tile)).saturating_sub(1) / tile * tile
+}

@@ -1,0 +1,184 @@
+//! Lists of where sequences begin and how long they are, for attention kernels that read one list for all operands with
+//! queries and one for those with keys: CUDA source of a kernel that makes them at each launch from lengths and offsets
+//! on the GPU.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::{Gradients, Lengths, Pass, Role, Storage, Tensor, Valid};
+
+use crate::generate::MACHINE;
+use crate::params::Params;
+use crate::recipe::{Launch, Value};
+
+const SEQUENCES: &str = include_str!("cuda/sequences.cu");
+
+/// The line of the source that functions of the operands take the place of.
+const OPERANDS: &str = "// Where sequences of the operands begin.";
+
+/// Threads of the block of the kernel.
+const THREADS: u32 = 256;
+
+/// The kernel that makes the lists of an attention with lengths, and where it puts them.
+///
+/// Sequences whose operands do not begin at the same row, or that leave an operand, cannot be said by such lists: then
+/// no sequence has rows, and all that a launch would have written is no number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// CUDA C++ without includes.
+    pub source: String,
+    /// Options of NVRTC, without the architecture.
+    pub options: Vec<String>,
+    /// The launch, of module 0.
+    pub launch: Launch,
+    /// Offsets in the scratch memory: the first rows of queries and of keys (i32, one more than there are sequences),
+    /// and the lengths of both (i32).
+    pub at: [u64; 4],
+    /// The end of the last of them.
+    pub end: u64,
+}
+
+/// An operand with rows of sequences.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    role: Role,
+    tensor: Tensor,
+    written: bool,
+}
+
+impl Sequences {
+    /// The lists of an attention with lengths whose sequences lie one after another ([`sequence_rows`]); `scratch` is
+    /// where they begin in the scratch memory. `None` for any other attention.
+    #[must_use]
+    pub fn of(a: &Valid, scratch: u64) -> Option<Sequences> {
+        let [queries, keys] = sides(a);
+        let capacity = |side: &[Rows]| side.iter().map(|rows| sequence_rows(&rows.tensor)).min().flatten();
+        let all = queries.iter().chain(&keys).all(|rows| sequence_rows(&rows.tensor).is_some());
+        if a.mask.lengths != Lengths::PerSequence || !all {
+            return None;
+        }
+        let (query_rows, key_rows) = (capacity(&queries)?, capacity(&keys)?);
+        let batch = a.batch().unsigned_abs();
+        let mut end = scratch;
+        let at = [batch + 1, batch + 1, batch, batch].map(|count| {
+            let at = end.next_multiple_of(SCRATCH_ALIGNMENT);
+            end = at + count * 4;
+            at
+        });
+        let params = params(&queries, &keys, at);
+        let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
+        let (s_q, s_kv) = a.seq();
+        for (name, value) in [
+            ("BATCH", a.batch()),
+            ("QUERIES", s_q),
+            ("KEYS", s_kv),
+            ("QUERY_ROWS", query_rows),
+            ("KEY_ROWS", key_rows),
+            ("ASCENDING", a.is_backward().into()),
+        ] {
+            let _ = writeln!(source, "#define {name} {value}");
+        }
+        source.push_str(&SEQUENCES.replace(OPERANDS, &operands(&queries, &keys)));
+        let launch = Launch {
+            module: 0,
+            function: "sequences".to_owned(),
+            grid: [1, 1, 1],
+            block: [THREADS, 1, 1],
+            shared: 0,
+            cluster: None,
+            overlap: false,
+            params: vec![params.param()],
+        };
+        Some(Sequences { source, options: vec!["--std=c++17".to_owned()], launch, at, end })
+    }
+}
+
+/// Rows of all sequences of an operand, if they can be counted through: those of a sequence lie behind those of the one
+/// before. `None` for pages, and for tensors that have something between, such as heads.
+#[must_use]
+pub fn sequence_rows(tensor: &Tensor) -> Option<i64> {
+    let ([batch, _, rows, _], [step, _, row, _]) = (tensor.dims, tensor.strides);
+    match tensor.storage {
+        Storage::Varlen { tokens } => Some(tokens),
+        Storage::Dense if batch == 1 || Some(step) == row.checked_mul(rows) => batch.checked_mul(rows),
+        Storage::Dense | Storage::Paged { .. } => None,
+    }
+}
+
+/// Operands with rows of queries and of keys. Dense Stats are none of them: their heads lie between sequences.
+fn sides(a: &Valid) -> [Vec<Rows>; 2] {
+    let backward = a.is_backward();
+    let of = |role, tensor, written| Rows { role, tensor, written };
+    let mut queries = vec![of(Role::Q, a.q, false), of(Role::O, a.o, !backward)];
+    let mut keys = vec![of(Role::K, a.k, false), of(Role::V, a.v, false)];
+    let stats = a.row_tensor();
+    if a.outputs.stats && is_varlen(&stats) {
+        // Numbers in f32 are not written here: O tells that something is wrong.
+        queries.push(of(Role::Stats, stats, false));
+    }
+    if let Pass::Backward(Gradients { d_o, d_q, d_k, d_v, .. }) = &a.pass {
+        queries.extend([of(Role::DO, *d_o, false), of(Role::DQ, *d_q, true)]);
+        keys.extend([of(Role::DK, *d_k, true), of(Role::DV, *d_v, true)]);
+    }
+    [queries, keys]
+}
+
+const fn is_varlen(tensor: &Tensor) -> bool {
+    matches!(tensor.storage, Storage::Varlen { .. })
+}
+
+/// The name of an operand in the source.
+fn name(role: Role) -> String {
+    role.name().replace('.', "_")
+}
+
+fn params(queries: &[Rows], keys: &[Rows], at: [u64; 4]) -> Params {
+    let mut p = Params::default();
+    for (name, at) in ["rows_q", "rows_k", "used_q", "used_k"].into_iter().zip(at) {
+        p.pointer("int", name, Value::Scratch(at));
+    }
+    p.pointer("const int", "len_q", Value::Address(Role::SeqLenQ));
+    p.pointer("const int", "len_k", Value::Address(Role::SeqLenKv));
+    for Rows { role, tensor, written } in queries.iter().chain(keys) {
+        if let (true, Some(offsets)) = (is_varlen(tensor), role.offsets()) {
+            let name = format!("offsets_{}", name(*role));
+            p.pointer("const i64", &name, Value::Address(Role::Offsets(offsets)));
+        }
+        if *written {
+            p.pointer("u16", &name(*role), Value::Address(*role));
+        }
+    }
+    p
+}
+
+/// Functions that say where sequences of operands begin, and whether all of a side agree.
+fn operands(queries: &[Rows], keys: &[Rows]) -> String {
+    let mut text = String::new();
+    let offset = |Rows { role, tensor, .. }: &Rows| match is_varlen(tensor) {
+        true => format!("p.offsets_{}[batch]", name(*role)),
+        false => format!("batch * {}ll", tensor.dims[2] * tensor.strides[2]),
+    };
+    let row = |rows: &Rows| format!("row_of({}, {}ll)", offset(rows), rows.tensor.strides[2]);
+    for (one, all, side) in [("query_row", "queries_agree", queries), ("key_row", "keys_agree", keys)] {
+        let begin = "__device__ __forceinline__";
+        let _ = writeln!(text, "{begin} i64 {one}(const Params& p, int batch) {{ return {}; }}", row(&side[0]));
+        let same: Vec<String> = side[1..].iter().map(|rows| format!("{} == at", row(rows))).collect();
+        let _ = writeln!(text, "{begin} bool {all}(const Params& p, int batch, i64 at) {{");
+        let _ = writeln!(text, "  return {};\n}}", same.join(" &&\n         "));
+    }
+    let _ = writeln!(text, "__device__ __forceinline__ void spoil_outputs(const Params& p, int batch) {{");
+    for (length, side) in [("p.len_q[batch]", queries), ("p.len_k[batch]", keys)] {
+        for rows in side.iter().filter(|rows| rows.written) {
+            let ([_, heads, _, columns], [_, head, step, _]) = (rows.tensor.dims, rows.tensor.strides);
+            let _ = writeln!(
+                text,
+                "  spoil(p.{}, {}, {length}, {}, {step}ll, {heads}, {head}ll, {columns});",
+                name(rows.role),
+                offset(rows),
+                sequence_rows(&rows.tensor).unwrap_or(0),
+            );
+        }
+    }
+    text.push_str("}\n");
+    text
+}
