@@ -1,12 +1,14 @@
 //! One fresh process of `bench cold`: the first output, then further shapes, each from the vault or by cuDNN's own
-//! deserialize and finalize alone.
+//! deserialize and finalize alone. With `--engine` the plans are those of one engine; a process whose plans are of
+//! kernels or of FlashAttention-4 loads no cuDNN, so all of its further shapes come from the vault.
 
 use std::time::Instant;
 
 use qkvault::Runtime;
-use qkvault_cli::{Globals, Outcome, out};
+use qkvault_cli::{Globals, Outcome, out, word};
 use qkvault_compile::{OnMiss, Plan};
-use qkvault_graph::{CompileOptions, LibrarySet, Target, Valid};
+use qkvault_exec::cudarc::driver::CudaContext;
+use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, Target, Valid};
 use qkvault_sys::{AttributeName, Descriptor, Handle, Kind, Library};
 use serde_json::json;
 use std::sync::Arc;
@@ -25,6 +27,9 @@ pub(super) struct Args {
     /// Seed of their order
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Whose plans: auto, cudnn, kernels or fa4
+    #[arg(long, value_name = "ENGINE", value_parser = word::<EnginePolicy>, default_value = "auto")]
+    engine: EnginePolicy,
 }
 
 /// Prints a line at the first output and a line at the end.
@@ -32,7 +37,11 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let mut steps = Vec::new();
     let mut step = |name: &str| steps.push(json!([name, started.elapsed().as_secs_f64() * 1e3]));
-    let ground = args.options.open(globals)?;
+    // A program has a context before it asks for an attention, so what counts begins here.
+    let context = CudaContext::new(args.options.device)?;
+    context.synchronize()?;
+    step("context");
+    let ground = args.options.open_with(globals, args.engine)?;
     step("runtime");
     let plan = ground.runtime.plan(&FIRST.attention()?)?;
     step("plan");
@@ -40,28 +49,34 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     step("data");
     data.launch(&plan, &ground.stream, &FIRST)?;
     step("output");
-    out::record(&json!({ "steps_ms": steps, "builds": ground.builds() }));
+    let after_context = steps[4][1].as_f64().zip(steps[0][1].as_f64()).map(|(output, context)| output - context);
+    out::record(&json!({
+        "steps_ms": steps, "after_context_ms": after_context, "engine": args.engine.name(), "builds": ground.builds(),
+    }));
     anyhow::ensure!(data.written(&ground.stream, &FIRST)?, "an output was not written");
     let shapes = &shuffled(args.seed)[..args.further];
     let mut data = Data::upload(&ground.stream, shapes)?;
-    let library = ground.runtime.session().library()?;
-    let handle = Handle::create(library)?;
+    // cuDNN's own time is the floor of its plans alone.
+    let own = matches!(args.engine, EnginePolicy::Kernels | EnginePolicy::Fa4);
+    let cudnn = if own || args.further == 0 { None } else { Some(ground.runtime.session().library()?) };
+    let cudnn = cudnn.map(|library| Ok::<_, qkvault_sys::Error>((library, Handle::create(library)?))).transpose()?;
     let (mut plan_ms, mut output_ms, mut floor_ms, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (i, shape) in shapes.iter().enumerate() {
         let attention = shape.attention()?;
         ground.stream.synchronize()?;
-        if i % 2 == 0 {
+        let floor = cudnn.as_ref().filter(|_| i % 2 == 1);
+        let Some((library, handle)) = floor else {
             let started = Instant::now();
             let plan = ground.runtime.plan(&attention)?;
             plan_ms.push(started.elapsed().as_secs_f64() * 1e3);
             data.launch(&plan, &ground.stream, shape)?;
             output_ms.push(started.elapsed().as_secs_f64() * 1e3);
-        } else {
-            let plan = stored(&ground.runtime, &attention)?;
-            let started = Instant::now();
-            kept.push(load(library, &handle, &plan)?);
-            floor_ms.push(started.elapsed().as_secs_f64() * 1e3);
-        }
+            continue;
+        };
+        let plan = stored(&ground.runtime, &attention)?;
+        let started = Instant::now();
+        kept.push(load(library, handle, &plan)?);
+        floor_ms.push(started.elapsed().as_secs_f64() * 1e3);
     }
     out::record(
         &json!({ "plan_ms": plan_ms, "output_ms": output_ms, "floor_ms": floor_ms, "builds": ground.builds() }),

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use cudarc::driver::CudaStream;
 use qkvault::Runtime;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
-use qkvault_cli::{Globals, Outcome, open_vault, out, vault_options};
+use qkvault_cli::{Globals, Outcome, open_vault, out, vault_options, word};
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::cudarc;
-use qkvault_graph::{CompileOptions, Valid};
+use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -50,6 +50,9 @@ pub(super) struct PlanOptions {
     target: TargetArgs,
     #[command(flatten)]
     library: LibraryArgs,
+    /// Whose plans: auto, cudnn, kernels or fa4; the last two only of the shapes of `first`
+    #[arg(long, value_name = "ENGINE", value_parser = word::<EnginePolicy>, default_value = "auto")]
+    engine: EnginePolicy,
 }
 
 /// The runtime that a part measures.
@@ -61,7 +64,14 @@ pub(super) struct Ground {
 impl Options {
     /// Opens the runtime.
     pub(super) fn open(&self, globals: &Globals) -> anyhow::Result<Ground> {
+        self.open_with(globals, EnginePolicy::default())
+    }
+
+    /// The same for the plans of an engine.
+    pub(super) fn open_with(&self, globals: &Globals, engine: EnginePolicy) -> anyhow::Result<Ground> {
+        let compile = CompileOptions { engine, ..CompileOptions::default() };
         let options = Runtime::options().gpu(self.device).cudnn(self.library.search()?).build_missing(self.build);
+        let options = options.compile(compile);
         let runtime = options.vault(vault_options(globals).memory(0, 0)).open()?;
         let stream = runtime.device().context().new_stream()?;
         Ok(Ground { runtime, stream })
@@ -127,10 +137,12 @@ pub(super) fn plan(globals: &Globals, options: &PlanOptions) -> anyhow::Result<O
     let compiler = Compiler::open_compile_only(&options.library.search()?)?;
     let target = options.target.target(&compiler)?;
     let planner = Planner::new(open_vault(globals)?, Some(compiler));
-    let attentions = attentions()?;
+    let own = matches!(options.engine, EnginePolicy::Kernels | EnginePolicy::Fa4);
+    let attentions = if own { shapes::all()? } else { attentions()? };
+    let compile = CompileOptions { engine: options.engine, ..CompileOptions::default() };
     let refused: Vec<String> = attentions
         .par_iter()
-        .filter_map(|attention| match planner.plan(attention, &target, &CompileOptions::default(), OnMiss::Compile) {
+        .filter_map(|attention| match planner.plan(attention, &target, &compile, OnMiss::Compile) {
             Ok(answer) => answer.outcome.err().map(|refusal| format!("{attention}: {refusal}")),
             Err(error) => Some(format!("{attention}: {error}")),
         })
