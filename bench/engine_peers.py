@@ -6,8 +6,10 @@
 CASES.txt has the names of cases, a line each (`qkvault-lab bench engines --show | cut -d: -f1`). The list that is
 written is what `--peers` of `bench engines` reads. As there, a captured graph launches one attention again and again on
 the same buffers, and the time is a median over rounds. FlashInfer plans a batch on the host before; that does not
-count. PyTorch has no pages, so its keys and values are contiguous, which is easier. Each result is compared with
+count. PyTorch has no pages, so its keys and values are contiguous, which is easier; FlexAttention gets the same
+modification and mask, and its sinks are a factor that follows from the log-sum-exp. Each result is compared with
 float32 first; one that is far off is told and not written. `--warm` only compiles FlashInfer's kernels.
+`test_engine_peers.py` runs what needs no GPU.
 """
 import argparse, json, re, sys, time
 
@@ -15,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from serving_peer import DTYPE, PAGE, timed
 
@@ -24,6 +27,7 @@ NAME = re.compile(
     r" b(?P<b>\d+) s(?P<s>\d+)(?: d(?P<d>\d+))?$"
 )
 CAP = 50.0
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Case:
@@ -37,14 +41,17 @@ class Case:
         self.b, self.s, self.d = int(found["b"]), int(found["s"]), int(found["d"] or (64 if sinks else 128))
         self.q, self.w = int(found["q"] or 1), int(found["w"] or 0)
         self.heads, self.kv_heads = 64 if sinks else 32, {"mqa": 1, "mha": 32, "mpt-7b": 32}.get(words[0], 8)
-        self.sink = torch.randn(self.heads, device="cuda") if sinks else None
+        self.sink = torch.randn(self.heads, device=DEVICE) if sinks else None
         if self.kind == "latent":
             self.heads, self.kv_heads, self.d = int(found["h"]), 1, 576
 
     def operands(self):
         shape = lambda n, h: (self.b, n, h, self.d)
-        make = lambda x: torch.randn(*x, device="cuda", dtype=DTYPE)
+        make = lambda x: torch.randn(*x, device=DEVICE, dtype=DTYPE)
         return tuple(make(shape(*x)) for x in ((self.q, self.heads), (self.s, self.kv_heads), (self.s, self.kv_heads)))
+
+    def slopes(self):
+        return torch.tensor([2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)], device=DEVICE)
 
     def exact(self, q, k, v):
         """The first sequence in float32: (queries, heads, head dim)."""
@@ -52,13 +59,12 @@ class Case:
         k, v = (t[0].float().repeat_interleave(group, 1).transpose(0, 1) for t in (k, v))
         q = q[0].float().transpose(0, 1)
         s = q @ k.transpose(1, 2) / self.d**0.5
-        at = torch.arange(self.q, device="cuda")[:, None] + self.s - self.q
-        keys = torch.arange(self.s, device="cuda")[None]
+        at = torch.arange(self.q, device=DEVICE)[:, None] + self.s - self.q
+        keys = torch.arange(self.s, device=DEVICE)[None]
         if self.kind == "softcap":
             s = CAP * torch.tanh(s / CAP)
         if self.kind == "alibi":
-            slopes = torch.tensor([2 ** (-8 * (h + 1) / self.heads) for h in range(self.heads)], device="cuda")
-            s = s + slopes[:, None, None] * (keys - at)
+            s = s + self.slopes()[:, None, None] * (keys - at)
         seen = keys <= at
         if self.w:
             seen &= keys > at - self.w
@@ -78,11 +84,11 @@ def flashinfer_run(case, backend):
     row = (PAGE, case.kv_heads, case.d)
     place = lambda t: t.view(case.b, per, *row).transpose(0, 1).reshape(-1, *row)
     pool = torch.stack([place(k), place(v)], 1).contiguous()
-    numbers = lambda n: torch.arange(n, device="cuda", dtype=torch.int32)
+    numbers = lambda n: torch.arange(n, device=DEVICE, dtype=torch.int32)
     order = (numbers(per)[None] * case.b + numbers(case.b)[:, None]).reshape(-1)
-    starts = torch.arange(case.b + 1, device="cuda", dtype=torch.int32)
-    last = torch.full((case.b,), PAGE, device="cuda", dtype=torch.int32)
-    workspace = torch.zeros(512 << 20, dtype=torch.uint8, device="cuda")
+    starts = torch.arange(case.b + 1, device=DEVICE, dtype=torch.int32)
+    last = torch.full((case.b,), PAGE, device=DEVICE, dtype=torch.int32)
+    workspace = torch.zeros(512 << 20, dtype=torch.uint8, device=DEVICE)
     more = dict(q_data_type=DTYPE, kv_data_type=DTYPE)
     if case.w:
         more["window_left"] = case.w - 1
@@ -114,7 +120,7 @@ def flashinfer_latent(case, q, k, backend, workspace, starts, per, order):
     import flashinfer
 
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace, backend=backend)
-    lengths = torch.full((case.b,), case.s, device="cuda", dtype=torch.int32)
+    lengths = torch.full((case.b,), case.s, device=DEVICE, dtype=torch.int32)
     wrapper.plan(starts, starts * per, order, lengths, case.heads, 512, 64, PAGE, True, case.d**-0.5, DTYPE, DTYPE)
     pool = k.view(case.b, per, PAGE, case.d).transpose(0, 1).reshape(-1, PAGE, case.d)
     ckv, kpe = pool[..., :512].contiguous(), pool[..., 512:].contiguous()
@@ -137,7 +143,45 @@ def torch_run(case, backend):
     return (q, k, v), lambda: F.scaled_dot_product_attention(rows, a, b, attn_mask=bias).transpose(1, 2)
 
 
+def flex_run(case, flex):
+    q, k, v = case.operands()
+    if case.kind == "latent":
+        v = k[..., :512]
+    at = case.s - case.q
+    slopes = case.slopes()
+
+    def softcap(score, b, h, query, key):
+        return CAP * torch.tanh(score / CAP)
+
+    def alibi(score, b, h, query, key):
+        return score + slopes[h] * (key - query - at)
+
+    def seen(b, h, query, key):
+        before = key <= query + at
+        return before & (key > query + at - case.w) if case.w else before
+
+    more = {"score_mod": {"softcap": softcap, "alibi": alibi}.get(case.kind)}
+    # One query sees all keys, which needs no mask.
+    if case.w or case.q > 1:
+        more["block_mask"] = create_block_mask(seen, None, None, case.q, case.s, device=DEVICE)
+    rows, a, b = (t.transpose(1, 2) for t in (q, k, v))
+    same = lambda: flex(rows, a, b, enable_gqa=case.heads != case.kv_heads, **more)
+    if case.sink is None:
+        return (q, k, v), lambda: same().transpose(1, 2)
+    more["return_lse"] = True
+
+    def with_sinks():
+        out, lse = same()
+        # The sink takes this share of the softmax from the keys.
+        return (out * torch.sigmoid(lse - case.sink[None, :, None])[..., None]).transpose(1, 2)
+
+    return (q, k, v), with_sinks
+
+
+COMPILED = torch.compile(flex_attention, dynamic=False)
+
 BACKENDS = {
+    "FlexAttention": lambda case: flex_run(case, COMPILED),
     "FlashInfer CUDA cores": lambda case: flashinfer_run(case, "cuda_cores"),
     "FlashInfer FA2": lambda case: flashinfer_run(case, "fa2"),
     "FlashInfer FA3": lambda case: flashinfer_run(case, "fa3"),
