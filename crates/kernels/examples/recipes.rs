@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 warpgroups: t[4] == 1,
                 blocks_per_sm: t[5],
                 warps_columns: sizes.value_dim.div_ceil(256),
+                merge_columns: t.get(6).copied().unwrap_or_else(|| Tiling::of(sizes).merge_columns),
             },
         })?;
         let bindings: Vec<_> = attention.operand_facts().iter().map(|f| serde_json::json!({

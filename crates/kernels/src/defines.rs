@@ -13,7 +13,8 @@ impl Writer<'_> {
     /// The numbers that the source is written for.
     pub(crate) fn defines(&self) -> String {
         let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
-        let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm } = self.tiling;
+        let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm, merge_columns } =
+            self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
         let varlen = |tensor: &Tensor| flag(is_varlen(tensor));
@@ -48,6 +49,7 @@ impl Writer<'_> {
             ("STAGES", stages.into()),
             ("WARPGROUPS", flag(warpgroups)),
             ("BLOCKS_PER_SM", blocks_per_sm.into()),
+            ("MERGE_COLUMNS", merge_columns.clamp(1, sizes.value_dim).into()),
             ("BLOCKS", self.tiling.blocks().into()),
             ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
             ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),

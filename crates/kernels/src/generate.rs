@@ -143,7 +143,8 @@ impl Writer<'_> {
             })
         };
         let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes), param);
-        let pieces_of_rows = [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), 1];
+        let columns = sizes.value_dim.div_ceil(tiling.merge_columns.clamp(1, sizes.value_dim));
+        let pieces_of_rows = [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), columns];
         let merge = launch("merge", pieces_of_rows, MERGE_THREADS, 0, without_maps);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;

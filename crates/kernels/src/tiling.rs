@@ -9,6 +9,14 @@ pub const MULTIPROCESSORS: u32 = 132;
 /// Shared memory of a block that is not dynamic: barriers, and what aligns the copies to 1024 bytes.
 const FIXED_SHARED: u32 = 1024;
 
+/// Columns of a wide row that a warp of the merge puts together.
+///
+/// One query of 16 heads over one long latent cache is 16 rows of up to 128 pieces of 512 columns, 4 MB. By whole rows
+/// that is the work of 16 warps on 4 multiprocessors, 1 MB for each at 64 bytes a clock, about 10 us on an H200; by 128
+/// columns 16 multiprocessors share it, about 2.5 us. By 64 columns there would be more blocks than run at a time, of
+/// which most have nothing to do.
+const MERGE_COLUMNS: u32 = 128;
+
 /// The division of a kernel's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
@@ -26,6 +34,8 @@ pub struct Tiling {
     pub warpgroups: bool,
     /// Blocks that a multiprocessor runs at a time.
     pub blocks_per_sm: u32,
+    /// Columns of values that a warp of the merge puts together; all of them, or a multiple of 32.
+    pub merge_columns: u32,
 }
 
 /// The sizes of an attention that decide its tiling.
@@ -65,6 +75,7 @@ impl Tiling {
             stages: 0,
             warpgroups,
             blocks_per_sm: 1,
+            merge_columns: if sizes.value_dim > 256 { MERGE_COLUMNS } else { sizes.value_dim },
         };
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),

@@ -1,7 +1,15 @@
-// Puts the pieces of an item together. Block x has the item that the end of share x cuts first, and a row for each warp.
+// Puts the pieces of an item together. Block x has the item that the end of share x cuts first, and a row for each warp,
+// of which block z takes some columns: a row of a latent cache may have 128 pieces of 512 columns.
 
 #define MERGE_THREADS 128
-#define EACH ((VALUE_DIM + 31) / 32)
+#define EACH ((MERGE_COLUMNS + 31) / 32)
+#define WHOLE_COLUMNS (MERGE_COLUMNS % 32 == 0 && VALUE_DIM % MERGE_COLUMNS == 0)
+// More loads at a time where there are more pieces of fewer columns.
+#if MERGE_COLUMNS < VALUE_DIM
+#define MERGE_UNROLL 16
+#else
+#define MERGE_UNROLL 8
+#endif
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_constant__ Params p) {
   __shared__ int memory[40];
@@ -16,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   if (first * share.each > start) return;
   const int row = blockIdx.y * (MERGE_THREADS / 32) + threadIdx.x / 32;
   if (row >= min(ROWS, rows_of(item.queries) - item.rows_from)) return;
+  const int column = blockIdx.z * MERGE_COLUMNS + lane;
   // Blocks first to first + count - 1 have a piece each; the first of them begins the item, the others continue it.
   const int count = (min(end, share.all) - 1) / share.each - first + 1;
   float most = -INFINITE, sum = 0.f, out[EACH];
@@ -33,13 +42,13 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
       sum += factor * ends.y;
     }
     const int pieces = min(32, count - from);
-#pragma unroll 8
+#pragma unroll MERGE_UNROLL
     for (int i = 0; i < pieces; i++) {
       const float of_piece = __shfl_sync(~0u, factor, i);
       const float* const piece = p.sums + piece_at(first + from + i, from + i == 0, row) * VALUE_DIM;
 #pragma unroll
       for (int n = 0; n < EACH; n++)
-        if (VALUE_DIM % 32 == 0 || n * 32 + lane < VALUE_DIM) out[n] += of_piece * piece[n * 32 + lane];
+        if (WHOLE_COLUMNS || n * 32 + column < VALUE_DIM) out[n] += of_piece * piece[n * 32 + column];
     }
   }
 #pragma unroll
@@ -51,6 +60,6 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   u16* const to = p.o + out_at(p, item.batch, head, query);
 #pragma unroll
   for (int n = 0; n < EACH; n++)
-    if (VALUE_DIM % 32 == 0 || n * 32 + lane < VALUE_DIM) to[n * 32 + lane] = (u16)pack(out[n] * factor, 0.f);
-  if (lane == 0) write_stats(p, item.batch, head, query, most, sum);
+    if (WHOLE_COLUMNS || n * 32 + column < VALUE_DIM) to[n * 32 + column] = (u16)pack(out[n] * factor, 0.f);
+  if (column == 0) write_stats(p, item.batch, head, query, most, sum);
 }

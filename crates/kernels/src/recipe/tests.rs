@@ -204,6 +204,36 @@ fn an_open_map_reaches_as_far_as_its_operand_and_no_further() {
     assert!(!whole.is_open() && whole.reach() == Some(1792));
 }
 
+/// Which rows are copied follows from numbers of the launch: the steps of the two last dims cancel each other.
+#[test]
+fn a_ragged_map_begins_at_any_row_and_has_no_rows_behind_a_sequence() {
+    let mut recipe = sample();
+    let ragged = |heads, row| {
+        let (dims, strides) = TensorMap::ragged_dims(64, heads, [row, 128]);
+        let (dims, strides, tile) = (dims.to_vec(), strides.to_vec(), vec![64, 4, 1, 1, 1]);
+        TensorMap { dims, strides, tile, ..map(&mut sample()).clone() }
+    };
+    let good = ragged(4, 512);
+    let [first, length] = [1000_u64, 77];
+    for row in [0, 1, 76] {
+        let at = [RAGGED_ROWS - length + row, 0, RAGGED_ROWS, first + length];
+        let steps = at.iter().zip(&good.strides).map(|(n, step)| n.wrapping_mul(*step));
+        assert_eq!(steps.fold(0_u64, u64::wrapping_add), (first + row) * 512);
+        assert!(at[0] < good.dims[1] && at[2] < good.dims[3] && at[3] < good.dims[4]);
+    }
+    assert_eq!((good.is_ragged(), good.reach()), (true, Some(512)));
+    *map(&mut recipe) = good.clone();
+    recipe.clone().check(&operands(), 1000).expect("a row fits");
+    *map(&mut recipe) = ragged(1 << 20, 512);
+    assert!(recipe.clone().check(&operands(), 1000).is_err(), "a row of more heads than the operand has");
+    // Other steps reach as far as they say.
+    let mut other = good;
+    other.strides[2] += 16;
+    assert!(!other.is_ragged());
+    *map(&mut recipe) = other;
+    assert!(recipe.check(&operands(), 1000).is_err());
+}
+
 #[test]
 fn a_tensor_map_needs_an_operand_at_multiples_of_16() {
     let mut operands = operands();
