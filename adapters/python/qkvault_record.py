@@ -87,8 +87,9 @@ class Captured:
     """The number of heads whose ALiBi slopes it holds: qkvault provides the values."""
     source: Optional[torch.Tensor] = None
     """The tensor that the function read, if it is read as it is."""
-    compute: Optional[Callable[[], torch.Tensor]] = None
-    """Computes the values, in the dims of the tensor, before conversion to its element type."""
+    compute: Optional[Callable[..., torch.Tensor]] = None
+    """Computes the values, in the dims of the tensor, before conversion to its element type. With origins, it takes the
+    positions of the first query and the first key."""
 
 
 @dataclass
@@ -108,17 +109,23 @@ class Traced:
         return [f"{name}: {value}" for name, value in fields if value not in (None, "none")]
 
 
-def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None) -> Traced:
+MAX_ORIGIN = 1 << 23
+"""The largest position of a first query or key, as in `qkvault::graph`."""
+
+
+def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None, origins=False) -> Traced:
     """Traces modifications of FlexAttention.
 
     `score_mod(score, b, h, q_idx, kv_idx)` and `mask_mod(b, h, q_idx, kv_idx)` are functions as FlexAttention takes
     them; `sizes` is (batch, query heads, queries, keys). With `scalars`, softcaps and floats that the functions capture
     become scalars of a launch, which are under no key; otherwise they are constants. `grad_dtype` ("bf16" or "f16") is
-    the element type of tensors whose gradient is needed: cuDNN gives gradients of tensors in 16 bits.
+    the element type of tensors whose gradient is needed: cuDNN gives gradients of tensors in 16 bits. With `origins`,
+    `q_idx` and `kv_idx` are positions that begin at numbers of each launch: the text is the same for all of them, and
+    what is computed ahead is computed for them.
 
     Raises `Untraceable` if the language cannot express them.
     """
-    writer = _Writer(tuple(int(n) for n in sizes), scalars, grad_dtype)
+    writer = _Writer(tuple(int(n) for n in sizes), scalars, grad_dtype, origins)
     keep, score = _TRUE, None
     if mask_mod is not None:
         keep = writer.truth(writer.traced(mask_mod, False))
@@ -471,8 +478,8 @@ class _Operand:
 class _Writer:
     """Turns nodes into terms, and terms into text."""
 
-    def __init__(self, sizes, scalars, grad_dtype):
-        self.sizes, self.name_scalars, self.grad_dtype = sizes, scalars, grad_dtype
+    def __init__(self, sizes, scalars, grad_dtype, origins=False):
+        self.sizes, self.name_scalars, self.grad_dtype, self.origins = sizes, scalars, grad_dtype, origins
         self.grad = torch.is_grad_enabled()
         self.terms, self.done, self.operands, self.notes = {}, {}, {}, []
         self.names, self.floats, self.values_of, self.floored = {}, {}, {}, {}
@@ -732,8 +739,9 @@ class _Writer:
             elif isinstance(value, torch.Tensor) and id(value) not in self.operations.made:
                 yield value
 
-    def values(self, node):
+    def values(self, node, origins=(0, 0)):
         """The values of a node that does not read the score, at every index that it depends on."""
+        first = (0, 0, *origins)
         axes = sorted(node.axes)
         device = next((t.device for t in self.captured(node)), torch.device("cpu"))
 
@@ -755,9 +763,10 @@ class _Writer:
         for axis in reversed(axes):
             function = torch.vmap(function, in_dims=tuple(0 if i == axis else None for i in range(4)))
         index = [
-            torch.arange(self.sizes[i], device=device) if i in axes else torch.tensor(0, device=device)
+            torch.arange(first[i], first[i] + self.sizes[i], device=device) if i in axes
+            else torch.tensor(0, device=device)
             for i in range(4)
-        ]
+        ]  # fmt: skip
         return function(*index).reshape([self.sizes[i] if i in axes else 1 for i in range(4)])
 
     def computed(self, node, why):
@@ -782,7 +791,8 @@ class _Writer:
         if node.func == "score":
             return self.make("score", (), "f")
         if isinstance(node.func, str):
-            return self.make("index", (node.func,), "i", 0, self.sizes[AXES.index(node.func)] - 1)
+            far = MAX_ORIGIN if self.origins and node.func in ("query", "key") else 0
+            return self.make("index", (node.func,), "i", 0, far + self.sizes[AXES.index(node.func)] - 1)
         if self.is_alibi(node):
             return self.operand("alibi_slopes", (1, self.sizes[1], 1, 1), torch.float32, node=node, alibi=self.sizes[1])
         try:
@@ -923,7 +933,8 @@ class _Writer:
 
     def band(self, keep):
         """Splits a predicate into a diagonal band and the rest."""
-        _, _, queries, keys = self.sizes
+        # With origins, queries and keys count from one beginning.
+        queries, keys = (0, 0) if self.origins else self.sizes[2:]
         rights, lefts, rest = [], [], _TRUE
         for part in self.conjuncts(keep):
             bounds = _bounds(part)
@@ -1019,10 +1030,10 @@ class _Writer:
         operations = self.operations
         writer = self
 
-        def compute():
+        def compute(origins=(0, 0)):
             kept, writer.operations = writer.operations, operations
             try:
-                return writer.values(node)
+                return writer.values(node, origins)
             finally:
                 writer.operations = kept
 
@@ -1318,6 +1329,8 @@ def _index(w, node, tensor, index):
     known = None not in axes and len(axes) == tensor.dim() and axes == sorted(set(axes))
     if not known or any(tensor.size(d) != w.sizes[axis] for d, axis in enumerate(axes)):
         raise _Missing("a read of a tensor at a place that is not an index of the scores, or of another length")
+    if w.origins and any(AXES[axis] in ("query", "key") for axis in axes):
+        raise _Missing("a read of a tensor at a position that a launch says")
     dims = tuple(w.sizes[i] if i in axes else 1 for i in range(4))
     return w.operand(w.name_of(tensor), dims, tensor.dtype, source=tensor)
 

@@ -454,7 +454,7 @@ class Errors(Case):
 class Package(unittest.TestCase):
     def test_the_guide_runs(self):
         page = pathlib.Path(__file__).resolve().parents[3] / "crates/qkvault/src/guide/jax.md"
-        first, second = page.read_text().split("```python\n")[1:]
+        first, chunks, second = page.read_text().split("```python\n")[1:]
         lines = [line for line in first.split("```")[0].splitlines() if line and not line.startswith("import ")]
         self.assertLessEqual(len(lines), 10)
         names = {}
@@ -462,6 +462,10 @@ class Package(unittest.TestCase):
         self.assertEqual((names["w"].shape, names["w"].dtype), ((3, 32, 8, 16), jnp.bfloat16))
         before = jax.random.normal(jax.random.key(0), names["w"].shape, jnp.bfloat16)
         self.assertTrue(bool(jnp.isfinite(names["w"]).all()) and bool((names["w"] != before).any()))
+        exec(chunks.split("```")[0], names)
+        q, k, v = make(1, 48, 8, 16), make(1, 48, 8, 16), make(1, 48, 8, 16)
+        whole = qj.attention(q, k, v, score_mod=names["score_mod"], is_causal=True)
+        self.assertLess(float(jnp.abs(names["prefill"](q, k, v) - whole).max()), 1e-2)
         names["q"] = names["k"] = names["v"] = jax.ShapeDtypeStruct((1, 64, 8, 64), jnp.bfloat16)
         with tempfile.TemporaryDirectory() as folder:
             exec(second.split("```")[0].replace("/tmp/plans", folder).replace("print(", "told = str("), names)

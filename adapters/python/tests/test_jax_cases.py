@@ -13,7 +13,7 @@ from qkvault.oracle import Oracle
 
 TABLE = json.loads((pathlib.Path(__file__).parents[2] / "cases.json").read_text())
 SEED = 7
-DTYPES = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
+DTYPES = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32, "i32": jnp.int32}
 
 
 def arrays(attention, bhsd):
@@ -49,6 +49,8 @@ def call(case, given):
             options[name] = modifications[options[name]]
     if "softcap" in options:
         options["softcap"] = given["softcap"]
+    if options.pop("origins", False):
+        options.update({name: int(given[name]) for name in ("query_origin", "key_origin")})
     if options.pop("sinks", False):
         options["sinks"] = given["sink"].reshape(-1)
     return lambda q, k, v, **more: qj.attention(q, k, v, **options, **more)

@@ -21,7 +21,7 @@ from torch_common import FOLDER, Case, causal, exact
 
 TABLE = json.loads((pathlib.Path(__file__).parents[2] / "cases.json").read_text())
 SEED = 7
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i32": torch.int32}
 
 
 def setUpModule():
@@ -56,6 +56,8 @@ def options_of(case, given):
             options[name] = functions[options[name]]
     if "softcap" in options:
         options["softcap"] = given["softcap"]
+    if options.pop("origins", False):
+        options.update({name: int(given[name]) for name in ("query_origin", "key_origin")})
     if options.pop("sinks", False):
         options["sinks"] = given["sink"].reshape(-1)
     return options

@@ -170,6 +170,11 @@ impl Call {
         }
         let mut numbers = Vec::new();
         for (at, name) in spec.numbers.iter().enumerate() {
+            // Origins that nothing counts from.
+            let known = name.parse::<Role>().ok();
+            if known.is_some_and(|role| facts.iter().all(|fact| fact.role != role)) {
+                continue;
+            }
             numbers.extend(self.attention.named_roles(name)?.into_iter().map(|role| (role, at)));
         }
         for fact in &facts {

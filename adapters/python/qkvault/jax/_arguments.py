@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import ArgumentError
+from ._origins import Origin, origins_of
+from ._origins import within as _within
 from ._program import Program, dtype_word
 from ._shards import whole
 
@@ -87,8 +89,12 @@ def program_of(
     bottom_right: bool = False,
     packed: Optional[tuple[int, int, int]] = None,
     keys: Optional[int] = None,
+    query_origin: Origin = None,
+    key_origin: Origin = None,
+    band_moves: bool = True,
 ) -> tuple[Program, dict[str, Any], float]:
-    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages."""
+    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages. Without
+    `band_moves`, origins are those of the functions' indices alone."""
     checked(q, k, v, layout, packed=packed is not None)
     full = _extents(q, k, layout, packed, keys)
     if packed is None and keys is None and (k.shape[0] != full[0] or v.shape[0] != full[0]):
@@ -120,12 +126,21 @@ def program_of(
             raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
         softcap = float(softcap) if isinstance(softcap, numbers.Real) else _one("softcap", softcap)
         own += [] if isinstance(softcap, float) else [softcap]
+    origins, begins = origins_of(query_origin, key_origin)
+    side = band(is_causal, window, bottom_right)
+    if origins is not None and band_moves:
+        if bottom_right:
+            raise ArgumentError("bottom_right goes without query_origin and key_origin, which say where queries stand")
+        if origins is True and side != "none":
+            # Arrays are tensors of the kernel, and a band takes numbers alone.
+            mask_mod, side = functools.partial(_within, side, mask_mod), "none"
+    own += begins
     lengths = packed is not None or keys is not None or not (query_seq_lengths is key_value_seq_lengths is None)
     with whole():
         program = Program(
-            layout, band(is_causal, window, bottom_right), score_mod, mask_mod, softcap, bias is not None,
+            layout, side, score_mod, mask_mod, softcap, bias is not None,
             mask is not None, lengths, sinks is not None, deterministic, segment_ids is not None,
-            _rate(dropout_rate, dropout_rng), packed, keys is not None, arrays=own,
+            _rate(dropout_rate, dropout_rng), packed, keys is not None, origins, arrays=own,
         )
         program.expressions(False)
     arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "captured": list(program.arrays)}

@@ -13,6 +13,7 @@ from ._call import described, trained
 from ._config import gpu as traced_for
 from ._config import settings
 from ._operator import operator
+from ._origins import Origin
 from ._shards import varying
 
 
@@ -36,6 +37,8 @@ def attention(
     segment_ids: Union[jax.Array, tuple[jax.Array, jax.Array], None] = None,
     dropout_rate: float = 0.0,
     dropout_rng: Optional[jax.Array] = None,
+    query_origin: Origin = None,
+    key_origin: Origin = None,
     layout: str = "bshd",
     deterministic: bool = False,
     return_lse: Literal[False] = False,
@@ -62,6 +65,8 @@ def attention(
     segment_ids: Union[jax.Array, tuple[jax.Array, jax.Array], None] = None,
     dropout_rate: float = 0.0,
     dropout_rng: Optional[jax.Array] = None,
+    query_origin: Origin = None,
+    key_origin: Origin = None,
     layout: str = "bshd",
     deterministic: bool = False,
     return_lse: Literal[True],
@@ -87,6 +92,8 @@ def attention(
     segment_ids: Union[jax.Array, tuple[jax.Array, jax.Array], None] = None,
     dropout_rate: float = 0.0,
     dropout_rng: Optional[jax.Array] = None,
+    query_origin: Origin = None,
+    key_origin: Origin = None,
     layout: str = "bshd",
     deterministic: bool = False,
     return_lse: bool = False,
@@ -107,7 +114,13 @@ def attention(
     `dropout_rate` drops weights; `dropout_rng` is a key of `jax.random`, and the same key drops the same.
     `return_lse` gives also the natural log-sum-exp of every row, [B, T, N], float32, without gradient.
 
-    `layout` is `bshd` or `bhsd`. Under `shard_map` and `pmap`, indices count within a shard.
+    `query_origin` and `key_origin` are the positions of the first query and the first key, for a chunk of a longer
+    sequence: masks and functions count from there, `bias` and `mask` are those of the chunk. Integers are numbers of a
+    launch: one plan serves all, and JAX traces a program again for each. Arrays are read by the kernel, so another value
+    needs neither; then a causal mask is computed for all keys, because blocks are skipped by numbers of a launch alone.
+
+    `layout` is `bshd` or `bhsd`. Under `shard_map` and `pmap`, indices count within a shard, whose place `query_origin`
+    may tell; `context_parallel_attention` does so for a sharded sequence.
 
     Raises `Refused` with every reason where cuDNN cannot, and `PlanMissing` where a plan may not be built.
     """
@@ -115,7 +128,8 @@ def attention(
         q, k, v, bias=bias, mask=mask, score_mod=score_mod, mask_mod=mask_mod, is_causal=is_causal, window=window,
         softcap=softcap, sinks=sinks, scale=scale, query_seq_lengths=query_seq_lengths,
         key_value_seq_lengths=key_value_seq_lengths, segment_ids=segment_ids, dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng, layout=layout, deterministic=deterministic,
+        dropout_rng=dropout_rng, layout=layout, deterministic=deterministic, query_origin=query_origin,
+        key_origin=key_origin,
     )
     found = operator(program, fixed, return_lse)(varying(arrays))
     return (found[0], jax.lax.stop_gradient(found[1])) if return_lse else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,9 @@ class Program:
     packed: Optional[tuple[int, int, int]] = None
     #: Whether K and V are pools of pages.
     paged: bool = False
+    #: Positions of the first query and the first key: numbers of a launch, or True if they are the last of its own
+    #: arrays, which the functions' indices are added to.
+    origins: Union[None, bool, tuple[int, int]] = None
     _known: dict[bool, Expressions] = field(default_factory=dict)
     #: Arrays: bias, mask, both segment ids, softcap, then those that the functions captured.
     arrays: list = field(default_factory=list)
@@ -105,8 +108,9 @@ class Program:
         if self.softcap is not None:
             cap = Node("$softcap") if isinstance(self.softcap, float) else _given(next(at), arrays).text()
             score = Node("(tanh({0} / {1}) * {1})", (score, cap))
+        moved = self._moved(arrays)
         for function in self._functions:
-            found = function.written(dense, arrays)
+            found = function.written(dense, arrays, moved)
             if found.score is not None or found.mask is not None:
                 before = score
                 score = _inserted(found.score, before) if found.score is not None else before
@@ -118,7 +122,24 @@ class Program:
 
     def _own(self) -> int:
         given_cap = self.softcap is not None and not isinstance(self.softcap, float)
-        return self.has_bias + self.has_mask + 2 * self.has_segments + given_cap
+        return self.has_bias + self.has_mask + 2 * self.has_segments + given_cap + 2 * (self.origins is True)
+
+    def _moved(self, arrays: list) -> dict[str, Value]:
+        """The positions of queries and keys, if they do not count from 0. What a launch is told is in the words `query`
+        and `key` already, and not in what is computed ahead."""
+        if self.origins is None:
+            return {}
+        if self.origins is True:
+            numbers = [_given(self._own() - 2 + at, arrays) for at in range(2)]
+            nodes = [
+                Node("({} + {})", (Node(word, natural=True), origin.text()), natural=True)
+                for word, origin in zip(("query", "key"), numbers)
+            ]
+        else:
+            aval = jax.core.ShapedArray((), jnp.int32)
+            numbers = [Value(aval, lambda ahead, n=n: n) for n in self.origins]  # type: ignore[union-attr]
+            nodes = [Node(word, natural=True) for word in ("query", "key")]
+        return {axis: _position(axis, number, node) for axis, number, node in zip("qk", numbers, nodes)}
 
     def sizes(self, arrays: dict[str, Any], batch: Optional[int] = None) -> Sizes:
         """The extents of a call. `batch` is the batch that the functions know, if `vmap` has made another one of it."""
@@ -162,6 +183,7 @@ class Program:
         lines += [f"dropout: philox {self.dropout!r}"] if self.dropout else []
         lines += ["lengths: per-sequence"] if self.lengths else []
         lines += ["sink: yes"] if self.sinks else []
+        lines += ["origins: any"] if isinstance(self.origins, tuple) else []
         for name, root in (("score_mod", found.score), ("mask_mod", found.mask)):
             if root is not None:
                 lines.append(f"{name}: {{ {self._expression(root, sizes, found.tensors, tensors, grads)} }}")
@@ -186,11 +208,18 @@ class Program:
     def values(self, scale: float) -> dict[str, float]:
         """The values of the scalars by name."""
         softcap = {"softcap": self.softcap} if isinstance(self.softcap, float) else {}
-        return {"scale": scale, **softcap, **self.scalars}
+        begin = dict(zip(("query_origin", "key_origin"), self.origins)) if isinstance(self.origins, tuple) else {}
+        return {"scale": scale, **softcap, **begin, **self.scalars}
 
 
 def _words(text: str) -> set[str]:
     return set("".join(c if c.isalnum() or c in "_$" else " " for c in text).split())
+
+
+def _position(axis: str, origin: Value, node: Node) -> Value:
+    """The position of a query or key."""
+    aval = jax.core.ShapedArray((), jnp.int32)
+    return Value(aval, lambda ahead: ahead.indices[axis] + ahead[origin], node, frozenset(axis))
 
 
 def _given(number: int, arrays: list) -> Value:

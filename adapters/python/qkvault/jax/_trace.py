@@ -69,14 +69,16 @@ class Function:
             text = f"{self.what} uses an index or the score with NumPy; make its arrays with jnp.asarray: {first}"
             raise TraceError(text) from None
 
-    def written(self, dense: bool, captured: list) -> Written:
-        """It as expressions. Arrays that it captured are added to `captured`.
+    def written(self, dense: bool, captured: list, moved: dict[str, Value]) -> Written:
+        """It as expressions. Arrays that it captured are added to `captured`; `moved` are indices that do not count
+        from 0.
 
         With `dense`, whatever depends on captured arrays and not on the score becomes one tensor as late as possible:
         a tensor is then a term of the score, of which cuDNN computes gradients.
         """
         what = self.what
         indices = [
+            moved[axis] if axis in moved else
             Value(_aval(jnp.int32), lambda ahead, axis=axis: ahead.indices[axis], Node(_NAMES[axis], natural=True),
                   frozenset(axis))
             for axis in AXES

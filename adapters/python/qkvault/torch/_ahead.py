@@ -15,7 +15,8 @@ from ._spec import described
 
 _OPTIONS = (
     "score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
-    "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic", "q_lengths", "kv_lengths",
+    "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic", "q_lengths", "kv_lengths", "query_origin",
+    "key_origin",
 )  # fmt: skip
 _GPUS = ("h200", "h100", "a100", "l40s", "b200")
 

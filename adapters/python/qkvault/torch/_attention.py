@@ -11,6 +11,7 @@ from .._errors import ArgumentError
 from . import _operators
 from ._fake import BETWEEN
 from ._lengths import lengths, padded, rows
+from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
 
 _plain: dict = {}
@@ -22,7 +23,8 @@ def attention(
     block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
     window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
-    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, enable_gqa: bool = True,
+    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
+    key_origin: Origin = None, enable_gqa: bool = True,
     return_lse: Literal[True], deterministic: bool = False, copy: bool = False,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
@@ -33,7 +35,8 @@ def attention(
     block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
     window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
-    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, enable_gqa: bool = True,
+    q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
+    key_origin: Origin = None, enable_gqa: bool = True,
     return_lse: Literal[False] = False, deterministic: bool = False, copy: bool = False,
 ) -> Tensor: ...  # fmt: skip
 
@@ -58,6 +61,8 @@ def attention(
     dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None,
     kv_lengths: Optional[Tensor] = None,
+    query_origin: Origin = None,
+    key_origin: Origin = None,
     enable_gqa: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
@@ -78,6 +83,9 @@ def attention(
       `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
     * `q_lengths`, `kv_lengths`: (batch), integers on the GPU: how many rows of a sequence there are; what lies behind
       is not seen, and O is zero there. They may change from call to call.
+    * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a longer
+      sequence: causal masks, windows, ALiBi, `score_mod` and `mask_mod` count from there. `bias` and `attn_mask` are for
+      the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is refused;
       under `torch.compile` it is a constant.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
@@ -95,10 +103,10 @@ def attention(
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     plain = score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None
-    if not (plain and q_lengths is kv_lengths is None) or dropout_p:
+    if not (plain and q_lengths is kv_lengths is query_origin is key_origin is None) or dropout_p:
         made = parts(
             q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-            alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths,
+            alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
         )  # fmt: skip
         q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
         spec, extra, numbers = made.spec(), made.tensors, made.values
@@ -141,10 +149,12 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
 
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-    alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None,
+    alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
 ) -> Parts:  # fmt: skip
     """The specification of any call."""
     made = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    if not (query_origin is key_origin is None):
+        origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     keep = None
     if attn_mask is not None:
@@ -167,7 +177,7 @@ def parts(
         from ._composed import composed
 
         dims = tuple(int(n) for n in dims)
-        functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep)
+        functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)
         made.functions(*functions, dims, q)
     if sinks is not None:
         logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)

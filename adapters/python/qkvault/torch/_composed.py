@@ -10,23 +10,26 @@ import torch
 from ._spec import placed, shaped
 
 
-def composed(score_mod, mask_mod, mask, dims, q, softcap, alibi, bias, keep) -> tuple:
-    """A `score_mod` and a `mask_mod` that include the options; None where there is nothing."""
+def composed(score_mod, mask_mod, mask, dims, q, softcap, alibi, bias, keep, origins=None) -> tuple:
+    """A `score_mod` and a `mask_mod` that include the options; None where there is nothing. With origins, indices are
+    positions, and tensors over queries and keys are read at what is left of them."""
+    first = (0, 0) if origins is None else origins
     if softcap is None and alibi is None and bias is None:
         score = score_mod
     else:
-        score = _score(score_mod, mask, dims, q, softcap, alibi, bias)
+        score = _score(score_mod, mask, dims, q, softcap, alibi, bias, first)
     if mask == "none" and keep is None:
         return score, mask_mod
-    return score, _keep(mask_mod, mask, dims, q, keep)
+    return score, _keep(mask_mod, mask, dims, q, keep, first)
 
 
-def _read(tensor, b, h, i, j):
+def _read(tensor, first, b, h, i, j):
+    i, j = (index - begin if begin else index for index, begin in zip((i, j), first))
     at = [index if n > 1 else 0 for n, index in zip(tensor.shape, (b, h, i, j))]
     return tensor[at[0], at[1], at[2], at[3]]
 
 
-def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias) -> Callable:
+def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias, first) -> Callable:
     if alibi_slopes is not None:
         slopes = alibi_slopes.reshape(-1, dims[1], 1, 1) if alibi_slopes.dim() < 4 else alibi_slopes
         alibi_slopes = shaped(placed(slopes, q.device, "alibi_slopes"), dims, "alibi_slopes").float()
@@ -41,15 +44,15 @@ def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias
             score = inner(score, b, h, q_idx, kv_idx)
         if alibi_slopes is not None:
             away = kv_idx - q_idx if causal else -torch.abs(q_idx - kv_idx)
-            score = score + _read(alibi_slopes, b, h, q_idx, kv_idx) * away
+            score = score + _read(alibi_slopes, first, b, h, q_idx, kv_idx) * away
         if bias is not None:
-            score = score + _read(bias, b, h, q_idx, kv_idx)
+            score = score + _read(bias, first, b, h, q_idx, kv_idx)
         return score
 
     return score_mod
 
 
-def _keep(inner: Optional[Callable], mask, dims, q, keep) -> Callable:
+def _keep(inner: Optional[Callable], mask, dims, q, keep, first) -> Callable:
     words = mask.split()
     ahead = dims[3] - dims[2] if "bottom-right" in words else 0
     left = next((int(words[at + 1]) for at, word in enumerate(words) if word in ("window", "left")), None)
@@ -64,7 +67,7 @@ def _keep(inner: Optional[Callable], mask, dims, q, keep) -> Callable:
         if left is not None:
             seen.append(q_idx - kv_idx < left - ahead)
         if keep is not None:
-            seen.append(_read(keep, b, h, q_idx, kv_idx))
+            seen.append(_read(keep, first, b, h, q_idx, kv_idx))
         if inner is not None:
             seen.append(inner(b, h, q_idx, kv_idx))
         return functools.reduce(torch.bitwise_and, seen)

@@ -73,6 +73,8 @@ class Parts:
         self.numbers: list[str] = ["scale"]
         self.values: list[float] = [scale]
         self.lines: list[str] = []
+        #: The positions of the first query and the first key, if a launch says them.
+        self.origins: Optional[tuple] = None
 
     def tensor(self, name: str, tensor: Tensor) -> None:
         self.extra.append(name)
@@ -123,7 +125,7 @@ class Parts:
         """Python functions, traced."""
         if torch.compiler.is_compiling():
             return self.compiled(score_mod, mask_mod, dims, q)
-        traced, tensors = _cached(score_mod, mask_mod, dims, q.dtype, q.device)
+        traced, tensors = _cached(score_mod, mask_mod, dims, q.dtype, q.device, self.origins is not None)
         lines = traced.lines()
         for name, captured in traced.tensors.items():
             if captured.alibi:
@@ -132,12 +134,14 @@ class Parts:
             if captured.grad and _KINDS[kind] != q.dtype:
                 lines = [line.replace(f"@{name}: {kind}[", f"@{name}: {_NAMES[q.dtype]}[") for line in lines]
                 kind = _NAMES[q.dtype]
+            moves = self.origins is not None and captured.source is None and captured.dims[2:] != (1, 1)
             tensor = tensors.get(name)
             if tensor is None:
-                tensor = captured.source if captured.source is not None else captured.compute()
+                given = (self.origins,) if moves else ()
+                tensor = captured.source if captured.source is not None else captured.compute(*given)
                 tensor = placed(tensor, q.device, f"the tensor {name} that the modification reads")
                 tensor = tensor.reshape(captured.dims).to(_KINDS[kind]).contiguous()
-                if not tensor.requires_grad:
+                if not tensor.requires_grad and not moves:
                     tensors[name] = tensor
             self.tensor(name, tensor)
         self.lines += lines
@@ -147,17 +151,23 @@ class Parts:
 
     def compiled(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """The same under torch.compile, which takes what the functions capture as constants."""
-        lines, names, scalars = _constants(score_mod, mask_mod, dims, q.dtype, str(q.device))
+        given = (score_mod, mask_mod, dims, q.dtype, str(q.device), self.origins is not None)
+        lines, names, scalars = _constants(*given)
         self.lines += lines
         for name in names:
-            self.tensor(name, _constant(score_mod, mask_mod, dims, q.dtype, str(q.device), name))
+            self.tensor(name, _constant(*given, name))
         for name, value in scalars:
             self.number(name, value)
 
 
 @torch._dynamo.assume_constant_result
-def _constants(score_mod, mask_mod, dims, dtype, device):
-    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device))
+def _constants(score_mod, mask_mod, dims, dtype, device, origins):
+    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device), origins)
+    if origins and any(t.source is None and not t.alibi and t.dims[2:] != (1, 1) for t in traced.tensors.values()):
+        raise ArgumentError(
+            "under torch.compile, what a modification reads from a table is constant, and query_origin and key_origin "
+            "move the place where it is read; call the attention outside of what is compiled"
+        )
     if any(captured.grad for captured in traced.tensors.values()):
         raise ArgumentError(
             "under torch.compile, what a score_mod captures is constant, and it reads a tensor with gradient; give "
@@ -168,8 +178,8 @@ def _constants(score_mod, mask_mod, dims, dtype, device):
 
 
 @torch._dynamo.assume_constant_result
-def _constant(score_mod, mask_mod, dims, dtype, device, name):
-    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device))
+def _constant(score_mod, mask_mod, dims, dtype, device, origins, name):
+    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device), origins)
     captured = traced.tensors[name]
     tensor = captured.source if captured.source is not None else captured.compute()
     tensor = placed(tensor, torch.device(device), f"the tensor {name} that the modification reads")
@@ -188,13 +198,13 @@ _MOST = 128
 _traces: OrderedDict = OrderedDict()
 
 
-def _cached(score_mod, mask_mod, dims, dtype, device) -> tuple:
+def _cached(score_mod, mask_mod, dims, dtype, device, origins) -> tuple:
     """What the functions are, traced once for what they capture; tensors without gradient are computed once too."""
     kept: list[Any] = []
-    key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, dtype, device, torch.is_grad_enabled())
+    key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, dtype, device, origins, torch.is_grad_enabled())
     found = _traces.get(key)
     if found is None:
-        traced = trace(score_mod, mask_mod, sizes=dims)
+        traced = trace(score_mod, mask_mod, sizes=dims, origins=origins)
         for line in traced.lines():
             if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
                 raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
