@@ -73,7 +73,8 @@ class Origins(Case):
 
     def test_numbers_are_under_no_key_and_arrays_are_not_traced_again(self):
         options, chunk = MODIFICATIONS["alibi"], Q[:, :CHUNK]
-        several = {tuple(keys(lambda q: qj.attention(q, K, V, query_origin=at, **options), chunk)) for at in (0, 8, 999)}
+        of = lambda at: keys(lambda q: qj.attention(q, K, V, query_origin=at, **options), chunk)  # noqa: E731
+        several = {tuple(of(at)) for at in (0, 8, 999)}
         self.assertEqual(len(several), 1)
         run = jax.jit(lambda q, at: qj.attention(q, K, V, query_origin=at, **options))
         for at in (0, 8, 16):
@@ -83,7 +84,8 @@ class Origins(Case):
     def test_arrays_compile_for_gpus(self):
         for backward in (False, True):
             for name in ("window", "alibi", "documents"):
-                said = qj.explain(Q, K, V, gpu="h200", backward=backward, query_origin=jnp.int32(8), **MODIFICATIONS[name])
+                options = {**MODIFICATIONS[name], "query_origin": jnp.int32(8)}
+                said = qj.explain(Q, K, V, gpu="h200", backward=backward, **options)
                 self.assertTrue(said, str(said))
 
     def test_mistakes_are_named(self):

@@ -23,11 +23,13 @@ from ._config import configure, export_checks
 from ._config import register as _register
 from ._front import dot_product_attention
 from ._packed import paged_attention, varlen_attention
+from ._parallel import context_parallel_attention
+from ._sequence import unzigzag, zigzag
 from ._trace import TraceError
 
 __all__ = [
-    "TraceError", "attention", "configure", "dot_product_attention", "explain", "export_checks", "paged_attention",
-    "varlen_attention",
+    "TraceError", "attention", "configure", "context_parallel_attention", "dot_product_attention", "explain",
+    "export_checks", "paged_attention", "unzigzag", "varlen_attention", "zigzag",
 ]
 
 _register()

@@ -93,8 +93,8 @@ def program_of(
     key_origin: Origin = None,
     band_moves: bool = True,
 ) -> tuple[Program, dict[str, Any], float]:
-    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages. Without
-    `band_moves`, origins are those of the functions' indices alone."""
+    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages.
+    Without `band_moves`, origins are those of the functions' indices alone."""
     checked(q, k, v, layout, packed=packed is not None)
     full = _extents(q, k, layout, packed, keys)
     if packed is None and keys is None and (k.shape[0] != full[0] or v.shape[0] != full[0]):

@@ -116,8 +116,8 @@ def attention(
 
     `query_origin` and `key_origin` are the positions of the first query and the first key, for a chunk of a longer
     sequence: masks and functions count from there, `bias` and `mask` are those of the chunk. Integers are numbers of a
-    launch: one plan serves all, and JAX traces a program again for each. Arrays are read by the kernel, so another value
-    needs neither; then a causal mask is computed for all keys, because blocks are skipped by numbers of a launch alone.
+    launch: one plan serves all, and JAX traces a program again for each. Arrays are read by the kernel, so another
+    value needs neither; then a causal mask is computed for all keys, because blocks are skipped by numbers alone.
 
     `layout` is `bshd` or `bhsd`. Under `shard_map` and `pmap`, indices count within a shard, whose place `query_origin`
     may tell; `context_parallel_attention` does so for a sharded sequence.

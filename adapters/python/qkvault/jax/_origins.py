@@ -35,7 +35,8 @@ def _checked(name: str, given: Origin) -> Any:
         return given
     integral = isinstance(given, numbers.Integral) and not isinstance(given, (bool, np.bool_))
     if not integral or not 0 <= int(given) <= MAX_ORIGIN:
-        raise ArgumentError(f"{name} is {given!r}; give a position: an integer of 0 to {MAX_ORIGIN}, or an array of one")
+        text = f"{name} is {given!r}; give a position: an integer of 0 to {MAX_ORIGIN}, or an array of one"
+        raise ArgumentError(text)
     return int(given)
 
 

@@ -83,9 +83,9 @@ def attention(
       `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
     * `q_lengths`, `kv_lengths`: (batch), integers on the GPU: how many rows of a sequence there are; what lies behind
       is not seen, and O is zero there. They may change from call to call.
-    * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a longer
-      sequence: causal masks, windows, ALiBi, `score_mod` and `mask_mod` count from there. `bias` and `attn_mask` are for
-      the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
+    * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a
+      longer sequence: causal masks, windows, ALiBi, `score_mod` and `mask_mod` count from there. `bias` and `attn_mask`
+      are for the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is refused;
       under `torch.compile` it is a constant.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are

@@ -1,0 +1,90 @@
+"""How a sequence lies on the ranks of a mesh axis, and how arrays over it travel."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ArgumentError
+
+#: How many chunks of the sequence a rank has.
+CHUNKS = {"zigzag": 2, "contiguous": 1}
+
+
+def parts_of(order: str) -> int:
+    """How many chunks of the sequence a rank has."""
+    if order not in CHUNKS:
+        raise ArgumentError(f"order is {order!r}; it is 'zigzag' (balanced under causal masks) or 'contiguous'")
+    return CHUNKS[order]
+
+
+def zigzag(x: Any, ranks: int, axis: int = 1) -> jax.Array:
+    """An array in the order in which ranks have balanced work under a causal mask: its `axis` may then be sharded over
+    them. Of `2 * ranks` chunks, rank `r` has the chunks `r` and `2 * ranks - 1 - r`. `zigzag(jnp.arange(length), ranks,
+    0)` are the positions, of which rotary embeddings are made."""
+    x = jnp.asarray(x)
+    if x.shape[axis] % (2 * ranks):
+        whole = -(-x.shape[axis] // (2 * ranks)) * 2 * ranks
+        raise ArgumentError(
+            f"the sequence has {x.shape[axis]} rows, which are not {2 * ranks} equal chunks for {ranks} ranks; pad it "
+            f"to {whole}, and give key_value_seq_lengths"
+        )
+    chunks = jnp.split(x, 2 * ranks, axis)
+    return jnp.concatenate([chunks[at] for rank in range(ranks) for at in (rank, 2 * ranks - 1 - rank)], axis)
+
+
+def unzigzag(x: Any, ranks: int, axis: int = 1) -> jax.Array:
+    """What `zigzag` was given."""
+    return jnp.take(x, jnp.argsort(zigzag(jnp.arange(x.shape[axis]), ranks, 0)), axis)
+
+
+def in_order(x: Any, ranks: int, axis: int, order: str) -> Any:
+    """An array in the order of ranks, in that of the sequence: without a look-up, because both are known."""
+    if order == "contiguous" or ranks == 1:
+        return x
+    chunks = jnp.split(x, 2 * ranks, axis)
+    return jnp.concatenate([*chunks[::2], *chunks[::-2]], axis)
+
+
+def of_ranks(x: Any, ranks: int, axis: int, order: str) -> Any:
+    """An array in the order of the sequence, in that of ranks."""
+    return x if order == "contiguous" else zigzag(x, ranks, axis)
+
+
+def whole_of(x: Any, axis_name: Any, axis: int, order: str) -> Any:
+    """The whole sequence on every rank."""
+    ranks = jax.lax.psum(1, axis_name)
+    return in_order(jax.lax.all_gather(x, axis_name, axis=axis, tiled=True), ranks, axis, order)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def gathered(x: Any, axis_name: Any, axis: int, order: str, copies: int) -> tuple:
+    """The whole sequence, once for each launch that reads it, so that their gradients are added in float32."""
+    return (whole_of(x, axis_name, axis, order),) * copies
+
+
+def _forward(x: Any, axis_name: Any, axis: int, order: str, copies: int) -> tuple:
+    return gathered(x, axis_name, axis, order, copies), None
+
+
+def _backward(axis_name: Any, axis: int, order: str, copies: int, _: None, given: tuple) -> tuple:
+    total = functools.reduce(jnp.add, (part.astype(jnp.float32) for part in given))
+    total = of_ranks(total, jax.lax.psum(1, axis_name), axis, order)
+    own = jax.lax.psum_scatter(total, axis_name, scatter_dimension=axis, tiled=True)
+    return (own.astype(given[0].dtype),)
+
+
+gathered.defvjp(_forward, _backward)
+
+
+def ranks_of(axis_name: Any) -> int:
+    """How many ranks a mesh axis has."""
+    try:
+        return int(jax.lax.psum(1, axis_name))
+    except (NameError, KeyError):
+        raise ArgumentError(
+            f"axis_name is {axis_name!r}, which is no axis here; call it inside of jax.shard_map over a mesh with it"
+        ) from None
