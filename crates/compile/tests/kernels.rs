@@ -287,9 +287,9 @@ fn combinations_are_compiled_once() {
     let part = Partial { o, stats: Tensor::bhsd(2, 8, 64, 1, DType::F32) };
     let half = Tensor { dtype: DType::F16, ..o };
     let list = [
-        Combination::Merge { parts: vec![part; 3], sink: true, o, stats: Some(part.stats) },
-        Combination::Sum { parts: vec![o; 4], into: Tensor { dtype: DType::F32, ..o } },
-        Combination::Sum { parts: vec![half; 2], into: half },
+        Combination::Merge { parts: vec![part; 3], rows: true, sink: true, o, stats: Some(part.stats) },
+        Combination::Sum { parts: vec![o; 4], rows: true, into: Tensor { dtype: DType::F32, ..o } },
+        Combination::Sum { parts: vec![half; 2], rows: false, into: half },
         Combination::Copy { from: o, to: Tensor::bhsd(2, 8, 64, 128, DType::BF16) },
         Combination::Fill { to: part.stats, hidden: true },
     ];

@@ -46,6 +46,7 @@ fn random(noise: &mut Noise) -> Combination {
                 |noise: &mut Noise| Partial { o: noise.tensor(dims, from), stats: noise.tensor(rows, DType::F32) };
             Combination::Merge {
                 parts: (0..parts).map(|_| part(noise)).collect(),
+                rows: noise.below(2) == 0,
                 sink: noise.below(2) == 0,
                 o: noise.tensor(dims, to),
                 stats: (noise.below(3) > 0).then(|| noise.tensor(rows, DType::F32)),
@@ -54,7 +55,8 @@ fn random(noise: &mut Noise) -> Combination {
         3 => {
             let same = noise.tensor(dims, from);
             let part = |noise: &mut Noise| if noise.below(2) == 0 { same } else { noise.tensor(dims, from) };
-            Combination::Sum { parts: (0..parts).map(|_| part(noise)).collect(), into: noise.tensor(dims, to) }
+            let parts = (0..parts).map(|_| part(noise)).collect();
+            Combination::Sum { parts, rows: noise.below(2) == 0, into: noise.tensor(dims, to) }
         }
         4 => {
             let dtype = noise.pick(&[DType::U8, DType::BF16, DType::F32, DType::I64, DType::I32]);
@@ -68,7 +70,8 @@ fn random(noise: &mut Noise) -> Combination {
     }
 }
 
-/// The operands of a launch: outputs are poisoned; some rows of parts are empty, and have an O that nobody may read.
+/// The operands of a launch: outputs are poisoned; some rows of parts are empty, and have an O that nobody may read; some
+/// do not count, and are poisoned in all that they have.
 fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role, Vec<u8>>) {
     let (mut inputs, mut buffers) = (Inputs::new(), BTreeMap::new());
     for binding in of.bindings() {
@@ -80,26 +83,46 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
         let number = |_| match binding.role {
             Role::PartStats(_) if noise.below(3) == 0 => f64::NEG_INFINITY,
             Role::PartStats(_) | Role::Sink => noise.number() * 20.0,
+            Role::PartRows(_) => f64::from(noise.below(3) > 0),
             _ => noise.number(),
         };
         let buffer = Buffer::of(binding.dtype, (0..len).map(number));
         buffers.insert(binding.role, buffer.bytes().to_vec());
         inputs.insert(binding.role, buffer);
     }
-    let Combination::Merge { parts, o, .. } = &**of else { return (inputs, buffers) };
-    let [b, h, s, d] = o.dims.map(|n| n as usize);
+    // Each part: its tensor, and its Stats.
+    let (told, parts): (bool, Vec<(Tensor, Option<Tensor>)>) = match &**of {
+        Combination::Merge { parts, rows, .. } => (*rows, parts.iter().map(|p| (p.o, Some(p.stats))).collect()),
+        Combination::Sum { parts, rows, .. } => (*rows, parts.iter().map(|p| (*p, None)).collect()),
+        Combination::Copy { .. } | Combination::Fill { .. } => return (inputs, buffers),
+    };
+    let [b, h, s, d] = parts[0].0.dims.map(|n| n as usize);
     let address = |t: &Tensor, at: [usize; 4]| (0..4).map(|i| at[i] * t.strides[i] as usize).sum::<usize>();
     for (n, part) in (0..).zip(parts) {
         let mut buffer = inputs.get(Role::Part(n)).expect("there").clone();
-        let stats = inputs.get(Role::PartStats(n)).expect("there");
+        let mut stats = inputs.get(Role::PartStats(n)).cloned();
+        let rows = inputs.get(Role::PartRows(n));
         for row in 0..b * h * s {
             let at = [row / s / h, row / s % h, row % s, 0];
-            if stats.get(address(&part.stats, at)) == f64::NEG_INFINITY {
-                (0..d).for_each(|i| buffer.set(address(&part.o, [at[0], at[1], at[2], i]), f64::NAN));
+            let counts = !told || rows.expect("there").int(at[0] * s + at[2]) != 0;
+            let mut empty = !counts;
+            if let Some((stats, lie)) = stats.as_mut().zip(part.1) {
+                let place = address(&lie, at);
+                empty |= stats.get(place) == f64::NEG_INFINITY;
+                if !counts {
+                    // What does not count is no number, or one that is larger than all others.
+                    stats.set(place, [f64::NAN, 1e30][row % 2]);
+                }
+            }
+            if empty {
+                (0..d).for_each(|i| buffer.set(address(&part.0, [at[0], at[1], at[2], i]), f64::NAN));
             }
         }
-        buffers.insert(Role::Part(n), buffer.bytes().to_vec());
-        inputs.insert(Role::Part(n), buffer);
+        for (role, buffer) in [(Role::Part(n), Some(buffer)), (Role::PartStats(n), stats)] {
+            let Some(buffer) = buffer else { continue };
+            buffers.insert(role, buffer.bytes().to_vec());
+            inputs.insert(role, buffer);
+        }
     }
     (inputs, buffers)
 }
@@ -155,17 +178,20 @@ fn random_combinations_compute_what_the_oracle_computes() {
 fn as_many_parts_as_a_launch_combines() {
     let t = Tensor::bshd(1, 2, 3, 16, DType::BF16);
     let part = Partial { o: t, stats: Tensor::bhsd(1, 2, 3, 1, DType::F32) };
-    let merge = Combination::Merge { parts: vec![part; MOST_PARTS], sink: true, o: t, stats: Some(part.stats) };
-    let sum = Combination::Sum { parts: vec![t; MOST_PARTS], into: Tensor { dtype: DType::F32, ..t } };
+    let merge =
+        Combination::Merge { parts: vec![part; MOST_PARTS], rows: true, sink: true, o: t, stats: Some(part.stats) };
+    let sum = Combination::Sum { parts: vec![t; MOST_PARTS], rows: true, into: Tensor { dtype: DType::F32, ..t } };
     check_all(&[merge.validate().expect("sound"), sum.validate().expect("sound")]);
 }
 
 /// Faults in the source, each of which must be noticed.
-const FAULTS: [(&str, &str); 5] = [
+const FAULTS: [(&str, &str); 7] = [
     ("if (log != -INFINITE)", "if (true)"),
     ("hidden ? 0.f : ", ""),
     ("if (sink != -INFINITE) total", "total"),
     ("weight * x[i]", "x[i]"),
+    ("(counts) ? (stats)[at_stats] : -INFINITE", "(stats)[at_stats]"),
+    ("if (counts) most", "most"),
     ("ALL_CHUNKS) return", "ALL_CHUNKS - 1) return"),
 ];
 
@@ -177,7 +203,7 @@ fn faults_of_a_merge_are_noticed() {
     let o = Tensor::bshd(1, 2, 33, 20, DType::BF16);
     let part = Partial { o, stats: Tensor::bhsd(1, 2, 33, 1, DType::F32) };
     let of = |sink| {
-        let merge = Combination::Merge { parts: vec![part; 2], sink, o, stats: Some(part.stats) };
+        let merge = Combination::Merge { parts: vec![part; 2], rows: true, sink, o, stats: Some(part.stats) };
         merge.validate().expect("sound")
     };
     for (right, fault) in FAULTS {

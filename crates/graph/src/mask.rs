@@ -59,6 +59,9 @@ pub enum Lengths {
     Full,
     /// Two i32 tensors with one entry per sequence, which a launch gets. Rows beyond a query length are padding, and
     /// keys beyond a KV length are hidden.
+    ///
+    /// By definition queries of a sequence without keys have zeros. cuDNN's decode leaves them unwritten (seen on an
+    /// H200 with 9.19), so steps of serving refuse such a sequence, and parts of several GPUs do not count there.
     PerSequence,
 }
 

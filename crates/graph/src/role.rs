@@ -110,6 +110,9 @@ pub enum Role {
     Part(u16),
     /// Combination: Stats of a part, f32.
     PartStats(u16),
+    /// Combination: which rows of a part count, u8, (batch, 1, rows, 1): 0 for a row that is empty whatever its memory
+    /// holds.
+    PartRows(u16),
 }
 
 /// Operands that can be varlen. Each has its own offsets, which count elements of that operand.

@@ -82,6 +82,7 @@ impl Role {
             Role::DScoreTensor(n) => return Cow::Owned(format!("d_tensor.{n}")),
             Role::Part(n) => return Cow::Owned(format!("part.{n}")),
             Role::PartStats(n) => return Cow::Owned(format!("part_stats.{n}")),
+            Role::PartRows(n) => return Cow::Owned(format!("part_rows.{n}")),
             Role::Offsets(of) => return Cow::Owned(format!("offsets.{}", varlen(of))),
             Role::Descale(of) => return Cow::Owned(format!("descale.{}", scaled(of))),
             Role::ScaleOf(of) => return Cow::Owned(format!("scale_of.{}", scaled(of))),
@@ -98,6 +99,7 @@ impl fmt::Display for Role {
             Role::DScoreTensor(n) => write!(f, "gradient of score tensor {n}"),
             Role::Part(n) => write!(f, "part {n}"),
             Role::PartStats(n) => write!(f, "Stats of part {n}"),
+            Role::PartRows(n) => write!(f, "counted rows of part {n}"),
             Role::Offsets(p) => write!(f, "offsets of {p:?}"),
             Role::Descale(s) => write!(f, "descale of {s:?}"),
             Role::ScaleOf(s) => write!(f, "scale of {s:?}"),
@@ -170,6 +172,7 @@ impl FromStr for Role {
             Some(("d_tensor", rest)) => number(rest).map(Role::DScoreTensor),
             Some(("part", rest)) => number(rest).map(Role::Part),
             Some(("part_stats", rest)) => number(rest).map(Role::PartStats),
+            Some(("part_rows", rest)) => number(rest).map(Role::PartRows),
             _ => None,
         };
         let words = || WORDS.filter_map(Role::from_uid);

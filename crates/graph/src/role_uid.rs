@@ -57,6 +57,7 @@ impl Role {
             Role::DScoreTensor(n) => 3_000 + (n % 1_000) as i64,
             Role::Part(n) => 4_000 + (n % 1_000) as i64,
             Role::PartStats(n) => 5_000 + (n % 1_000) as i64,
+            Role::PartRows(n) => 6_000 + (n % 1_000) as i64,
         }
     }
 
@@ -118,6 +119,7 @@ impl Role {
             3_000..4_000 => number().map(Role::DScoreTensor),
             4_000..5_000 => number().map(Role::Part),
             5_000..6_000 => number().map(Role::PartStats),
+            6_000..7_000 => number().map(Role::PartRows),
             _ => None,
         }
     }
@@ -137,6 +139,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 40 + 10 + 39 + 5_000);
+        assert_eq!(seen.len(), 40 + 10 + 39 + 6_000);
     }
 }

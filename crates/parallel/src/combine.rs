@@ -2,14 +2,14 @@
 
 use qkvault_graph::{Combination, Partial, Refusal, Role, Storage, Tensor, ValidCombination};
 
-use crate::Schedule;
-use crate::step::{Piece, Rank, Step};
+use crate::step::{Bind, PerSequence, Piece, Rank, Step};
+use crate::{Counted, Schedule};
 
-/// A combination with the piece of each operand.
-pub type Combined = (ValidCombination, Vec<(Role, Piece)>);
+/// A combination with what each operand is bound to.
+pub type Combined = (ValidCombination, Vec<(Role, Bind)>);
 
 impl Rank {
-    /// The combination that a step computes, with the piece of each of its operands; `None` for a launch of attention,
+    /// The combination that a step computes, with what each of its operands is bound to; `None` for a launch of attention,
     /// an exchange or a mark.
     ///
     /// # Errors
@@ -20,18 +20,24 @@ impl Rank {
             let tensor = self.buffers[piece.buffer as usize].tensor;
             Tensor { dims: piece.dims, storage: Storage::Dense, ..tensor }
         };
-        let (described, pieces) = match step {
+        let rows_of = |rows: &[Counted]| -> Vec<(Role, Bind)> {
+            let bind =
+                |(n, counted): (u16, &Counted)| (Role::PartRows(n), Bind::Sequences(PerSequence::Rows(*counted)));
+            (0..).zip(rows).map(bind).collect()
+        };
+        let (described, pieces, rows) = match step {
             Step::Copy { from, to, .. } => {
                 let described = Combination::Copy { from: of(from), to: of(to) };
-                (described, vec![(Role::Part(0), *from), (Role::Into, *to)])
+                (described, vec![(Role::Part(0), *from), (Role::Into, *to)], Vec::new())
             }
             Step::Fill { piece, hidden, .. } => {
-                (Combination::Fill { to: of(piece), hidden: *hidden }, vec![(Role::Into, *piece)])
+                (Combination::Fill { to: of(piece), hidden: *hidden }, vec![(Role::Into, *piece)], Vec::new())
             }
-            Step::Merge { parts, sink, o, stats } => {
+            Step::Merge { parts, rows, sink, o, stats } => {
                 let partial = |(o, stats): &(Piece, Piece)| Partial { o: of(o), stats: of(stats) };
                 let described = Combination::Merge {
                     parts: parts.iter().map(partial).collect(),
+                    rows: !rows.is_empty(),
                     sink: sink.is_some(),
                     o: of(o),
                     stats: Some(of(stats)),
@@ -40,17 +46,20 @@ impl Rank {
                     (0..).zip(parts).flat_map(|(n, (o, stats))| [(Role::Part(n), *o), (Role::PartStats(n), *stats)]);
                 let mut pieces = vec![(Role::O, *o), (Role::Stats, *stats)];
                 pieces.extend(of_parts.chain(sink.map(|sink| (Role::Sink, sink))));
-                (described, pieces)
+                (described, pieces, rows_of(rows))
             }
-            Step::Sum { parts, into } => {
-                let described = Combination::Sum { parts: parts.iter().map(of).collect(), into: of(into) };
+            Step::Sum { parts, rows, into } => {
+                let summed = parts.iter().map(of).collect();
+                let described = Combination::Sum { parts: summed, rows: !rows.is_empty(), into: of(into) };
                 let mut pieces = vec![(Role::Into, *into)];
                 pieces.extend((0..).zip(parts).map(|(n, part)| (Role::Part(n), *part)));
-                (described, pieces)
+                (described, pieces, rows_of(rows))
             }
             Step::Exchange { .. } | Step::Launch(_) | Step::Record { .. } | Step::Wait { .. } => return None,
         };
-        Some(described.validate().map(|valid| (valid, pieces)))
+        let mut binds: Vec<_> = pieces.into_iter().map(|(role, piece)| (role, Bind::Piece(piece))).collect();
+        binds.extend(rows);
+        Some(described.validate().map(|valid| (valid, binds)))
     }
 }
 

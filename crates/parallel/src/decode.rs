@@ -71,7 +71,8 @@ fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal>
     }
     let tile = Tile { block: Block { rows: (0, s_q), keys: (0, most) }, band: None };
     let slice = Some(Slice::Dealt { rank, ranks, run });
-    let part = Part { tile, heads: (0, whole.q.dims[1]), sink: false, stats: true, slice, keys_move: false };
+    let part =
+        Part { tile, heads: (0, whole.q.dims[1]), sink: false, stats: true, slice, joined: true, keys_move: false };
     let (o, rows) = (whole.o, whole.row_tensor());
     let parts: Vec<(Piece, Piece)> = (0..ranks)
         .map(|of| {
@@ -95,6 +96,9 @@ fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal>
     let sink = m.of(Role::Sink);
     let Some(o) = m.of(Role::O) else { return Ok(m.made) };
     let stats = m.of(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
-    m.push(Step::Merge { parts, sink, o, stats });
+    // A rank that has no key of a sequence writes nothing for it.
+    let counted = |of| Part { slice: Some(Slice::Dealt { rank: of, ranks, run }), ..part }.counted(false, 0, s_q);
+    let rows = (0..ranks).filter_map(counted).collect();
+    m.push(Step::Merge { parts, rows, sink, o, stats });
     Ok(m.made)
 }

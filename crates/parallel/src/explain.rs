@@ -49,8 +49,10 @@ impl Schedule {
                 }
                 Step::Copy { from, to, .. } => costs.touched += bytes(from) + bytes(to),
                 Step::Fill { piece, .. } => costs.touched += bytes(piece),
-                Step::Sum { parts, into } => costs.touched += parts.iter().map(bytes).sum::<i64>() + bytes(into),
-                Step::Merge { parts, sink: _, o, stats } => {
+                Step::Sum { parts, rows: _, into } => {
+                    costs.touched += parts.iter().map(bytes).sum::<i64>() + bytes(into)
+                }
+                Step::Merge { parts, rows: _, sink: _, o, stats } => {
                     let read: i64 = parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum();
                     costs.touched += read + bytes(o) + bytes(stats);
                 }
@@ -107,12 +109,12 @@ impl Schedule {
                 let slice = launch.slice.filter(|s| *s != Slice::Whole).map_or(String::new(), |s| format!(" of {s:?}"));
                 format!("launch plan {}{slice}: {}", launch.plan, binds.join(", "))
             }
-            Step::Merge { parts, sink, o, stats: _ } => {
+            Step::Merge { parts, rows, sink, o, stats: _ } => {
                 let parts = list(parts.iter().map(|(o, _)| piece(o)).collect());
-                format!("merge {parts}{} into {}", sink.map_or("", |_| " and the sink"), piece(o))
+                format!("merge {}{parts}{} into {}", counted(rows), sink.map_or("", |_| " and the sink"), piece(o))
             }
-            Step::Sum { parts, into } => {
-                format!("sum {} into {}", list(parts.iter().map(piece).collect()), piece(into))
+            Step::Sum { parts, rows, into } => {
+                format!("sum {}{} into {}", counted(rows), list(parts.iter().map(piece).collect()), piece(into))
             }
             Step::Record { mark, .. } => format!("mark {mark}"),
             Step::Wait { mark, .. } => format!("wait for {mark}"),
@@ -130,6 +132,10 @@ impl Schedule {
         let cuts: Vec<String> = (0..4).filter_map(cut).collect();
         if cuts.is_empty() { buffer.name.clone() } else { format!("{}[{}]", buffer.name, cuts.join(", ")) }
     }
+}
+
+fn counted(rows: &[crate::Counted]) -> &'static str {
+    if rows.is_empty() { "" } else { "the rows that count of " }
 }
 
 fn peer(t: &crate::Transfer) -> String {

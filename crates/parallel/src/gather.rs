@@ -116,7 +116,7 @@ impl<'p> Gather<'p> {
 
     fn backward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
         let (groups, plan) = (self.plan.groups, self.plan);
-        let made: Vec<Vec<Made>> = plan.tiles.iter().map(|list| made(list)).collect();
+        let made: Vec<Vec<Made>> = plan.tiles.iter().map(|list| made(work, list)).collect();
         let rank = self.m.rank;
         let arriving = Arriving::at(work, &made, rank);
         let roles = [Role::DK, Role::DV];
@@ -265,8 +265,8 @@ impl<'p> Gather<'p> {
         }
         let Some(tile) = tile else { return Ok(()) };
         let (sink, keys_move) = (work.whole().sink, self.plan.keys_move);
-        let mut part = Part { tile, heads, sink, stats: false, slice: None, keys_move };
-        part.slice = work.slice(&part);
+        let slice = work.slice(&tile);
+        let part = Part { tile, heads, sink, stats: false, slice, joined: false, keys_move };
         let block = tile.block;
         let mut pieces: Vec<(Role, Piece)> = Vec::new();
         for role in query_roles(work.whole()) {
@@ -287,8 +287,8 @@ impl<'p> Gather<'p> {
 }
 
 /// The parts that a rank's chunks make.
-fn made(list: &[(i64, Option<Tile>)]) -> Vec<Made> {
-    let part = |(chunk, tile): &(i64, Option<Tile>)| Some(Made { queries: *chunk, keys: tile.as_ref()?.block.keys });
+fn made(work: &Work<'_>, list: &[(i64, Option<Tile>)]) -> Vec<Made> {
+    let part = |(chunk, tile): &(i64, Option<Tile>)| Some(Made::of(work, *chunk, tile.as_ref()?));
     list.iter().filter_map(part).collect()
 }
 

@@ -22,7 +22,7 @@ fn part_of(work: &Work<'_>, rank: u32) -> Part {
     let tile = Tile { block: Block { rows: (0, t_q), keys: (0, t_k) }, band: work.whole().mask.band };
     let first = i64::from(rank) * heads;
     let sink = work.whole().sink;
-    Part { tile, heads: (first, heads), sink, stats: false, slice: Some(Slice::Whole), keys_move: false }
+    Part { tile, heads: (first, heads), sink, stats: false, slice: Some(Slice::Whole), joined: false, keys_move: false }
 }
 
 /// The heads of an operand that a rank computes.
@@ -176,7 +176,7 @@ fn into_tokens(work: &Work<'_>, m: &mut Maker, role: Role, from: &[(u32, Piece)]
         let into = into.heads(heads.0, heads.1);
         match parts.as_slice() {
             [one] => m.copy(Stream::Compute, *one, into),
-            _ => m.push(Step::Sum { parts, into }),
+            _ => m.push(Step::Sum { parts, rows: Vec::new(), into }),
         }
     }
 }

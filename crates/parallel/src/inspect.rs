@@ -49,11 +49,11 @@ impl Schedule {
                 };
                 launch.binds.iter().filter_map(piece).collect()
             }
-            Step::Merge { parts, sink, o, stats } => {
+            Step::Merge { parts, rows: _, sink, o, stats } => {
                 let read = parts.iter().flat_map(|(o, stats)| [*o, *stats]).chain(*sink);
                 read.map(|piece| (piece, false)).chain([(*o, true), (*stats, true)]).collect()
             }
-            Step::Sum { parts, into } => parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect(),
+            Step::Sum { parts, rows: _, into } => parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect(),
             Step::Record { .. } | Step::Wait { .. } => Vec::new(),
         }
     }

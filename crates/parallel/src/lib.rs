@@ -24,6 +24,7 @@ mod predict;
 mod ring;
 mod rows;
 mod schedule;
+mod sequences;
 mod sharding;
 mod share;
 #[cfg(feature = "oracle")]
@@ -47,6 +48,7 @@ pub use machine::Machine;
 pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
 pub use predict::{Bound, Estimate};
 pub use schedule::{Digest, Schedule, schedule};
+pub use sequences::Counted;
 pub use sharding::{Order, Scheme, Sharding, dealt};
 #[cfg(feature = "oracle")]
 pub use simulate::{Gathered, SimulateError, difference, simulate, simulate_rank};

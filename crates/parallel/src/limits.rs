@@ -188,12 +188,16 @@ fn gradients(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
         && reasons.is_empty()
         && !own_keys_are_seen(a, sharding)
     {
-        reasons.push(codes::SHARD_SINK.reason(format!("{:?} with {sharding}", a.mask.band)));
+        reasons
+            .push(codes::SHARD_SINK.reason(format!("{:?}, {:?} lengths with {sharding}", a.mask.band, a.mask.lengths)));
     }
 }
 
-/// Whether each query sees keys of the chunk of its own number.
+/// Whether each query sees keys of the chunk of its own number. Lengths may leave a chunk without keys.
 pub(crate) fn own_keys_are_seen(a: &Attention, sharding: &Sharding) -> bool {
+    if a.mask.lengths == Lengths::PerSequence {
+        return false;
+    }
     let (q, k) = (a.seq().0 / sharding.chunks(), a.seq().1 / sharding.chunks());
     (0..sharding.chunks()).all(|c| {
         let rows = (c * q, (c + 1) * q);

@@ -7,8 +7,8 @@ use qkvault_graph::{
     Storage, Tensor, Valid, validate,
 };
 
-use crate::Slice;
 use crate::tile::Tile;
+use crate::{Counted, Slice};
 
 /// Names of the operands that parts add to expressions.
 pub(crate) mod names {
@@ -37,6 +37,9 @@ pub(crate) struct Part {
     pub(crate) stats: bool,
     /// Lengths of the part's sequences.
     pub(crate) slice: Option<Slice>,
+    /// Whether all outputs are put together with those of other parts, by steps that are told which rows count: these
+    /// write what the description promises of padding.
+    pub(crate) joined: bool,
     /// Whether the first key differs between the parts of this schedule.
     pub(crate) keys_move: bool,
 }
@@ -75,6 +78,9 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     a.v = side(Role::V, &whole.v, h_v, keys);
     a.mask.band = band;
     a.sink = part.sink;
+    if part.joined {
+        a.padded_rows = PaddedRows::Undefined;
+    }
     if !whole.is_backward() {
         let Outputs { stats, max, sum_exp, .. } = whole.outputs;
         a.outputs = Outputs::of(stats || part.stats, max, sum_exp);
@@ -102,10 +108,6 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     let Pass::Backward(Gradients { d_o, d_o_half: _, d_q, d_k, d_v, d_sink, deterministic }) = &whole.pass else {
         return validate(a);
     };
-    // Keys behind those of a part may be seen elsewhere, so the part's gradients of them are added and must be zero.
-    if a.mask.lengths == Lengths::PerSequence && part.slice != Some(Slice::Whole) {
-        a.padded_rows = PaddedRows::Zero;
-    }
     validate(a.backward(BackwardOptions {
         d_o: Some(of_queries(Role::DO, d_o)),
         d_o_half: None,
@@ -115,6 +117,16 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
         d_sink: *d_sink && part.sink,
         deterministic: *deterministic,
     }))
+}
+
+impl Part {
+    /// The rows of a piece of this part that a merge or a sum is told of: all count without lengths.
+    pub(crate) fn counted(&self, keys: bool, first: i64, rows: i64) -> Option<Counted> {
+        let slice = self.slice.filter(|slice| *slice != Slice::Whole)?;
+        // The band of dealt keys is a predicate.
+        let band = self.tile.band.filter(|_| !matches!(slice, Slice::Dealt { .. }));
+        Some(Counted { slice, band, keys, first, rows })
+    }
 }
 
 /// The part of `heads` key or value heads that the query heads of a part use.

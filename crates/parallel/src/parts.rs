@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_graph::Role;
+use qkvault_graph::{Band, Role};
 
 use crate::maker::{Maker, by_tokens};
 use crate::step::{Piece, Step, Stream, Transfer};
+use crate::tile::Tile;
 use crate::work::Work;
+use crate::{Counted, Slice};
 
 /// A part that a launch of one rank makes.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,22 @@ pub(crate) struct Made {
     pub(crate) queries: i64,
     /// The keys.
     pub(crate) keys: (i64, i64),
+    /// The lengths of its sequences, and its band.
+    slice: Option<Slice>,
+    band: Option<Band>,
+}
+
+impl Made {
+    /// The part of a chunk of queries over the keys of a tile.
+    pub(crate) fn of(work: &Work<'_>, queries: i64, tile: &Tile) -> Made {
+        Made { queries, keys: tile.block.keys, slice: work.slice(tile), band: tile.band }
+    }
+
+    /// Which of some keys count, for attentions with lengths.
+    fn counted(&self, (first, end): (i64, i64)) -> Option<Counted> {
+        let (slice, band) = (self.slice?, self.band);
+        Some(Counted { slice, band, keys: true, first: first - self.keys.0, rows: end - first })
+    }
 }
 
 /// The parts that arrive at one rank.
@@ -102,25 +120,28 @@ impl Arriving {
             let held = (chunk * size, (chunk + 1) * size);
             let mine = made.iter().zip(own).map(|(part, piece)| {
                 let run = (part.keys.0.max(held.0), part.keys.1.min(held.1));
-                (part.queries, run, piece.tokens(piece.start[2] + run.0 - part.keys.0, run.1 - run.0))
+                (*part, run, piece.tokens(piece.start[2] + run.0 - part.keys.0, run.1 - run.0))
             });
             let others = self.list.iter().filter(|(_, run, _)| run.0 >= held.0 && run.1 <= held.1);
-            let others = others.map(|(part, run, row)| (part.queries, *run, buffer.tokens(*row, run.1 - run.0)));
+            let others = others.map(|(part, run, row)| (*part, *run, buffer.tokens(*row, run.1 - run.0)));
             let mut list: Vec<_> = mine.filter(|(_, run, _)| run.0 < run.1).chain(others).collect();
-            list.sort_by_key(|(queries, run, _)| (*queries, run.0));
+            list.sort_by_key(|(part, run, _)| (part.queries, run.0));
             let cuts: BTreeSet<i64> =
                 list.iter().flat_map(|(_, run, _)| [run.0, run.1]).chain([held.0, held.1]).collect();
             let cuts: Vec<i64> = cuts.into_iter().collect();
             for cut in cuts.windows(2) {
                 let (first, end) = (cut[0], cut[1]);
                 let into = into.tokens(place * size + first - held.0, end - first);
-                let covering = list.iter().filter(|(_, run, _)| run.0 <= first && end <= run.1);
-                let parts: Vec<Piece> =
-                    covering.map(|(_, run, piece)| piece.tokens(piece.start[2] + first - run.0, end - first)).collect();
+                let covering: Vec<_> = list.iter().filter(|(_, run, _)| run.0 <= first && end <= run.1).collect();
+                let rows = covering.iter().filter_map(|(part, ..)| part.counted((first, end))).collect();
+                let parts: Vec<Piece> = covering
+                    .iter()
+                    .map(|(_, run, piece)| piece.tokens(piece.start[2] + first - run.0, end - first))
+                    .collect();
                 if parts.is_empty() {
                     m.fill(Stream::Compute, into, false);
                 } else {
-                    m.push(Step::Sum { parts, into });
+                    m.push(Step::Sum { parts, rows, into });
                 }
             }
         }
@@ -159,5 +180,5 @@ pub(crate) fn everywhere(work: &Work<'_>, m: &mut Maker, own: Piece, each: i64, 
         piece.dims[0] = 1;
         piece
     });
-    m.push(Step::Sum { parts: parts.collect(), into });
+    m.push(Step::Sum { parts: parts.collect(), rows: Vec::new(), into });
 }

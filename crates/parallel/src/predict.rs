@@ -66,8 +66,8 @@ impl Schedule {
             let touched = match step {
                 Step::Copy { from, to, .. } => bytes(from) + bytes(to),
                 Step::Fill { piece, .. } => bytes(piece),
-                Step::Sum { parts, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
-                Step::Merge { parts, sink: _, o, stats: _ } => {
+                Step::Sum { parts, rows: _, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
+                Step::Merge { parts, rows: _, sink: _, o, stats: _ } => {
                     parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum::<f64>() + bytes(o)
                 }
                 _ => 0.0,

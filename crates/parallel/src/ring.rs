@@ -4,13 +4,13 @@
 use qkvault_graph::{Refusal, Role};
 
 use crate::gather::own_buffers;
-use crate::limits;
 use crate::maker::{Maker, by_tokens, in_order};
 use crate::part::Part;
 use crate::parts::{Arriving, Made, everywhere};
 use crate::step::{Piece, Step, Stream, Transfer};
 use crate::tile::{Block, Tile, tile};
 use crate::work::{Local, Work};
+use crate::{Counted, limits};
 
 pub(crate) fn ranks(work: &mut Work<'_>) -> Result<Vec<crate::Rank>, Refusal> {
     (0..work.sharding.ranks)
@@ -131,9 +131,8 @@ impl Ring {
         // A band may hide the first keys also of a single chunk.
         let keys_move = work.sharding.chunks() > 1 || tile.block.keys.0 != 0;
         let stats = !whole.is_backward();
-        let mut part = Part { tile, heads: (0, whole.q.dims[1]), sink, stats, slice: None, keys_move };
-        part.slice = work.slice(&part);
-        part
+        let slice = work.slice(&tile);
+        Part { tile, heads: (0, whole.q.dims[1]), sink, stats, slice, joined: true, keys_move }
     }
 
     fn forward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
@@ -159,7 +158,9 @@ impl Ring {
             let rows = tile.block.rows;
             let first = rows.0 - chunks[q_place] * size;
             let count = rows.1 - rows.0;
-            for (from, end) in [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end) {
+            let around = [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end);
+            // Merges and sums of attentions with lengths are told that rows around a part do not count.
+            for (from, end) in around.filter(|_| work.slice(&tile).is_none()) {
                 m.fill(Stream::Compute, part_o.tokens(from, end - from), false);
                 m.fill(Stream::Compute, part_stats.tokens(from, end - from), true);
             }
@@ -185,7 +186,9 @@ impl Ring {
                 self.m.fill(Stream::Compute, stats, true);
             } else {
                 let sink = self.m.of(Role::Sink).filter(|_| !with_own_keys);
-                self.m.push(Step::Merge { parts: merged, sink, o, stats });
+                let of_place = list.iter().filter(|l| l.0 == place);
+                let rows = of_place.filter_map(|l| rows_of(work, chunks[place] * size, size, l.3)).collect();
+                self.m.push(Step::Merge { parts: merged, rows, sink, o, stats });
             }
         }
         Ok(())
@@ -199,7 +202,7 @@ impl Ring {
             .zip(&all)
             .map(|(rank, list)| {
                 let chunks = work.sharding.chunks_of(rank);
-                list.iter().map(|(place, .., tile)| Made { queries: chunks[*place], keys: tile.block.keys }).collect()
+                list.iter().map(|(place, .., tile)| Made::of(work, chunks[*place], tile)).collect()
             })
             .collect();
         let list = &all[rank as usize];
@@ -229,7 +232,8 @@ impl Ring {
             let rows = tile.block.rows;
             let (first, count) = (rows.0 - chunks[q_place] * size, rows.1 - rows.0);
             let d_q = pieces_of[2][number];
-            for (from, end) in [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end) {
+            let around = [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end);
+            for (from, end) in around.filter(|_| work.slice(&tile).is_none()) {
                 m.fill(Stream::Compute, d_q.tokens(from, end - from), false);
             }
             let row = q_place as i64 * size + first;
@@ -267,19 +271,16 @@ impl Ring {
         self.m.exchange(moved);
         for (place, _) in chunks.iter().enumerate() {
             let Some(into) = self.m.of(Role::DQ).map(|d_q| d_q.tokens(place as i64 * size, size)) else { continue };
-            let mut order: Vec<(i64, Piece)> = list
-                .iter()
-                .zip(&own[2])
-                .filter(|(l, _)| l.0 == place)
-                .map(|(l, piece)| (l.3.block.keys.0, *piece))
-                .collect();
-            order.sort_by_key(|(keys, _)| *keys);
+            let mut order: Vec<(Tile, Piece)> =
+                list.iter().zip(&own[2]).filter(|(l, _)| l.0 == place).map(|(l, piece)| (l.3, *piece)).collect();
+            order.sort_by_key(|(tile, _)| tile.block.keys.0);
+            let rows = order.iter().filter_map(|(tile, _)| rows_of(work, chunks[place] * size, size, *tile)).collect();
             let parts: Vec<Piece> = order.into_iter().map(|(_, piece)| piece).collect();
             if parts.is_empty() {
                 limits::no_empty_rows_with_sink(work.whole())?;
                 self.m.fill(Stream::Compute, into, false);
             } else {
-                self.m.push(Step::Sum { parts, into });
+                self.m.push(Step::Sum { parts, rows, into });
             }
         }
         self.m.hand_over(Stream::Exchange);
@@ -294,6 +295,11 @@ impl Ring {
         }
         Ok(())
     }
+}
+
+/// Which queries of a chunk count in a part of it, for attentions with lengths.
+fn rows_of(work: &Work<'_>, first: i64, rows: i64, tile: Tile) -> Option<Counted> {
+    Ring::part(work, tile, false).counted(false, first - tile.block.rows.0, rows)
 }
 
 /// The chunks of one rank that this taker, or a rank behind it, needs: their places.

@@ -3,7 +3,7 @@
 use qkvault_graph::{Role, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::Slice;
+use crate::{Counted, Slice};
 
 /// A buffer of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub enum Bind {
     Sequences(PerSequence),
 }
 
-/// A number for each sequence.
+/// A number for each sequence, or for each row of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PerSequence {
@@ -93,6 +93,8 @@ pub enum PerSequence {
     QueryOffsets(i64),
     /// Elements before each sequence, of an operand with so many elements to a row of keys; and one past the last.
     KeyOffsets(i64),
+    /// Which rows of a partial result count.
+    Rows(Counted),
 }
 
 /// A launch of one plan.
@@ -140,6 +142,8 @@ pub enum Step {
     Merge {
         /// O and Stats of each part.
         parts: Vec<(Piece, Piece)>,
+        /// Which rows of each part count, for attentions with lengths; else there are none, and all count.
+        rows: Vec<Counted>,
         /// The sink logits of these heads, which join here.
         sink: Option<Piece>,
         /// The merged O.
@@ -151,6 +155,8 @@ pub enum Step {
     Sum {
         /// What is added.
         parts: Vec<Piece>,
+        /// As in a merge.
+        rows: Vec<Counted>,
         /// The sum.
         into: Piece,
     },

@@ -6,6 +6,7 @@ use qkvault_graph::{Attention, Pass, Refusal, Role, Storage, Tensor, Valid, Varl
 use crate::maker::{Maker, all, flat, in_order, like};
 use crate::part::{self, Part, names};
 use crate::step::{Bind, PerSequence, Piece, Stream};
+use crate::tile::Tile;
 use crate::{Sharding, Slice};
 
 /// A schedule under construction.
@@ -205,9 +206,9 @@ impl Work<'_> {
     }
 
     /// How the lengths of a part follow from those of the whole.
-    pub(crate) fn slice(&self, part: &Part) -> Option<Slice> {
-        let block = part.tile.block;
-        let to_diagonal = part.tile.band.is_some_and(|b| b.corner == qkvault_graph::Corner::BottomRight);
+    pub(crate) fn slice(&self, tile: &Tile) -> Option<Slice> {
+        let block = tile.block;
+        let to_diagonal = tile.band.is_some_and(|b| b.corner == qkvault_graph::Corner::BottomRight);
         match self.whole().mask.lengths {
             qkvault_graph::Lengths::Full => None,
             qkvault_graph::Lengths::PerSequence if self.is_packed() => {

@@ -1,8 +1,9 @@
 //! The faults that an inspection finds in schedules that are changed by hand, and what a schedule is as data.
 
+use qkvault_graph::op::ALIGNMENT;
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, BackwardOptions, DType, Origins, Valid, validate};
-use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, schedule};
+use qkvault_graph::{Attention, BackwardOptions, DType, Origins, Role, Valid, validate};
+use qkvault_parallel::{Bind, Order, Schedule, Scheme, Sharding, Step, schedule};
 
 fn training() -> Valid {
     let a = Attention::bshd(1, (8, 4), (64, 64), 16, DType::BF16).causal().with_stats();
@@ -30,6 +31,35 @@ fn a_step_that_does_not_wait_is_found() {
         // A wait may be implied by a later one of the same stream, but most are needed.
         assert!(found * 3 >= all * 2 && all >= 2, "{scheme:?}: {found} of {all}");
     }
+}
+
+/// Plans want their operands at multiples of 16 bytes; sinks of a group of heads lie at any number, and are copied.
+#[test]
+fn every_operand_of_a_launch_begins_at_an_aligned_address() {
+    let a = || Attention::bshd(1, (12, 4), (48, 96), 16, DType::BF16).with_stats().with_sink();
+    let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
+    let backward = validate(validate(a()).expect("valid").backward(options)).expect("valid");
+    let odd = validate(Attention::bshd(1, (6, 6), (48, 48), 8, DType::BF16).causal().with_sink()).expect("valid");
+    let mut sinks = 0;
+    for attention in [&validate(a()).expect("valid"), &backward, &odd] {
+        for scheme in [Scheme::Gather { groups: 2 }, Scheme::Gather { groups: 1 }, Scheme::Heads, Scheme::Ring] {
+            let Ok(made) = schedule(attention, &Sharding::new(2, scheme)) else { continue };
+            for rank in &made.ranks {
+                let launches = rank.steps.iter().filter_map(|step| match step {
+                    Step::Launch(launch) => Some(launch),
+                    _ => None,
+                });
+                for (role, bind) in launches.flat_map(|launch| &launch.binds) {
+                    let Bind::Piece(piece) = bind else { continue };
+                    let tensor = rank.buffers[piece.buffer as usize].tensor;
+                    let begin = piece.offset(&tensor) * tensor.dtype.size() as i64;
+                    assert_eq!(begin % ALIGNMENT as i64, 0, "{role} of {scheme:?}, {attention}");
+                    sinks += usize::from(*role == Role::Sink);
+                }
+            }
+        }
+    }
+    assert!(sinks > 20, "{sinks} sinks are bound");
 }
 
 #[test]
@@ -124,6 +154,9 @@ fn what_cannot_be_shared_is_refused_with_every_reason() {
     let refusal = schedule(&validate(a()).expect("valid"), &gather(4)).expect_err("refused");
     assert!(refusal.to_string().contains("a multiple of 8: 32"), "{refusal}");
     assert_eq!(refused(a(), Sharding::new(3, Scheme::Heads)), [codes::SHARD_HEADS.as_str()]);
+    // Fewer heads than ranks.
+    let few = Attention::bshd(1, (8, 2), (32, 32), 64, DType::BF16).causal();
+    assert_eq!(refused(few, Sharding::new(16, Scheme::Heads)), [codes::SHARD_HEADS.as_str()]);
     assert_eq!(refused(a(), Sharding::new(5, Scheme::Gather { groups: 4 })), [codes::SHARD_HEADS.as_str()]);
     assert_eq!(refused(a().with_dropout(0.1), gather(5)), [codes::SHARD_DROPOUT.as_str()]);
     assert_eq!(

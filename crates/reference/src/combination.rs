@@ -16,7 +16,7 @@ use crate::{Buffer, Inputs, ReferenceError};
 /// use qkvault_reference::{Buffer, Inputs, combine};
 ///
 /// let t = Tensor::bshd(1, 1, 1, 4, DType::BF16);
-/// let sum = Combination::Sum { parts: vec![t; 2], into: t }.validate()?;
+/// let sum = Combination::Sum { parts: vec![t; 2], rows: false, into: t }.validate()?;
 /// let mut inputs = Inputs::new();
 /// inputs.insert(Role::Part(0), Buffer::of(DType::BF16, [1.0, 2.0, 3.0, 4.0]));
 /// inputs.insert(Role::Part(1), Buffer::of(DType::BF16, [0.5; 4]));
@@ -43,17 +43,23 @@ pub fn combine(combination: &ValidCombination, inputs: &Inputs) -> Result<BTreeM
             buffer.set(at, x);
         }
     };
+    // Whether a row of a part counts.
+    let counts = |rows: bool, n: u16, of: &Tensor, [b, _, s, _]: [usize; 4]| match rows {
+        true => Ok(inputs.buffer(Role::PartRows(n))?.int(b * of.dims[2] as usize + s) != 0),
+        false => Ok::<bool, ReferenceError>(true),
+    };
     match &**combination {
-        Combination::Merge { parts, sink, o, stats } => {
+        Combination::Merge { parts, rows: told, sink, o, stats } => {
             let rows = Tensor { dims: [o.dims[0], o.dims[1], o.dims[2], 1], ..*o };
             for row in places(&rows) {
                 let of_sink = match sink {
                     true => inputs.buffer(Role::Sink)?.get(row[1]),
                     false => f64::NEG_INFINITY,
                 };
-                let logs = (0..)
-                    .zip(parts)
-                    .map(|(n, part)| Ok(inputs.buffer(Role::PartStats(n))?.get(address(&part.stats, row))));
+                let logs = (0..).zip(parts).map(|(n, part)| match counts(*told, n, o, row)? {
+                    true => Ok(inputs.buffer(Role::PartStats(n))?.get(address(&part.stats, row))),
+                    false => Ok(f64::NEG_INFINITY),
+                });
                 let logs: Vec<f64> = logs.collect::<Result<_, ReferenceError>>()?;
                 let most = logs.iter().copied().fold(of_sink, f64::max);
                 let hidden = most == f64::NEG_INFINITY && !logs.iter().any(|l| l.is_nan());
@@ -72,12 +78,16 @@ pub fn combine(combination: &ValidCombination, inputs: &Inputs) -> Result<BTreeM
                 }
             }
         }
-        Combination::Sum { parts, into } => {
+        Combination::Sum { parts, rows, into } => {
             for at in places(into) {
-                let mut sum = -0.0_f32;
+                let mut sum: Option<f32> = None;
                 for (n, part) in (0..).zip(parts) {
-                    sum += inputs.buffer(Role::Part(n))?.get(address(part, at)) as f32;
+                    if counts(*rows, n, into, at)? {
+                        let x = inputs.buffer(Role::Part(n))?.get(address(part, at)) as f32;
+                        sum = Some(sum.map_or(x, |sum| sum + x));
+                    }
                 }
+                let sum = sum.unwrap_or_default();
                 put(Role::Into, address(into, at), sum.into());
             }
         }

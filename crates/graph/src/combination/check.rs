@@ -11,7 +11,7 @@ pub const COMBINATION_DTYPES: [DType; 3] = [DType::F16, DType::BF16, DType::F32]
 pub(super) fn validate(mut combination: Combination) -> Result<ValidCombination, Refusal> {
     let mut problems = Problems::default();
     match &combination {
-        Combination::Merge { parts, sink: _, o, stats } => {
+        Combination::Merge { parts, rows: _, sink: _, o, stats } => {
             number(parts.len(), &mut problems);
             added("o", o, true, o, &mut problems);
             let rows = Tensor { dims: [o.dims[0], o.dims[1], o.dims[2], 1], ..*o };
@@ -24,7 +24,7 @@ pub(super) fn validate(mut combination: Combination) -> Result<ValidCombination,
                 of_rows("stats", stats, true, &rows, &mut problems);
             }
         }
-        Combination::Sum { parts, into } => {
+        Combination::Sum { parts, rows: _, into } => {
             number(parts.len(), &mut problems);
             added("into", into, true, into, &mut problems);
             for part in parts {
@@ -91,11 +91,11 @@ fn same(name: &'static str, t: &Tensor, dtype: DType, problems: &mut Problems) {
 impl Combination {
     fn tensors_mut(&mut self) -> Vec<&mut Tensor> {
         match self {
-            Combination::Merge { parts, sink: _, o, stats } => {
+            Combination::Merge { parts, rows: _, sink: _, o, stats } => {
                 let parts = parts.iter_mut().flat_map(|part| [&mut part.o, &mut part.stats]);
                 parts.chain([o]).chain(stats).collect()
             }
-            Combination::Sum { parts, into } => parts.iter_mut().chain([into]).collect(),
+            Combination::Sum { parts, rows: _, into } => parts.iter_mut().chain([into]).collect(),
             Combination::Copy { from, to } => vec![from, to],
             Combination::Fill { to, hidden: _ } => vec![to],
         }

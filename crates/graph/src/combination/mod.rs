@@ -36,7 +36,7 @@ pub struct Partial {
 ///
 /// // Two ranks have computed 64 queries of 32 heads over their own keys.
 /// let part = Partial { o: Tensor::bshd(1, 32, 64, 128, DType::BF16), stats: Tensor::bhsd(1, 32, 64, 1, DType::F32) };
-/// let merge = Combination::Merge { parts: vec![part; 2], sink: false, o: part.o, stats: Some(part.stats) };
+/// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o: part.o, stats: Some(part.stats) };
 /// let merge = merge.validate()?;
 /// let roles: Vec<Role> = merge.bindings().iter().map(|b| b.role).collect();
 /// assert_eq!(roles[..2], [Role::O, Role::Stats]);
@@ -51,6 +51,10 @@ pub enum Combination {
     Merge {
         /// The parts, which have no key twice.
         parts: Vec<Partial>,
+        /// Whether a launch is told which rows of each part count, by [`Role::PartRows`](crate::Role::PartRows). A row
+        /// that does not is one without keys, whatever its memory holds: attention over sequences without keys writes
+        /// nothing there.
+        rows: bool,
         /// Whether sink logits, one f32 for each head, join the sum.
         sink: bool,
         /// O, in f16, bf16 or f32.
@@ -62,6 +66,8 @@ pub enum Combination {
     Sum {
         /// What is added, in this order: all of one type, f16, bf16 or f32.
         parts: Vec<Tensor>,
+        /// Whether a launch is told which rows of each part count, as in a merge. The others add nothing.
+        rows: bool,
         /// The sum, in f16, bf16 or f32.
         into: Tensor,
     },
@@ -142,13 +148,15 @@ impl fmt::Display for ValidCombination {
             format!("{} {order} [{b},{h},{s},{d}]", t.dtype)
         };
         match &self.0 {
-            Combination::Merge { parts, sink, o, stats } => {
+            Combination::Merge { parts, rows, sink, o, stats } => {
                 write!(f, "merge of {} parts in {} into {}", parts.len(), parts[0].o.dtype, tensor(o))?;
                 f.write_str(if stats.is_some() { " with stats" } else { "" })?;
-                f.write_str(if *sink { ", sink" } else { "" })
+                f.write_str(if *sink { ", sink" } else { "" })?;
+                f.write_str(if *rows { ", counted rows" } else { "" })
             }
-            Combination::Sum { parts, into } => {
-                write!(f, "sum of {} parts in {} into {}", parts.len(), parts[0].dtype, tensor(into))
+            Combination::Sum { parts, rows, into } => {
+                write!(f, "sum of {} parts in {} into {}", parts.len(), parts[0].dtype, tensor(into))?;
+                f.write_str(if *rows { ", counted rows" } else { "" })
             }
             Combination::Copy { from, to } => write!(f, "copy of {} to {}", tensor(from), tensor(to)),
             Combination::Fill { to, hidden } => {

@@ -8,7 +8,7 @@ use crate::{Combination, DType, Role, Tensor, ValidCombination};
 pub struct CombinationOperand {
     /// Its role.
     pub role: Role,
-    /// The tensor; that of sinks has one number for each head.
+    /// The tensor; that of sinks has one number for each head, that of counted rows one for each row of a sequence.
     pub tensor: Tensor,
     /// Whether a launch writes it.
     pub output: bool,
@@ -21,8 +21,12 @@ impl ValidCombination {
         let input = |role, tensor| CombinationOperand { role, tensor, output: false };
         let output = |role, tensor| CombinationOperand { role, tensor, output: true };
         let mut list = Vec::new();
+        let counted = |of: &Tensor, parts: usize| {
+            let rows = Tensor::bhsd(of.dims[0], 1, of.dims[2], 1, DType::U8);
+            (0..).take(parts).map(move |n| input(Role::PartRows(n), rows))
+        };
         match &**self {
-            Combination::Merge { parts, sink, o, stats } => {
+            Combination::Merge { parts, rows, sink, o, stats } => {
                 list.push(output(Role::O, *o));
                 list.extend(stats.map(|stats| output(Role::Stats, stats)));
                 if *sink {
@@ -31,10 +35,12 @@ impl ValidCombination {
                 for (n, part) in (0..).zip(parts) {
                     list.extend([input(Role::Part(n), part.o), input(Role::PartStats(n), part.stats)]);
                 }
+                list.extend(counted(o, if *rows { parts.len() } else { 0 }));
             }
-            Combination::Sum { parts, into } => {
+            Combination::Sum { parts, rows, into } => {
                 list.push(output(Role::Into, *into));
                 list.extend((0..).zip(parts).map(|(n, part)| input(Role::Part(n), *part)));
+                list.extend(counted(into, if *rows { parts.len() } else { 0 }));
             }
             Combination::Copy { from, to } => list.extend([output(Role::Into, *to), input(Role::Part(0), *from)]),
             Combination::Fill { to, hidden: _ } => list.push(output(Role::Into, *to)),

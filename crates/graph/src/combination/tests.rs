@@ -16,11 +16,19 @@ fn stats() -> Tensor {
 
 fn merge(parts: usize, sink: bool) -> Combination {
     let part = Partial { o: o(), stats: stats() };
-    Combination::Merge { parts: vec![part; parts], sink, o: o(), stats: Some(stats()) }
+    Combination::Merge { parts: vec![part; parts], rows: false, sink, o: o(), stats: Some(stats()) }
 }
 
 fn sum(parts: usize) -> Combination {
-    Combination::Sum { parts: vec![o(); parts], into: o() }
+    Combination::Sum { parts: vec![o(); parts], rows: false, into: o() }
+}
+
+/// The same, told which rows count.
+fn counted(mut of: Combination) -> Combination {
+    if let Combination::Merge { rows, .. } | Combination::Sum { rows, .. } = &mut of {
+        *rows = true;
+    }
+    of
 }
 
 #[test]
@@ -29,8 +37,10 @@ fn each_combination_has_a_key_and_operands_of_its_own() {
         merge(2, false),
         merge(2, true),
         merge(3, false),
+        counted(merge(2, false)),
         sum(1),
         sum(2),
+        counted(sum(2)),
         Combination::Copy { from: o(), to: o() },
         Combination::Fill { to: stats(), hidden: false },
         Combination::Fill { to: stats(), hidden: true },
@@ -43,7 +53,7 @@ fn each_combination_has_a_key_and_operands_of_its_own() {
         assert!(bound.windows(2).all(|pair| pair[0].0.uid() < pair[1].0.uid()), "{bound:?}");
         assert!(bound.iter().all(|(role, output)| *output == [Role::O, Role::Stats, Role::Into].contains(role)));
     }
-    assert_eq!(keys.len(), 8);
+    assert_eq!(keys.len(), 10);
 }
 
 #[test]
@@ -63,10 +73,10 @@ fn every_contradiction_is_told_with_its_place() {
     assert_eq!(refused(sum(0)), [code(&codes::COMBINATION_PARTS, "parts")]);
     assert_eq!(refused(merge(MOST_PARTS + 1, false)), [code(&codes::COMBINATION_PARTS, "parts")]);
     let half = Tensor { dtype: DType::F16, ..o() };
-    let mixed = Combination::Sum { parts: vec![o(), half], into: o() };
+    let mixed = Combination::Sum { parts: vec![o(), half], rows: false, into: o() };
     assert_eq!(refused(mixed), [code(&codes::COMBINATION_DTYPE, "parts.dtype")]);
     let eight = Tensor { dtype: DType::E4M3, ..o() };
-    let narrow = Combination::Sum { parts: vec![o()], into: eight };
+    let narrow = Combination::Sum { parts: vec![o()], rows: false, into: eight };
     assert_eq!(refused(narrow), [code(&codes::COMBINATION_DTYPE, "into.dtype")]);
     let shorter = Tensor::bshd(2, 4, 7, 16, DType::BF16);
     let dims = Combination::Copy { from: shorter, to: o() };
@@ -77,7 +87,7 @@ fn every_contradiction_is_told_with_its_place() {
     let hidden = Combination::Fill { to: o(), hidden: true };
     assert_eq!(refused(hidden), [code(&codes::COMBINATION_DTYPE, "to.dtype")]);
     let wide = Partial { o: o(), stats: o() };
-    let stats = Combination::Merge { parts: vec![wide], sink: false, o: o(), stats: None };
+    let stats = Combination::Merge { parts: vec![wide], rows: false, sink: false, o: o(), stats: None };
     assert_eq!(
         refused(stats),
         [code(&codes::COMBINATION_DIMS, "parts.stats.dims"), code(&codes::COMBINATION_DTYPE, "parts.stats.dtype")]

@@ -64,17 +64,24 @@ impl<'a> Writer<'a> {
                 Role::Into => ("into".to_owned(), true),
                 Role::Part(n) => (format!("part{n}"), true),
                 Role::PartStats(n) => (format!("stats{n}"), false),
+                Role::PartRows(n) => (format!("rows{n}"), false),
                 Role::Sink => ("sink".to_owned(), false),
                 _ => ("stats".to_owned(), false),
             };
             let t = operand.tensor;
             // The result, which bears the lowest number, decides the order of the dims.
-            lie.push(if operand.role == Role::Sink { [0, 1, 0] } else { strides(&t) });
+            lie.push(match operand.role {
+                Role::Sink => [0, 1, 0],
+                Role::PartRows(_) => [t.dims[2], 0, 1],
+                _ => strides(&t),
+            });
             let element = if adds { added(t.dtype) } else { "Element" };
             let (role, output, size) = (operand.role, operand.output, t.dtype.size() as i64);
             operands.push(Operand { role, field, element, output, wide, size });
         }
-        let axes = Axes::of(result.dims, &lie, !matches!(**of, Combination::Merge { .. }));
+        // A number for each row keeps rows apart.
+        let by_row = operands.iter().any(|operand| !operand.wide);
+        let axes = Axes::of(result.dims, &lie, !by_row);
         let chunk = if adds { 8 } else { 16 / result.dtype.size() as i64 };
         Writer { of, operands, axes, result, chunk }
     }
@@ -85,6 +92,11 @@ impl<'a> Writer<'a> {
         let Some((operand, [a, b, c])) = found else { return "0".to_owned() };
         let column = if operand.wide { " + at.column" } else { "" };
         format!("at.a * {a}ll + at.b * {b}ll + at.c * {c}ll{column}")
+    }
+
+    /// Whether the row of a place counts in a part, as an expression.
+    fn counts(&self, n: u16, rows: bool) -> String {
+        if rows { format!("p.rows{n}[{}]", self.at(Role::PartRows(n))) } else { "true".to_owned() }
     }
 
     /// Whether every chunk begins at a multiple of 16 bytes if the operands do.
@@ -115,7 +127,7 @@ impl<'a> Writer<'a> {
         let addresses = self.operands.iter().filter(|o| o.wide).map(|o| format!("(u64)p.{}", o.field));
         define("ALIGNED", format!("((({}) & 15) == 0)", addresses.collect::<Vec<_>>().join(" | ")));
         match &**self.of {
-            Combination::Merge { parts, sink, o: _, stats } => {
+            Combination::Merge { parts, rows, sink, o: _, stats } => {
                 define("PART_F16", u8::from(parts[0].o.dtype == DType::F16).to_string());
                 define("STATS", u8::from(stats.is_some()).to_string());
                 let of_head = format!("p.sink[{}]", self.at(Role::Sink));
@@ -124,14 +136,14 @@ impl<'a> Writer<'a> {
                 define("AT_STATS", self.at(Role::Stats));
                 let part = |n: u16| {
                     let (o, stats) = (self.at(Role::Part(n)), self.at(Role::PartStats(n)));
-                    format!("DO(p.part{n}, p.stats{n}, {o}, {stats})")
+                    format!("DO(p.part{n}, p.stats{n}, {o}, {stats}, {})", self.counts(n, *rows))
                 };
                 define("EACH_PART(DO)", (0..).take(parts.len()).map(part).collect::<Vec<_>>().join(" "));
             }
-            Combination::Sum { parts, into: _ } => {
+            Combination::Sum { parts, rows, into: _ } => {
                 define("PART_F16", u8::from(parts[0].dtype == DType::F16).to_string());
                 define("AT_INTO", self.at(Role::Into));
-                let part = |n: u16| format!("DO(p.part{n}, {})", self.at(Role::Part(n)));
+                let part = |n: u16| format!("DO(p.part{n}, {}, {})", self.at(Role::Part(n)), self.counts(n, *rows));
                 define("EACH_PART(DO)", (0..).take(parts.len()).map(part).collect::<Vec<_>>().join(" "));
             }
             Combination::Copy { .. } => {
@@ -184,9 +196,13 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The type of a tensor that is added up, in CUDA C.
+/// The type of a tensor that is added up, or that tells what counts, in CUDA C.
 fn added(dtype: DType) -> &'static str {
-    if dtype == DType::F32 { "float" } else { "u16" }
+    match dtype {
+        DType::F32 => "float",
+        DType::U8 => "unsigned char",
+        _ => "u16",
+    }
 }
 
 /// A type of the size of an element.

@@ -11,7 +11,6 @@ use qkvault_graph::{DType, Role};
 use super::RunError;
 use super::prepare::Acts;
 use super::rank::GpuRank;
-use crate::{Lengths, PerSequence};
 
 /// An operand that a rank needs memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,15 +74,12 @@ impl GpuRank {
             last.synchronize().map_err(RunError::driver("end the last run"))?;
         }
         for sequences in &layout.sequences {
-            let part = match sequences.slice {
-                None => Lengths { queries: queries.to_vec(), keys: keys.to_vec(), ..Lengths::default() },
-                Some(slice) => slice.lengths(queries, keys).map_err(|n| RunError::Lengths {
-                    what: format!("sequence {n} has {} queries and {} keys; give equal ones", queries[n], keys[n]),
-                })?,
-            };
-            let list = numbers(sequences.which, &part, queries, keys);
+            let list = sequences.which.numbers(sequences.slice, queries, keys).map_err(|n| RunError::Lengths {
+                what: format!("sequence {n} has {} queries and {} keys; give equal ones", queries[n], keys[n]),
+            })?;
             let bytes: Vec<u8> = match sequences.dtype {
                 DType::I64 => list.iter().flat_map(|n| n.to_ne_bytes()).collect(),
+                DType::U8 => list.iter().map(|n| *n as u8).collect(),
                 DType::F32 => list.iter().flat_map(|n| (*n as f32).to_ne_bytes()).collect(),
                 _ => list.iter().flat_map(|n| (*n as i32).to_ne_bytes()).collect(),
             };
@@ -201,18 +197,4 @@ impl GpuRank {
 pub(super) fn address(slice: &CudaSlice<u8>, stream: &Arc<CudaStream>) -> u64 {
     let (address, _in_order) = slice.device_ptr(stream);
     address
-}
-
-/// Numbers for each sequence, of a part or of the whole.
-fn numbers(which: PerSequence, part: &Lengths, queries: &[i64], keys: &[i64]) -> Vec<i64> {
-    let times = |list: &[i64], factor: i64| list.iter().map(|n| n * factor).collect();
-    match which {
-        PerSequence::Queries => part.queries.clone(),
-        PerSequence::Keys => part.keys.clone(),
-        PerSequence::FirstQuery => part.first_query.clone(),
-        PerSequence::AllQueries => queries.to_vec(),
-        PerSequence::AllKeys => keys.to_vec(),
-        PerSequence::QueryOffsets(row) => times(&part.query_rows, row),
-        PerSequence::KeyOffsets(row) => times(&part.key_rows, row),
-    }
 }

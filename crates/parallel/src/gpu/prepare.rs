@@ -71,7 +71,7 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
             Step::Wait { on, mark } => Act::Wait(*on, *mark as usize),
             Step::Copy { .. } | Step::Fill { .. } | Step::Merge { .. } | Step::Sum { .. } => {
                 let Some(combined) = rank.combination(step) else { continue };
-                let (of, pieces) = combined?;
+                let (of, binds) = combined?;
                 let plan = match combinations.get(&of.key()) {
                     Some(plan) => plan.clone(),
                     None => {
@@ -80,7 +80,6 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
                         combinations.entry(of.key()).or_insert(plan).clone()
                     }
                 };
-                let binds: Vec<_> = pieces.into_iter().map(|(role, piece)| (role, Bind::Piece(piece))).collect();
                 Act::Launch(Box::new(prepared(rank, &plan, step.stream(), &binds, None, &mut layout)?))
             }
         };

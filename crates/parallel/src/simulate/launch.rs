@@ -1,11 +1,11 @@
 //! A launch with the oracle.
 
-use qkvault_graph::{DType, Role, operand};
+use qkvault_graph::{DType, Operand, Role, Storage, operand};
 use qkvault_reference::{Buffer, Defined, Inputs, Whole, backward_part, forward};
 
 use super::SimulateError;
 use super::memory::Memory;
-use crate::{Bind, Launch, Lengths, PerSequence, Schedule};
+use crate::{Bind, Counted, Launch, Lengths, PerSequence, Piece, Schedule, Slice, Step};
 
 /// The numbers that the caller gives for the whole attention.
 pub(super) struct Numbers<'a> {
@@ -23,6 +23,16 @@ impl<'a> Numbers<'a> {
         };
         Numbers { inputs, queries: side(Role::SeqLenQ, a.seq().0), keys: side(Role::SeqLenKv, a.seq().1) }
     }
+
+    fn by_sequence(&self, which: PerSequence, slice: Option<Slice>) -> Result<Vec<i64>, String> {
+        let wrong = |at| format!("packed sequence {at} has other numbers of queries and keys");
+        which.numbers(slice, &self.queries, &self.keys).map_err(wrong)
+    }
+
+    /// Which rows of parts count, one list for each part.
+    pub(super) fn flags(&self, rows: &[Counted]) -> Result<Vec<Vec<i64>>, String> {
+        rows.iter().map(|counted| self.by_sequence(PerSequence::Rows(*counted), None)).collect()
+    }
 }
 
 /// Runs one launch.
@@ -36,12 +46,6 @@ pub(super) fn run(
     let wrong = |what: String| SimulateError::Bind { rank, what };
     let plan = &schedule.plans[launch.plan as usize];
     let a = plan.get();
-    let part = match launch.slice {
-        None => Lengths::default(),
-        Some(slice) => slice
-            .lengths(&numbers.queries, &numbers.keys)
-            .map_err(|at| wrong(format!("packed sequence {at} has other numbers of queries and keys")))?,
-    };
     let mut inputs = Inputs::new();
     let (mut o, mut stats) = (Vec::new(), Vec::new());
     for (role, bind) in &launch.binds {
@@ -69,7 +73,10 @@ pub(super) fn run(
             }
             Bind::Given(of) => numbers.inputs.buffer(*of)?.clone(),
             Bind::Int(n) => Buffer::of(DType::I32, [f64::from(*n)]),
-            Bind::Sequences(which) => Buffer::of(dtype, sequences(*which, &part, numbers)),
+            Bind::Sequences(which) => {
+                let list = numbers.by_sequence(*which, launch.slice).map_err(wrong)?;
+                Buffer::of(dtype, list.into_iter().map(|n| n as f64))
+            }
         };
         inputs.insert(role, buffer);
     }
@@ -87,8 +94,53 @@ pub(super) fn run(
                 Defined::Outside => {}
             }
         }
+        if schedule.is_partial(rank, *role, *piece)
+            && let Some(slice) = launch.slice.filter(|slice| *slice != Slice::Whole)
+        {
+            let part = slice.lengths(&numbers.queries, &numbers.keys);
+            let part = part.map_err(|at| wrong(format!("the lengths of sequence {at}")))?;
+            leave_empty(output.operand(), &part, to);
+        }
     }
     Ok(())
+}
+
+impl Schedule {
+    /// Whether a launch writes a partial result there, which a merge or a sum puts together with others.
+    fn is_partial(&self, rank: u32, role: Role, piece: Piece) -> bool {
+        let steps = &self.ranks[rank as usize].steps;
+        let reads = |step: &Step| match step {
+            Step::Merge { parts, .. } => {
+                parts.iter().any(|(o, stats)| [o.buffer, stats.buffer].contains(&piece.buffer))
+            }
+            // Gradients of keys are sent, and added up elsewhere.
+            Step::Sum { parts, .. } => {
+                matches!(role, Role::DK | Role::DV) || parts.iter().any(|p| p.buffer == piece.buffer)
+            }
+            _ => false,
+        };
+        steps.iter().any(reads)
+    }
+}
+
+/// What an H200 leaves of a sequence without keys, or of the keys of one without queries: numbers that nobody wrote.
+fn leave_empty(of: &Operand, part: &Lengths, to: &mut [f64]) {
+    let by_key = match of.role {
+        Role::O | Role::Stats | Role::DQ => false,
+        Role::DK | Role::DV => true,
+        _ => return,
+    };
+    let t = of.tensor;
+    let varlen = matches!(t.storage, Storage::Varlen { .. });
+    let (rows, others) = if by_key { (&part.keys, &part.queries) } else { (&part.queries, &part.keys) };
+    let starts = if by_key { &part.key_rows } else { &part.query_rows };
+    for (sequence, (&rows, _)) in rows.iter().zip(others).enumerate().filter(|(_, (_, others))| **others == 0) {
+        let (batch, first) = if varlen { (0, starts[sequence]) } else { (sequence as i64, 0) };
+        for (head, row) in (0..t.dims[1]).flat_map(|head| (first..first + rows).map(move |row| (head, row))) {
+            let at = batch * t.strides[0] + head * t.strides[1] + row * t.strides[2];
+            to[at as usize..][..t.dims[3] as usize].fill(f64::NAN);
+        }
+    }
 }
 
 /// The numbers in an element type; `None` if one of them is rounded by it.
@@ -96,17 +148,4 @@ fn exact(dtype: DType, numbers: &[f64]) -> Option<Buffer> {
     let buffer = Buffer::of(dtype, numbers.iter().copied());
     let same = |(at, x): (usize, &f64)| x.is_nan() || buffer.get(at) == *x;
     numbers.iter().enumerate().all(same).then_some(buffer)
-}
-
-fn sequences(which: PerSequence, part: &Lengths, numbers: &Numbers<'_>) -> Vec<f64> {
-    let floats = |list: &[i64], factor: i64| list.iter().map(|&n| (n * factor) as f64).collect();
-    match which {
-        PerSequence::Queries => floats(&part.queries, 1),
-        PerSequence::Keys => floats(&part.keys, 1),
-        PerSequence::FirstQuery => floats(&part.first_query, 1),
-        PerSequence::AllQueries => floats(&numbers.queries, 1),
-        PerSequence::AllKeys => floats(&numbers.keys, 1),
-        PerSequence::QueryOffsets(row) => floats(&part.query_rows, row),
-        PerSequence::KeyOffsets(row) => floats(&part.key_rows, row),
-    }
 }

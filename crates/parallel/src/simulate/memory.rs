@@ -20,6 +20,12 @@ fn addresses(start: [i64; 4], dims: [i64; 4], strides: [i64; 4]) -> impl Iterato
     all.map(move |at| (0..4).map(|dim| (start[dim] + at[dim]) * strides[dim]).sum::<i64>() as usize)
 }
 
+/// Whether a row of a part counts, by the row's number among those of all sequences and heads.
+fn counts(rows: &[Vec<i64>], part: usize, row: usize, [_, h, s, _]: [i64; 4]) -> bool {
+    let (h, s) = (h as usize, s as usize);
+    rows.get(part).is_none_or(|list| list[row / s / h * s + row % s] != 0)
+}
+
 impl Memory {
     /// Poisoned buffers with the rank's parts of the inputs.
     pub(super) fn new(schedule: &Schedule, rank: &Rank, values: impl Fn(Role) -> Option<Vec<f64>>) -> Memory {
@@ -63,17 +69,30 @@ impl Memory {
         self.write(piece, std::iter::repeat(x));
     }
 
-    pub(super) fn sum(&mut self, parts: &[Piece], into: Piece) {
+    /// Adds up the rows that count: all of them if there are no lists of rows.
+    pub(super) fn sum(&mut self, parts: &[Piece], rows: &[Vec<i64>], into: Piece) {
         let mut sum = vec![0.0; into.len() as usize];
-        for part in parts {
+        let d = into.dims[3] as usize;
+        for (n, part) in parts.iter().enumerate() {
             assert_eq!(part.dims, into.dims, "a sum of pieces of different extents");
-            sum.iter_mut().zip(self.read(*part)).for_each(|(sum, x)| *sum += x);
+            for (at, (sum, x)) in sum.iter_mut().zip(self.read(*part)).enumerate() {
+                if counts(rows, n, at / d, into.dims) {
+                    *sum += x;
+                }
+            }
         }
         self.write(into, sum);
     }
 
     /// Merges by the definition: the weight of each part is its share of the sum of exponentials.
-    pub(super) fn merge(&mut self, parts: &[(Piece, Piece)], sink: Option<Piece>, o: Piece, stats: Piece) {
+    pub(super) fn merge(
+        &mut self,
+        parts: &[(Piece, Piece)],
+        rows_of: &[Vec<i64>],
+        sink: Option<Piece>,
+        o: Piece,
+        stats: Piece,
+    ) {
         let d = o.dims[3] as usize;
         let sinks = sink.map(|sink| self.read(sink));
         let logs: Vec<Vec<f64>> = parts.iter().map(|(_, stats)| self.read(*stats)).collect();
@@ -83,15 +102,18 @@ impl Memory {
         for row in 0..rows {
             let head = row / stats.dims[2] as usize % stats.dims[1] as usize;
             let of_sink = sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| sinks[head]);
-            let largest = logs.iter().map(|l| l[row]).fold(of_sink, f64::max);
-            if largest == f64::NEG_INFINITY {
+            // A row that does not count is not read.
+            let log_of = |n: usize| if counts(rows_of, n, row, stats.dims) { logs[n][row] } else { f64::NEG_INFINITY };
+            let logs: Vec<f64> = (0..parts.len()).map(log_of).collect();
+            let largest = logs.iter().copied().fold(of_sink, f64::max);
+            if largest == f64::NEG_INFINITY && !logs.iter().any(|log| log.is_nan()) {
                 continue;
             }
             let mut sum = (of_sink - largest).exp();
             for (log, output) in logs.iter().zip(&outputs) {
                 // A part without keys counts nothing, whatever its O is.
-                if log[row] != f64::NEG_INFINITY {
-                    let weight = (log[row] - largest).exp();
+                if *log != f64::NEG_INFINITY {
+                    let weight = (log - largest).exp();
                     sum += weight;
                     for (to, x) in merged[row * d..][..d].iter_mut().zip(&output[row * d..]) {
                         *to += weight * x;

@@ -174,8 +174,14 @@ fn run(schedule: &Schedule, communicator: &mut dyn Communicator, given: &Given<'
             Step::Launch(launch) => {
                 launch::run(schedule, number, launch, &numbers, &mut memory)?;
             }
-            Step::Merge { parts, sink, o, stats } => memory.merge(parts, *sink, *o, *stats),
-            Step::Sum { parts, into } => memory.sum(parts, *into),
+            Step::Merge { parts, rows, sink, o, stats } => {
+                let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
+                memory.merge(parts, &rows, *sink, *o, *stats);
+            }
+            Step::Sum { parts, rows, into } => {
+                let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
+                memory.sum(parts, &rows, *into);
+            }
             Step::Record { .. } | Step::Wait { .. } => {}
         }
     }

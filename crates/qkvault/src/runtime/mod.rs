@@ -160,7 +160,7 @@ impl Runtime {
     /// // 64 sequences of 32 heads, each over two parts of its keys.
     /// let o = Tensor::bshd(64, 32, 1, 128, DType::BF16);
     /// let part = Partial { o, stats: Tensor::bhsd(64, 32, 1, 1, DType::F32) };
-    /// let merge = Combination::Merge { parts: vec![part; 2], sink: false, o, stats: None };
+    /// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o, stats: None };
     /// let plan = runtime.combination(&merge.validate()?)?;
     ///
     /// let stream = runtime.device().context().new_stream()?;

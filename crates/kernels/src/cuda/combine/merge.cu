@@ -1,12 +1,12 @@
 // Merges outputs over different keys by their log-sum-exp. EACH_PART names each part: its O and Stats, and where the
-// elements of a place lie in them.
+// elements of a place lie in them, and whether the row counts there.
 
-#define MOST(part, stats, at_o, at_stats) most = fmaxf(most, (stats)[at_stats]);
+#define MOST(part, stats, at_o, at_stats, counts) if (counts) most = fmaxf(most, (stats)[at_stats]);
 
-// A part without keys weighs nothing, and its O is not read.
-#define TAKE(part, stats, at_o, at_stats)           \
+// A part without keys weighs nothing, and its O is not read; where a row does not count, nor are its Stats.
+#define TAKE(part, stats, at_o, at_stats, counts)   \
   {                                                 \
-    const float log = (stats)[at_stats];            \
+    const float log = (counts) ? (stats)[at_stats] : -INFINITE; \
     if (log != -INFINITE) {                         \
       const float weight = expf(log - most);        \
       float x[CHUNK];                               \
