@@ -54,10 +54,10 @@ fn every_thread_names_the_one_that_died_was_late_or_sent_a_part() {
     let begin = Instant::now();
     for size in [2, 3, 5] {
         for faulty in 0..size {
-            let late = Fault::Late(3, Duration::from_millis(400));
-            for fault in [Fault::Dies(3), late, Fault::Partial(3)] {
-                // What comes 400 ms too late is late for a deadline of 100 ms.
-                let results = threads(size, 100, faulty, Some(fault));
+            let late = Fault::Late(3, Duration::from_millis(1_200));
+            // What comes 1.2 s late is too late for a deadline of 0.4 s; a machine that is busy has time for the others.
+            for (fault, deadline) in [(Fault::Dies(3), 5_000), (late, 400), (Fault::Partial(3), 5_000)] {
+                let results = threads(size, deadline, faulty, Some(fault));
                 for (rank, result) in (0..).zip(&results).filter(|(rank, _)| *rank != faulty) {
                     let error = result.as_ref().expect_err("an error");
                     assert_eq!(error.rank(), Some(faulty), "{fault:?} of {faulty}, as rank {rank} has it: {error}");

@@ -43,6 +43,34 @@ fn ranks_without_a_gpu_hear_from_nccl_why_it_does_not_start() {
     assert!(errors.iter().all(|e| e.to_string().contains("ncclCommInitRankConfig")), "{errors:?}");
 }
 
+/// The program of a child that joins without a GPU: rank, port.
+const JOINS: &str = "QKVAULT_TEST_NCCL_JOIN";
+
+/// Not a test of its own: a rank that has no NCCL.
+#[test]
+fn joining_child() {
+    let Ok(text) = std::env::var(JOINS) else { return };
+    let (rank, port) = text.split_once(' ').expect("two numbers");
+    let world = World::local(rank.parse().expect("a number"), 2, port.parse().expect("a number"));
+    let joined = Store::meet(&world, Duration::from_secs(20)).and_then(|store| Nccl::join(store, None));
+    println!("hears {}", joined.map(drop).expect_err("there is no NCCL"));
+}
+
+#[test]
+fn every_rank_hears_that_nccl_is_missing() {
+    let (port, program) = (free_port(), std::env::current_exe().expect("this program"));
+    let begin = Instant::now();
+    let start = |rank: u32| {
+        let mut command = Command::new(&program);
+        command.args(["joining_child", "--exact", "--nocapture", "--test-threads", "1"]).stderr(Stdio::null());
+        command.env("QKVAULT_NCCL", "/nonexistent/nccl").env(JOINS, format!("{rank} {port}"));
+        command.stdout(Stdio::piped()).spawn().expect("starts")
+    };
+    let texts: Vec<String> = [0, 1].map(start).into_iter().map(heard).collect();
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert!(texts.iter().all(|text| text.contains("NCCL cannot be used (/nonexistent/nccl")), "{texts:?}");
+}
+
 fn has_two_gpus() -> bool {
     // Without a driver, cudarc panics in place of an error.
     std::panic::catch_unwind(|| CudaContext::device_count().is_ok_and(|n| n >= 2)).unwrap_or(false)

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::wire::{self, Answer, Ask, Fault, MAGIC};
 
+/// How long a store that ends with a fault waits for ranks that have not come: those that were started together come
+/// within a second.
+const COMING: Duration = Duration::from_secs(2);
+
 /// What all connections share.
 pub(super) struct Shared {
     size: u32,
@@ -50,16 +54,22 @@ impl Shared {
     }
 
     /// Waits until the other ranks have left or know of a fault, or the deadline: what they still have to take is here.
+    /// For ranks that have not come yet it waits [`COMING`] to tell them why there is nobody to meet.
     pub(super) fn linger(&self, deadline: Duration) {
         let begin = Instant::now();
         let mut state = self.lock();
         // Rank 0 itself is one of those that have left, or that know.
-        let done = |state: &State| match state.fault {
-            None => state.left.len() >= self.size as usize,
-            Some(_) => state.joined.iter().all(|rank| *rank == 0 || state.told.contains(rank)),
+        let left_to_wait = |state: &State| {
+            let done = match state.fault {
+                None => state.left.len() >= self.size as usize,
+                Some(_) => (1..self.size).all(|rank| state.told.contains(&rank)),
+            };
+            let here = state.joined.iter().any(|rank| *rank != 0 && !state.told.contains(rank));
+            let most = if state.fault.is_none() || here { deadline } else { deadline.min(COMING) };
+            if done { Duration::ZERO } else { most.saturating_sub(begin.elapsed()) }
         };
-        while !done(&state) {
-            let left = deadline.saturating_sub(begin.elapsed());
+        loop {
+            let left = left_to_wait(&state);
             if left.is_zero() {
                 return;
             }
@@ -93,6 +103,13 @@ impl Shared {
         let _ = stream.set_read_timeout(None);
         if let Some(fault) = self.join(rank, size, version) {
             let _ = wire::write(&mut stream, &Answer::Fault { fault }, &[]);
+            let mut state = self.lock();
+            // Two that say to be one rank: the first one may not have heard of it yet.
+            if !state.joined.contains(&rank) {
+                state.told.push(rank);
+            }
+            drop(state);
+            self.changed.notify_all();
             return;
         }
         if wire::write(&mut stream, &Answer::Done, &[]).is_err() {
