@@ -63,9 +63,17 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     write(&out.join("run.sh"), RUN, true)?;
     write(&out.join("sdpa_peer.py"), PEER, false)?;
-    for file in
-        ["bench.sh", "serving.sh", "serving_peer.py", "trust.sh", "strides.txt", "odd-tensors.txt", "sum_records.py"]
-    {
+    for file in [
+        "bench.sh",
+        "serving.sh",
+        "serving_peer.py",
+        "parallel.sh",
+        "context_parallel_peer.py",
+        "trust.sh",
+        "strides.txt",
+        "odd-tensors.txt",
+        "sum_records.py",
+    ] {
         copy(&root.join("bench").join(file), &out.join(file))?;
     }
     warm(args, &models, &out, &fetched.dir, &root, &target_dir.join("release"))?;

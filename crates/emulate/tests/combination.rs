@@ -70,8 +70,8 @@ fn random(noise: &mut Noise) -> Combination {
     }
 }
 
-/// The operands of a launch: outputs are poisoned; some rows of parts are empty, and have an O that nobody may read; some
-/// do not count, and are poisoned in all that they have.
+/// The operands of a launch: outputs are poisoned; some rows of parts are empty, and have an O that nobody may read;
+/// some do not count, and are poisoned in all that they have.
 fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role, Vec<u8>>) {
     let (mut inputs, mut buffers) = (Inputs::new(), BTreeMap::new());
     for binding in of.bindings() {

@@ -9,8 +9,8 @@ use crate::{Counted, Schedule};
 pub type Combined = (ValidCombination, Vec<(Role, Bind)>);
 
 impl Rank {
-    /// The combination that a step computes, with what each of its operands is bound to; `None` for a launch of attention,
-    /// an exchange or a mark.
+    /// The combination that a step computes, with what each of its operands is bound to; `None` for a launch of
+    /// attention, an exchange or a mark.
     ///
     /// # Errors
     ///

@@ -58,3 +58,50 @@ fn the_choice_is_explained_and_falls_on_what_is_possible() {
     let decode = choose(&valid(Attention::forward(q, cache, cache, q).with_lengths()), 2, machine).expect("possible");
     assert_eq!(decode.schedule.sharding.scheme, Scheme::Decode { run: 64 });
 }
+
+/// The page with the estimates, and the lines around its table.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/parallel.md");
+const TABLE: [&str; 2] = ["<!-- estimates -->\n", "<!-- end of estimates -->"];
+
+/// Part of the ideal speed of a forward with its backward, and the memory of a rank besides its operands, in GB.
+fn on_paper(tokens: i64, ranks: u32, machine: &Machine, schemes: &[Scheme]) -> String {
+    let forward = valid(llama(tokens * i64::from(ranks)));
+    let backward = valid(forward.backward(BackwardOptions::default()));
+    let (mut best, mut memory) = (0.0_f64, 0.0);
+    for scheme in schemes {
+        let sharding = Sharding::new(ranks, *scheme);
+        let made = [&forward, &backward].map(|pass| schedule(pass, &sharding));
+        let [Ok(forward), Ok(backward)] = made else { continue };
+        let (one, two) = (forward.estimate(machine), backward.estimate(machine));
+        let ideal = one.efficiency * one.seconds + two.efficiency * two.seconds;
+        if ideal / (one.seconds + two.seconds) > best {
+            best = ideal / (one.seconds + two.seconds);
+            memory = backward.costs(0).scratch.max(forward.costs(0).scratch) as f64 / 1e9;
+        }
+    }
+    if best == 0.0 { "-".to_owned() } else { format!("{best:.2}, {memory:.1} GB") }
+}
+
+/// `UPDATE_GOLDENS=1 cargo test -p qkvault-parallel --test choice` writes the table anew.
+#[test]
+fn the_page_has_the_estimates_for_8_and_64_gpus() {
+    let gathers = [1, 2, 4, 8].map(|groups| Scheme::Gather { groups });
+    let mut table = String::new();
+    for (ranks, name) in [(2, "h200-nvlink"), (8, "h200-nvlink"), (8, "h200-nic"), (64, "h200-nic")] {
+        let machine = Machine::named(name).expect("known");
+        for tokens in [8_192, 32_768, 131_072] {
+            let of = |schemes: &[Scheme]| on_paper(tokens, ranks, &machine, schemes);
+            let (gather, ring, heads) = (of(&gathers), of(&[Scheme::Ring]), of(&[Scheme::Heads]));
+            table += &format!("| {ranks} | {name} | {}k | {gather} | {ring} | {heads} |\n", tokens / 1024);
+        }
+    }
+    let page = std::fs::read_to_string(PAGE).expect("the page");
+    let (before, rest) = page.split_once(TABLE[0]).expect("the beginning of the table");
+    let (found, after) = rest.split_once(TABLE[1]).expect("its end");
+    let (heading, rows) = found.split_at(found.find("| 2 |").unwrap_or(found.len()));
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        let text = format!("{before}{}{heading}{table}\n{}{after}", TABLE[0], TABLE[1]);
+        return std::fs::write(PAGE, text).expect("is written");
+    }
+    assert_eq!(rows.trim_end(), table.trim_end());
+}

@@ -55,7 +55,7 @@ fn every_thread_names_the_one_that_died_was_late_or_sent_a_part() {
     for size in [2, 3, 5] {
         for faulty in 0..size {
             let late = Fault::Late(3, Duration::from_millis(1_200));
-            // What comes 1.2 s late is too late for a deadline of 0.4 s; a machine that is busy has time for the others.
+            // What comes 1.2 s late is too late for a deadline of 0.4 s; on a busy machine the others need more.
             for (fault, deadline) in [(Fault::Dies(3), 5_000), (late, 400), (Fault::Partial(3), 5_000)] {
                 let results = threads(size, deadline, faulty, Some(fault));
                 for (rank, result) in (0..).zip(&results).filter(|(rank, _)| *rank != faulty) {

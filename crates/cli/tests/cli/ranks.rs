@@ -1,6 +1,6 @@
 //! `--ranks`: the parts of attentions that several GPUs share.
 
-use crate::kit::Place;
+use crate::kit::{Place, numbers};
 
 const MODEL: &str = "--model ../../models/llama-3.1-8b.json";
 
@@ -29,4 +29,20 @@ fn ranks_that_do_not_divide_are_refused_with_the_length_to_pad_to() {
     assert_eq!(reason["needed"].as_str(), Some("a multiple of 6: 8196"));
     let unknown = place.run(&format!("probe {MODEL} --ranks 2 --scheme star"));
     assert!(unknown.code != 0 && unknown.err.contains("gather, gather:GROUPS, heads, ring"), "{}", unknown.err);
+}
+
+/// Each rank warms by the same command, so the second one finds what the first has built: the keys are the same.
+#[test]
+fn the_plans_of_two_ranks_are_built_once_with_their_merges_and_sums() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let config = r#"{"model_type":"llama","num_attention_heads":4,"num_key_value_heads":2,"num_hidden_layers":1,"hidden_size":256}"#;
+    let model = place.file("small.json", config);
+    let words = format!("warm --model {model} --phase train --seq 256 --batch 1 --ranks 2 --scheme ring");
+    let (code, first) = place.json(&words);
+    let [built, hits, refused, failed] = numbers(&first, ["built", "hits", "refused", "failed"]);
+    assert_eq!((code, hits, refused, failed), (0, 0, 0, 0), "{first:#}");
+    // Each direction has launches over the diagonal and beside it; a merge or sums, and copies.
+    assert!(built >= 6, "{first:#}");
+    let (code, second) = place.json(&words);
+    assert_eq!((code, numbers(&second, ["built", "hits"])), (0, [0, built]), "{second:#}");
 }

@@ -36,7 +36,8 @@ pub struct Partial {
 ///
 /// // Two ranks have computed 64 queries of 32 heads over their own keys.
 /// let part = Partial { o: Tensor::bshd(1, 32, 64, 128, DType::BF16), stats: Tensor::bhsd(1, 32, 64, 1, DType::F32) };
-/// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o: part.o, stats: Some(part.stats) };
+/// let (o, stats) = (part.o, Some(part.stats));
+/// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o, stats };
 /// let merge = merge.validate()?;
 /// let roles: Vec<Role> = merge.bindings().iter().map(|b| b.role).collect();
 /// assert_eq!(roles[..2], [Role::O, Role::Stats]);

@@ -4,7 +4,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -125,14 +127,30 @@ fn once(ranks: u32, rng: &mut Rng) -> anyhow::Result<(Vec<String>, f64)> {
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args, ranks: u32, kills: u32) -> anyhow::Result<Outcome> {
     anyhow::ensure!(ranks >= 2 && !args.one_gpu, "kills need at least two ranks, each on a GPU: NCCL joins no others");
-    let mut rng = Rng::new(args.seed);
-    let (mut worst, mut wrong) = (0.0_f64, Vec::new());
-    for kill in 0..kills {
-        let (found, seconds) = once(ranks, &mut rng).with_context(|| format!("kill {kill}"))?;
-        worst = worst.max(seconds);
-        found.iter().for_each(|line| out::note(&format!("kill {kill}: {line}")));
-        wrong.extend(found);
-    }
+    let next = AtomicU32::new(0);
+    let (worst, wrong) = std::thread::scope(|scope| {
+        let one = || -> anyhow::Result<(f64, Vec<String>)> {
+            let (mut worst, mut wrong) = (0.0_f64, Vec::new());
+            loop {
+                let kill = next.fetch_add(1, Ordering::Relaxed);
+                if kill >= kills {
+                    return Ok((worst, wrong));
+                }
+                let mut rng = Rng::new(args.seed.wrapping_mul(1_000_003).wrapping_add(kill.into()));
+                let (found, seconds) = once(ranks, &mut rng).with_context(|| format!("kill {kill}"))?;
+                worst = worst.max(seconds);
+                found.iter().for_each(|line| out::note(&format!("kill {kill}: {line}")));
+                wrong.extend(found);
+            }
+        };
+        let threads: Vec<_> = (0..args.at_once.min(kills)).map(|_| scope.spawn(one)).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
+        threads.into_iter().map(join).try_fold((0.0_f64, Vec::new()), |(worst, mut wrong), found| {
+            let (seconds, of_one) = found?;
+            wrong.extend(of_one);
+            anyhow::Ok((worst.max(seconds), wrong))
+        })
+    })?;
     let record = json!({
         "ranks": ranks, "kills": kills, "wrong": wrong, "worst_seconds": worst, "deadline_seconds": DEADLINE.as_secs(),
     });

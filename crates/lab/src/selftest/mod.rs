@@ -137,6 +137,9 @@ pub struct Args {
     /// With `--ranks`: instead of cases, so many times kill one of the ranks, which are processes on a GPU each
     #[arg(long, value_name = "TIMES", requires = "ranks", conflicts_with_all = ["one_gpu", "dry"])]
     kills: Option<u32>,
+    /// With `--kills`: worlds that run side by side on the same GPUs
+    #[arg(long, requires = "kills", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
+    at_once: u32,
     /// One of the processes of `--kills`
     #[arg(long, requires = "kills", hide = true)]
     as_rank: bool,

@@ -40,9 +40,12 @@ pub(super) struct Args {
     /// Only cases whose name has these words
     #[arg(long, value_name = "WORDS", default_value = "")]
     only: String,
-    /// Rounds; each times the ranks and one GPU once
+    /// Rounds; each times the ranks and one GPU once. Rows whose rounds take seconds have fewer
     #[arg(long, default_value_t = 7)]
     rounds: usize,
+    /// Seconds that the rounds of one row take at most; two rounds always run
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
     /// Most tokens of a rank
     #[arg(long, default_value_t = 131_072)]
     tokens: i64,
@@ -79,7 +82,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let session = &gpus.sessions[0];
     let mut record = json!({
         "machine": format!(
-            "{} x {}, driver of CUDA {}, cuDNN {}, over {}, turns, medians of {} rounds",
+            "{} x {}, driver of CUDA {}, cuDNN {}, over {}, turns, medians of at most {} rounds",
             gpus.sessions.len(), session.device().name(), session.gpu().driver, session.library()?.version(), gpus.over(),
             args.rounds
         ),
@@ -152,8 +155,11 @@ fn measure(
     for both in [false, true].into_iter().take(if backward.is_some() { 2 } else { 1 }) {
         let (mut alone, mut shared, mut host) = (Vec::new(), Vec::new(), Vec::new());
         // Both are warm then, and a turn takes some tens of milliseconds.
-        let calls = ((30.0 / ranks.time(both, 1)?.0.max(one.time(both, 1)?)) as u32).clamp(1, 50);
-        for _ in 0..args.rounds.max(1) {
+        let (of_ranks, of_one) = (ranks.time(both, 1)?.0, one.time(both, 1)?);
+        let calls = ((30.0 / of_ranks.max(of_one)) as u32).clamp(1, 50);
+        let round = f64::from(calls) * (of_ranks + of_one) / 1e3;
+        let rounds = ((args.seconds / round) as usize).max(2).min(args.rounds.max(1));
+        for _ in 0..rounds {
             alone.push(one.time(both, calls)?);
             let (of_ranks, queued) = ranks.time(both, calls)?;
             shared.push(of_ranks);
@@ -164,7 +170,7 @@ fn measure(
         let gpus_at_work = if args.one_gpu { 1.0 } else { f64::from(args.ranks) };
         rows.push(json!({
             "case": case.name, "direction": if both { "forward + backward" } else { "forward" },
-            "one_gpu_ms": alone, "ranks_ms": shared, "host_ms": host,
+            "rounds": rounds, "one_gpu_ms": alone, "ranks_ms": shared, "host_ms": host,
             "of_ideal": alone / gpus_at_work / shared, "bytes_sent": sent(&schedules, both),
         }));
     }
