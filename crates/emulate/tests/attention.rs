@@ -7,7 +7,8 @@ use proptest::test_runner::TestRunner;
 use qkvault_emulate::Program;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
-use qkvault_kernels::{Generated, SM, generate, takes};
+use qkvault_kernels::tiling::Tiling;
+use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
 use qkvault_reference::{Buffer, Inputs, POISON, compare_launch, forward};
 use qkvault_skip::{Need, skip};
 
@@ -126,6 +127,34 @@ fn long_caches_are_cut_into_pieces_and_merged() {
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
     check_all(&sizes.map(of));
+}
+
+/// Every division of the work that a measurement compares is right.
+#[test]
+fn other_divisions_of_the_work_compute_the_same() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let latent = |heads| {
+        let mut a = Attention::bshd(1, (heads, 1), (1, 300), 576, DType::BF16);
+        a.v = Tensor { dims: [1, 1, 300, 512], ..a.k };
+        a.o = Tensor::bshd(1, heads, 1, 512, DType::BF16);
+        a
+    };
+    let plain = |queries, d| Attention::bshd(1, (8, 2), (queries, 900), d, DType::BF16);
+    for a in [plain(1, 128), plain(5, 128), plain(16, 64), latent(16)] {
+        let a = validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats()).expect("is valid");
+        let mut all = Vec::new();
+        generate_with(&a, SM, |sizes| {
+            all = Tiling::others(sizes);
+            Tiling::of(sizes)
+        })
+        .expect("is taken");
+        for (name, tiling) in all {
+            let made = generate_with(&a, SM, |_| tiling).expect("is taken");
+            assert_eq!(check(&a, &made, 5), Ok(()), "{a}, {name}: {tiling:?}");
+        }
+    }
 }
 
 /// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.

@@ -1,5 +1,7 @@
 //! How a block divides its work: tiles, warps, stages of copies.
 
+mod others;
+
 use crate::recipe::Limits;
 
 /// Streaming multiprocessors that a grid is made for: an H100 SXM, an H200 and a GH200 have as many. A GPU with fewer

@@ -7,7 +7,7 @@ use std::time::Instant;
 use qkvault::Runtime;
 use qkvault_cli::{Globals, Outcome, out, word};
 use qkvault_compile::{OnMiss, Plan};
-use qkvault_exec::cudarc::driver::CudaContext;
+use qkvault_exec::Device;
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, Target, Valid};
 use qkvault_sys::{AttributeName, Descriptor, Handle, Kind, Library};
 use serde_json::json;
@@ -38,8 +38,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let mut steps = Vec::new();
     let mut step = |name: &str| steps.push(json!([name, started.elapsed().as_secs_f64() * 1e3]));
     // A program has a context before it asks for an attention, so what counts begins here.
-    let context = CudaContext::new(args.options.device)?;
-    context.synchronize()?;
+    let device = Device::open(args.options.device)?;
+    device.context().synchronize()?;
     step("context");
     let ground = args.options.open_with(globals, args.engine)?;
     step("runtime");

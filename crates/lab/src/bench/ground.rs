@@ -50,7 +50,7 @@ pub(super) struct PlanOptions {
     target: TargetArgs,
     #[command(flatten)]
     library: LibraryArgs,
-    /// Whose plans: auto, cudnn, kernels or fa4; the last two only of the shapes of `first`
+    /// Whose plans: auto, cudnn, kernels or fa4; of the last two only that of the first output
     #[arg(long, value_name = "ENGINE", value_parser = word::<EnginePolicy>, default_value = "auto")]
     engine: EnginePolicy,
 }
@@ -138,7 +138,7 @@ pub(super) fn plan(globals: &Globals, options: &PlanOptions) -> anyhow::Result<O
     let target = options.target.target(&compiler)?;
     let planner = Planner::new(open_vault(globals)?, Some(compiler));
     let own = matches!(options.engine, EnginePolicy::Kernels | EnginePolicy::Fa4);
-    let attentions = if own { shapes::all()? } else { attentions()? };
+    let attentions = if own { vec![shapes::FIRST.attention()?] } else { attentions()? };
     let compile = CompileOptions { engine: options.engine, ..CompileOptions::default() };
     let refused: Vec<String> = attentions
         .par_iter()

@@ -6,6 +6,7 @@ mod cases;
 mod dense;
 mod peers;
 mod rows;
+mod tilings;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +52,9 @@ pub(super) struct Args {
     /// Rounds; each times every engine once, and every other round begins with the last one
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    /// Measure other divisions of the kernels' work beside the usual one, and nothing else; --out gets their times
+    #[arg(long, conflicts_with_all = ["table", "keep", "python", "peers"])]
+    tilings: bool,
     /// Only print the cases
     #[arg(long)]
     show: bool,
@@ -99,6 +103,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         qkvault_fa4::TOOLCHAIN.flash_attn,
         args.rounds
     );
+    if args.tilings {
+        let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
+        return tilings::run(&turn, &machine, &list);
+    }
     let mut written = Written::open(args, machine)?;
     let mut measured = Vec::new();
     for case in list {
@@ -121,6 +129,9 @@ fn plan(globals: &Globals, args: &Args, list: &[Named]) -> anyhow::Result<Outcom
     let compiler = Compiler::open_compile_only(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
     let planner = Planner::new(open_vault(globals)?, Some(compiler));
+    if args.tilings {
+        return Ok(if tilings::plan(&planner, list) { Outcome::Bad } else { Outcome::Good });
+    }
     let of = |case| POLICIES.into_par_iter().map(move |engine| (case, engine));
     let failed = list.par_iter().flat_map(of).filter(|(case, engine)| {
         let options = CompileOptions { engine: *engine, ..CompileOptions::default() };
