@@ -69,6 +69,11 @@ macro_rules! compile_tests {
         }
 
         #[test]
+        fn bands_with_origins_have_the_kernels_of_constant_bands() {
+            $crate::origins::check($version);
+        }
+
+        #[test]
         fn varlen_documents_compile_in_both_directions() {
             $crate::documents::check($version);
         }

@@ -1,6 +1,6 @@
 //! The tables of forwards and of 8-bit attentions with cuDNN 9.14 without a GPU, and checks that kernels do not change.
 
-use qkvault_tests::{compile, divisors, generated, same};
+use qkvault_tests::{compile, divisors, generated, origins, same};
 
 const VERSION: &str = "9.14.0";
 
@@ -28,4 +28,9 @@ fn remainders_whose_divisor_may_be_zero_compile_with_a_guard() {
 fn generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden() {
     let test = "generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden";
     generated::check(generated::EIGHT_BITS, VERSION, test);
+}
+
+#[test]
+fn bands_with_origins_have_the_kernels_of_constant_bands() {
+    origins::check(VERSION);
 }
