@@ -16,6 +16,7 @@ const TRIES: usize = 40;
 const STEPS: &[fn(&mut Attention)] = &[
     |a| a.pass = Pass::Forward,
     |a| (a.score_mod, a.score_mod_bprop) = (None, None),
+    |a| a.origins = None,
     |a| a.mask.mask_mod = None,
     |a| a.mask.band = None,
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,

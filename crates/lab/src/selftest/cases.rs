@@ -4,7 +4,7 @@
 use qkvault_base::random::Rng;
 use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Pass, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Origins, Pass, Tensor,
 };
 
 use super::{expressions, layouts};
@@ -41,7 +41,13 @@ const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 40
 
 /// The attention of one case.
 pub(crate) fn attention(seed: u64, case: u64) -> Attention {
-    drawn(&mut Draw::new(seed, case), &LENGTHS)
+    let a = drawn(&mut Draw::new(seed, case), &LENGTHS);
+    // Choices of their own, so that those of the other cases stay.
+    let mut draw = Draw::new(seed ^ 0x6f72_6967, case);
+    if !draw.chance(15) {
+        return a;
+    }
+    a.with_origins(draw.one_of(&[Origins::Any, Origins::Any, Origins::EveryQuerySeesAKey]))
 }
 
 /// The forward of one training step, and the options of its backward, with large or small lengths.
@@ -190,7 +196,7 @@ fn expression(draw: &mut Draw, a: &Attention, dtype: DType) -> Option<ScoreExpr>
 #[cfg(test)]
 mod tests {
     use qkvault_graph::expr::library::{MASK_MODS, SCORE_MODS};
-    use qkvault_graph::{Refusal, validate};
+    use qkvault_graph::{Origins, Refusal, validate};
 
     /// Functions of the library that the self-test draws in another way.
     const OTHERWISE: [(&str, &str); 12] = [
@@ -227,5 +233,9 @@ mod tests {
         let sound = |n: &u64| validate(super::attention(1, *n)).map_err(|_: Refusal| ()).is_ok();
         let good = (0..2_000).filter(sound).count();
         assert!(good > 1_700, "{good} of 2000");
+        let valid = |n: u64| validate(super::attention(1, n)).ok();
+        let of = |origins| (0..2_000).filter(|n| valid(*n).is_some_and(|a| a.origins == Some(origins))).count();
+        let (any, promised) = (of(Origins::Any), of(Origins::EveryQuerySeesAKey));
+        assert!(any > 100 && promised > 10, "{any} with any origins, {promised} with a promise");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
-use qkvault_exec::{Session, Workspace, cudarc};
+use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward};
@@ -28,6 +28,8 @@ pub(super) struct Ready {
     pub(super) inputs: Inputs,
     /// The expected outputs; `None` if they depend on a dropout mask that the library draws.
     expected: Option<Answer>,
+    /// Operands and outputs of a second launch with other origins, of attentions that have them.
+    moved: Option<(Inputs, Answer)>,
     /// The forward that reveals the library's dropout mask, and its plan.
     drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
 }
@@ -67,21 +69,27 @@ impl Verdict {
 /// The verdict without a GPU: compares the expected outputs with themselves.
 pub(super) fn dry(case: &Case) -> Verdict {
     match &case.prepared {
-        Ok(Ready { attention, plan: _, inputs, expected, drawn_by: _ }) => {
-            let why: Vec<String> = match expected {
-                None => Vec::new(),
-                Some(Answer::Exact(outputs)) => {
-                    outputs.iter().filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer())).collect()
-                }
-                Some(Answer::EightBits(expected)) => {
-                    let rounded = expected.roles().filter_map(|role| Some((role, expected.rounded(role)?)));
-                    rounded.filter_map(|(role, b)| expected.judge(attention, inputs, role, &b).fault).collect()
-                }
-            };
+        Ok(Ready { attention, plan: _, inputs, expected, moved, drawn_by: _ }) => {
+            let moved = moved.as_ref().map(|(inputs, expected)| (inputs, expected));
+            let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
+            let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
             Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.join("; ")) }
         }
         Err((status, why)) => Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.clone()) },
+    }
+}
+
+/// What differs between the expected outputs and themselves.
+fn itself(attention: &Valid, inputs: &Inputs, expected: &Answer) -> Vec<String> {
+    match expected {
+        Answer::Exact(outputs) => {
+            outputs.iter().filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer())).collect()
+        }
+        Answer::EightBits(expected) => {
+            let rounded = expected.roles().filter_map(|role| Some((role, expected.rounded(role)?)));
+            rounded.filter_map(|(role, b)| expected.judge(attention, inputs, role, &b).fault).collect()
+        }
     }
 }
 
@@ -127,7 +135,16 @@ pub(super) fn prepare(
         } else {
             (Some(expect(&valid, &inputs)?), None)
         };
-        Ok(Ready { attention: valid, plan, inputs, expected, drawn_by })
+        let moved = match (&expected, valid.origins) {
+            (Some(_), Some(_)) => {
+                let mut inputs = inputs.clone();
+                inputs.move_origins(&valid, seed ^ number).map_err(failed)?;
+                let expected = expect(&valid, &inputs)?;
+                Some((inputs, expected))
+            }
+            _ => None,
+        };
+        Ok(Ready { attention: valid, plan, inputs, expected, moved, drawn_by })
     })();
     Case { number, attention, prepared, predictions }
 }
@@ -157,7 +174,7 @@ impl Answer {
 
 /// The inputs with the library's dropout mask, and the expected outputs.
 fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Answer), Failure> {
-    let Ready { attention, plan: _, inputs, expected, drawn_by } = ready;
+    let Ready { attention, plan: _, inputs, expected, moved: _, drawn_by } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
         (Some(expected), _) => Ok((inputs, expected.clone())),
@@ -196,21 +213,37 @@ struct Launched {
     note: Option<&'static str>,
 }
 
-/// Launches the case and compares each output with the oracle.
+/// Launches the case and compares each output with the oracle; if it has origins, a second time with others.
+fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
+    let (inputs, expected) = drawn(ready, session, stream)?;
+    let plan = session.load(&ready.plan).map_err(failed)?;
+    let mut launched = compared(&ready.attention, &plan, &inputs, &expected, stream, repeat)?;
+    if let Some((inputs, expected)) = &ready.moved {
+        let moved = compared(&ready.attention, &plan, inputs, expected, stream, 0)?;
+        launched.worst = launched.worst.max(moved.worst);
+        launched.faults.extend(moved.faults.into_iter().map(|fault| format!("with other origins: {fault}")));
+    }
+    Ok(launched)
+}
+
+/// Launches once and compares each output with the oracle.
 ///
 /// Then launches it `repeat` more times (a deterministic backward at least once) and compares the outputs bit by bit
 /// with those of the first launch. Sums in any order are left out, unless the backward is deterministic.
-fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
-    let (inputs, expected) = drawn(ready, session, stream)?;
-    let (inputs, expected) = (&inputs, &expected);
-    let Ready { attention, plan, .. } = ready;
-    let plan = session.load(plan).map_err(failed)?;
+fn compared(
+    attention: &Valid,
+    plan: &LoadedPlan,
+    inputs: &Inputs,
+    expected: &Answer,
+    stream: &Arc<CudaStream>,
+    repeat: u32,
+) -> Result<Launched, Failure> {
     let once = || -> Result<Vec<(Role, Buffer)>, Failure> {
-        let mut memory = Memory::upload(stream, attention, &plan, inputs)?;
+        let mut memory = Memory::upload(stream, attention, plan, inputs)?;
         // The workspace is poisoned, so that a kernel that expects zeros gives wrong numbers.
         let bytes = plan.workspace();
         let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
-        memory.bind_over(&plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
+        memory.bind_over(plan, inputs, stream, scratch.as_ref())?.launch(stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;
         let roles = expected.roles().into_iter();
         roles.filter_map(|role| memory.download(stream, role).map(|b| b.map(|b| (role, b))).transpose()).collect()

@@ -101,6 +101,24 @@ impl Inputs {
         Ok(inputs)
     }
 
+    /// Draws other origins, for another launch of the same plan over the same operands; a backward gets the O and Stats
+    /// of its forward there. Without origins, nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inputs::random`].
+    pub fn move_origins(&mut self, attention: &Valid, seed: u64) -> Result<(), ReferenceError> {
+        let mut rng = Rng::new(seed ^ 0x6d6f_7665);
+        for operand in operands(attention).iter().filter(|o| matches!(o.role, Role::QueryOrigin | Role::KeyOrigin)) {
+            let origin = origin(attention, operand.role, &mut rng);
+            self.insert(operand.role, Buffer::of(operand.tensor.dtype, [origin]));
+        }
+        if attention.is_backward() && attention.origins.is_some() {
+            self.add_forward(attention)?;
+        }
+        Ok(())
+    }
+
     /// Poisons the memory of Q, K, V and dO outside the rows within lengths, according to the bound lengths, offsets
     /// and tables. Use it after binding other lengths than those drawn.
     ///
