@@ -17,13 +17,16 @@ slower kernel in silence. Needs PyTorch 2.10 or newer.
 from ._ahead import explain, prepare
 from ._attention import attention
 from ._context import configure
+from ._exchange import context_parallel_shard, context_parallel_unshard
 from ._paged import paged_attention
+from ._parallel import context_parallel_attention
 from ._redirect import scaled_dot_product_attention, use
 from ._spec import Untraceable
 from ._transformers import attention_interface, register_transformers
 from ._varlen import varlen_attention
 
 __all__ = [
-    "Untraceable", "attention", "attention_interface", "configure", "explain",
+    "Untraceable", "attention", "attention_interface", "configure", "context_parallel_attention",
+    "context_parallel_shard", "context_parallel_unshard", "explain",
     "paged_attention", "prepare", "register_transformers", "scaled_dot_product_attention", "use", "varlen_attention",
 ]

@@ -1,0 +1,157 @@
+"""Tensors over a sequence that ranks share: how it lies, and what travels, with gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .._errors import ArgumentError
+
+#: How many chunks of the sequence a rank has.
+CHUNKS = {"zigzag": 2, "contiguous": 1}
+
+
+def parts_of(order: str) -> int:
+    """How many chunks of the sequence a rank has."""
+    if order not in CHUNKS:
+        raise ArgumentError(f"order is {order!r}; it is 'zigzag' (balanced under causal masks) or 'contiguous'")
+    return CHUNKS[order]
+
+
+def group_of(group: Any) -> tuple:
+    """The process group, how many ranks it has, and which one this is."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise ArgumentError(
+            "torch.distributed is not initialized; call torch.distributed.init_process_group, and start one process "
+            "for each GPU: torchrun --nproc-per-node=2 program.py"
+        )
+    if hasattr(group, "get_group"):  # A mesh of one dim.
+        if group.ndim != 1:
+            raise ArgumentError(f"group is a mesh of {group.ndim} dims; give one of them: mesh['cp']")
+        group = group.get_group()
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ArgumentError("this process is no member of group; call the attention on its ranks alone")
+    return group, dist.get_world_size(group), rank
+
+
+def chunks_of(rank: int, ranks: int, order: str) -> list[int]:
+    """The numbers of a rank's chunks of the sequence."""
+    return [rank, 2 * ranks - 1 - rank] if order == "zigzag" else [rank]
+
+
+def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
+    """This rank's part of a tensor over the whole sequence, which is its dim `dim`: of `2 * ranks` chunks, the chunks
+    `rank` and `2 * ranks - 1 - rank`, or with `order="contiguous"` one of `ranks` chunks. Positions are made so too:
+    `context_parallel_shard(torch.arange(length), 0)`."""
+    _, ranks, rank = group_of(group)
+    count = parts_of(order) * ranks
+    if tensor.shape[dim] % count:
+        whole = -(-tensor.shape[dim] // count) * count
+        raise ArgumentError(
+            f"the sequence has {tensor.shape[dim]} rows, which are not {count} equal chunks for {ranks} ranks; pad it "
+            f"to {whole}, and give kv_lengths"
+        )
+    chunks = tensor.chunk(count, dim)
+    return torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], dim)
+
+
+def context_parallel_unshard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
+    """The tensor over the whole sequence on every rank, of the parts of all ranks. It has gradients."""
+    parts_of(order)
+    return Gather.apply(tensor, dim % tensor.dim(), group, order, 1)[0]
+
+
+def _joined(parts: list, dim: int, order: str) -> Tensor:
+    """Parts of ranks in the order of the sequence."""
+    if order == "zigzag":
+        halves = [part.chunk(2, dim) for part in parts]
+        parts = [half[0] for half in halves] + [half[1] for half in reversed(halves)]
+    return torch.cat(parts, dim)
+
+
+def _parted(whole: Tensor, ranks: int, dim: int, order: str) -> Tensor:
+    """A whole as a stack of the parts of ranks, without gaps."""
+    chunks = whole.chunk(len(chunks_of(0, ranks, order)) * ranks, dim)
+    return torch.stack([torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], dim) for rank in range(ranks)])
+
+
+def _exchanged(stacked: Tensor, group: Any) -> Tensor:
+    """A stack of what each rank is sent, and then of what each rank sent."""
+    import torch.distributed as dist
+
+    found = torch.empty_like(stacked)
+    dist.all_to_all_single(found, stacked, group=group)
+    return found
+
+
+class Gather(torch.autograd.Function):
+    """The whole sequence, once for each launch that reads it: gradients of all of them, and of all ranks, are added in
+    float32 in the order of ranks."""
+
+    @staticmethod
+    def forward(ctx, part, dim, group, order, copies):
+        import torch.distributed as dist
+
+        group, ranks, _ = group_of(group)
+        ctx.given = (dim, group, order, ranks, part.dtype)
+        stacked = part.new_empty((ranks, *part.shape))
+        dist.all_gather_into_tensor(stacked.view(-1), part.contiguous().view(-1), group=group)
+        whole = _joined(list(stacked.unbind(0)), dim, order)
+        ctx.set_materialize_grads(False)
+        return (whole, *(whole.view_as(whole) for _ in range(copies - 1)))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        dim, group, order, ranks, dtype = ctx.given
+        total: Optional[Tensor] = None
+        for gradient in gradients:
+            if gradient is not None:
+                total = gradient.float() if total is None else total.add_(gradient)
+        assert total is not None
+        parts = _exchanged(_parted(total, ranks, dim, order), group)
+        own = parts[0]
+        for part in parts[1:]:
+            own = own + part
+        return own.to(dtype), None, None, None, None
+
+
+class ToHeads(torch.autograd.Function):
+    """Some heads over the whole sequence, for all heads over a part of it: (batch, head, row, ...)."""
+
+    @staticmethod
+    def forward(ctx, part, group, ranks, order):
+        ctx.given = (group, ranks, order)
+        return to_heads(part, group, ranks, order)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return to_rows(gradient, *ctx.given), None, None, None
+
+
+class ToRows(torch.autograd.Function):
+    """All heads over a part of the sequence, for some heads over the whole."""
+
+    @staticmethod
+    def forward(ctx, part, group, ranks, order):
+        ctx.given = (group, ranks, order)
+        return to_rows(part, group, ranks, order)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return to_heads(gradient, *ctx.given), None, None, None
+
+
+def to_heads(part: Tensor, group: Any, ranks: int, order: str) -> Tensor:
+    """The exchange itself."""
+    found = _exchanged(torch.stack(part.chunk(ranks, 1)), group)
+    return _joined(list(found.unbind(0)), 2, order)
+
+
+def to_rows(part: Tensor, group: Any, ranks: int, order: str) -> Tensor:
+    """The exchange back."""
+    return torch.cat(list(_exchanged(_parted(part, ranks, 2, order), group).unbind(0)), 1)

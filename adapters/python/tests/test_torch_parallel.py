@@ -1,0 +1,245 @@
+"""A sequence that processes share, through `qkvault.torch`: two and four ranks over gloo on the CPU, beside the whole.
+
+    cargo xtask torch-tests
+"""
+
+import os
+import pathlib
+import socket
+import traceback
+import unittest
+
+import torch
+
+if not os.environ.get("QKVAULT_LIBRARY"):
+    raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
+
+import torch.multiprocessing as mp
+
+ROWS = 32
+
+
+def draws():
+    """Tensors that are the same on all ranks."""
+    torch.manual_seed(7)
+    make = lambda *dims: torch.randn(*dims, dtype=torch.float16)  # noqa: E731
+    return {
+        "q": make(2, 4, ROWS, 16), "k": make(2, 4, ROWS, 16), "v": make(2, 4, ROWS, 16),
+        "one": (make(2, 1, ROWS, 16), make(2, 1, ROWS, 16)), "d_o": make(2, 4, ROWS, 16),
+        "table": torch.randn(4, 2 * ROWS), "slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625]),
+        "documents": torch.tensor([[0] * 5 + [1] * 27, [0] * 15 + [1] * 9 + [2] * 8]), "sinks": torch.randn(4),
+        "bias": make(1, 4, ROWS, ROWS), "keep": (torch.rand(ROWS, ROWS) > 0.3) | torch.eye(ROWS, dtype=torch.bool),
+    }  # fmt: skip
+
+
+def cases(t):
+    """Name, strategies, options."""
+    alibi = lambda s, b, h, i, j: s - t["slopes"][h] * (i - j)  # noqa: E731
+    table = lambda s, b, h, i, j: s + t["table"][h, i - j + ROWS] + 0.01 * j  # noqa: E731
+    documents = lambda b, h, i, j: (t["documents"][b, i] == t["documents"][b, j]) & (j <= i)  # noqa: E731
+    lengths = {"q_lengths": torch.tensor([27, 9]), "kv_lengths": torch.tensor([27, 9])}
+    both, one = ("gather", "heads"), ("gather",)
+    return [
+        ("plain", both, {}), ("causal", both, {"is_causal": True}),
+        ("window", both, {"is_causal": True, "window": 9}), ("short window", one, {"is_causal": True, "window": 2}),
+        ("both sides", both, {"window": (6, 3)}), ("left alone", one, {"window": (6, -1)}),
+        ("alibi", both, {"score_mod": alibi, "is_causal": True}),
+        ("slopes", both, {"alibi_slopes": t["slopes"], "is_causal": True, "softcap": 3.0}),
+        ("a table", both, {"score_mod": table}), ("documents", both, {"mask_mod": documents}),
+        ("lengths", both, {"is_causal": True, **lengths}), ("sinks", both, {"is_causal": True, "sinks": t["sinks"]}),
+        ("window and positions", one, {"score_mod": lambda s, b, h, i, j: s - 0.01 * i * (i - j), "is_causal": True,
+                                       "window": 9, "scale": 0.5, "deterministic": True}),
+    ]  # fmt: skip
+
+
+def off(found, exact):
+    found, exact = found.detach().double(), exact.detach().double()
+    assert found.shape == exact.shape, (found.shape, exact.shape)
+    return ((found - exact).norm() / exact.norm().clamp(min=1e-6)).item()
+
+
+def compare(ranks, found):
+    """Every case in both orders: the rank's rows of O, of the log-sum-exp, and of all gradients."""
+    import qkvault.torch as qt
+
+    t = draws()
+    for turn, (name, strategies, options) in enumerate(cases(t), ranks // 2):
+        whole = [t[at].clone().requires_grad_() for at in "qkv"]
+        o, lse = qt.attention(*whole, **options, return_lse=True)
+        exact = torch.autograd.grad(qt.attention(*whole, **options), whole, t["d_o"])
+        for strategy in strategies:
+            order = ("zigzag", "contiguous")[(turn + len(strategy)) % 2]
+            mine = lambda x: qt.context_parallel_shard(x, 2, order=order)  # noqa: B023, E731
+            local = [mine(x.detach()).requires_grad_() for x in whole]
+            own_o, own_lse = qt.context_parallel_attention(
+                *local, order=order, strategy=strategy, return_lse=True, **options)
+            gradients = torch.autograd.grad(own_o, local, mine(t["d_o"]))
+            worst = [off(own_o, mine(o)), off(*(x.nan_to_num(neginf=-9.0) for x in (own_lse, mine(lse))))]
+            found[f"{name} {strategy} {order}"] = worst + [off(a, mine(b)) for a, b in zip(gradients, exact)]
+
+
+def more(ranks, found):
+    """Shared heads, tensors over queries, parts of gradients of parameters, and the whole again."""
+    import torch.distributed as dist
+
+    import qkvault.torch as qt
+
+    t = draws()
+    mine = lambda x, dim=2: qt.context_parallel_shard(x, dim)  # noqa: E731
+    whole = [t["q"].clone().requires_grad_(), *(x.clone().requires_grad_() for x in t["one"])]
+    exact = torch.autograd.grad(qt.attention(*whole, is_causal=True), whole, t["d_o"])
+    local = [mine(x.detach()).requires_grad_() for x in whole]
+    gradients = torch.autograd.grad(qt.context_parallel_attention(*local, is_causal=True), local, mine(t["d_o"]))
+    found["one key head"] = [off(a, mine(b)) for a, b in zip(gradients, exact)]
+
+    q, k, v = (t[at] for at in "qkv")
+    rows = [mine(t["bias"]), mine(t["keep"], 0)]
+    o = qt.context_parallel_attention(mine(q), mine(k), mine(v), bias=rows[0], attn_mask=rows[1], is_causal=True)
+    exact_o = qt.attention(q, k, v, bias=t["bias"], attn_mask=t["keep"], is_causal=True)
+    found["bias and mask"] = [off(o, mine(exact_o))]
+    found["the whole again"] = [off(qt.context_parallel_unshard(o, 2), exact_o)]
+
+    table = t["table"].half().requires_grad_()
+    options = {"score_mod": lambda s, b, h, i, j: s + table[h, i - j + ROWS], "is_causal": True}
+    (exact_table,) = torch.autograd.grad(qt.attention(q, k, v, **options), table, t["d_o"])
+    o = qt.context_parallel_attention(mine(q), mine(k), mine(v), **options)
+    part = torch.autograd.grad(o, table, mine(t["d_o"]))[0].float()
+    dist.all_reduce(part)
+    found["a table's gradient"] = [off(part, exact_table)]
+    sinks = t["sinks"].clone().requires_grad_()
+    (exact_sinks,) = torch.autograd.grad(qt.attention(q, k, v, sinks=sinks, is_causal=True), sinks, t["d_o"])
+    for strategy in ("gather", "heads"):
+        o = qt.context_parallel_attention(mine(q), mine(k), mine(v), sinks=sinks, is_causal=True, strategy=strategy)
+        (part,) = torch.autograd.grad(o, sinks, mine(t["d_o"]))
+        dist.all_reduce(part)
+        found[f"sinks' gradient {strategy}"] = [off(part, exact_sinks)]
+
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("cp",))
+    o = qt.context_parallel_attention(mine(q), mine(k), mine(v), group=mesh["cp"], is_causal=True)
+    found["a mesh"] = [off(o, mine(qt.attention(q, k, v, is_causal=True)))]
+
+
+def guide(ranks, found):
+    """The program of the guide."""
+    import qkvault.torch as qt
+
+    page = pathlib.Path(__file__).resolve().parents[3] / "crates/qkvault/src/guide/several_gpus.md"
+    program = page.read_text().split("## PyTorch")[1].split("```python\n")[1].split("```")[0]
+    program = "\n".join(line for line in program.splitlines() if "init_process_group" not in line)
+    torch.manual_seed(3)
+    names = {"device": "cpu"}
+    exec(program, names)
+    whole = [qt.context_parallel_unshard(names[name].detach(), 2).requires_grad_() for name in "qkv"]
+    o = qt.attention(*whole, score_mod=names["alibi"], is_causal=True)
+    exact = torch.autograd.grad(o.float().square().sum(), whole)
+    mine = lambda x: qt.context_parallel_shard(x, 2)  # noqa: E731
+    found["guide"] = [off(names["o"], mine(o)), *(off(names[n].grad, mine(g)) for n, g in zip("qkv", exact))]
+
+
+def mistakes(ranks, found):
+    """What users do wrong, as every rank is told."""
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+    import qkvault.torch as qt
+
+    t = draws()
+    mine = lambda x: qt.context_parallel_shard(x, 2, order="contiguous")  # noqa: E731
+    q, k, v = (mine(t[at]) for at in "qkv")
+    ours = qt.context_parallel_attention
+
+    def told(name, call):
+        try:
+            call()
+            found[name] = "nothing"
+        except qt._parallel.ArgumentError as error:
+            found[name] = str(error)
+
+    told("divide", lambda: qt.context_parallel_shard(t["q"][:, :, :30], 2))
+    told("odd", lambda: ours(q[:, :, :7], k[:, :, :7], v[:, :, :7]))
+    told("order", lambda: ours(q, k, v, order="striped"))
+    told("strategy", lambda: ours(q, k, v, strategy="ring"))
+    told("heads", lambda: ours(q, k[:, :1], v[:, :1], strategy="heads"))
+    told("bias", lambda: ours(q, k, v, bias=t["bias"]))
+    told("bias by heads", lambda: ours(q, k, v, bias=t["bias"], strategy="heads"))
+    told("lengths", lambda: ours(q, k[:, :, :4], v[:, :, :4], is_causal=True))
+    spread = DTensor.from_local(q, init_device_mesh("cpu", (ranks,)), [Shard(2)])
+    told("distributed", lambda: ours(spread, k, v))
+
+
+def work(rank, ranks, port, queue, names):
+    import tempfile
+
+    import torch.distributed as dist
+
+    import qkvault.torch as qt
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
+    found: dict = {}
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", rank=rank, world_size=ranks)
+        qt.configure(tempfile.mkdtemp(), cpu=True)
+        for name in names:
+            globals()[name](ranks, found)
+        dist.destroy_process_group()
+    except Exception:  # noqa: BLE001
+        found["failed"] = traceback.format_exc()
+    queue.put(found)
+
+
+def together(ranks, *names):
+    """What every rank found."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=work, args=(rank, ranks, port, queue, names)) for rank in range(ranks)]
+    [worker.start() for worker in workers]
+    found = [queue.get(timeout=400) for _ in workers]
+    [worker.join(60) for worker in workers]
+    return found
+
+
+class Parallel(unittest.TestCase):
+    def right(self, found):
+        self.assertEqual([rank["failed"] for rank in found if "failed" in rank], [])
+        for rank in found:
+            self.assertEqual(rank.keys(), found[0].keys())
+            for name, errors in rank.items():
+                with self.subTest(name):
+                    self.assertLess(max(errors), 6e-3, errors)
+
+    def test_two_ranks_compute_what_one_does(self):
+        found = together(2, "guide", "compare", "more")
+        self.assertGreater(len(found[0]), 25)
+        self.right(found)
+
+    def test_four_ranks_compute_what_one_does(self):
+        self.right(together(4, "compare"))
+
+    def test_mistakes_are_named_on_every_rank(self):
+        for found in together(4, "mistakes"):
+            for name, said in (
+                ("divide", ["30 rows", "8 equal chunks for 4 ranks", "pad it to 32"]),
+                ("odd", ["7 rows", "contiguous"]),
+                ("order", ["'striped'", "zigzag"]), ("strategy", ["'ring'", "'gather' or 'heads'"]),
+                ("heads", ["k has 1 heads", "4 ranks", "gather"]), ("bias", ["bias has dims", "8 rows", "32 keys"]),
+                ("bias by heads", ["bias is not exchanged"]), ("lengths", ["8 queries and 4 keys"]),
+                ("distributed", ["q is a DTensor", "to_local"]),
+            ):  # fmt: skip
+                for part in said:
+                    self.assertIn(part, found[name])
+
+    def test_without_a_process_group_it_says_what_to_start(self):
+        import qkvault.torch as qt
+
+        t = draws()
+        with self.assertRaisesRegex(ValueError, "init_process_group.*torchrun"):
+            qt.context_parallel_attention(t["q"], t["k"], t["v"])
+
+
+if __name__ == "__main__":
+    unittest.main()
