@@ -74,6 +74,24 @@ fn kernels_that_no_gpu_has_judged_are_taken_by_name_only() {
     assert_eq!(unproven(Engine::Fa4, &valid(prompt(4096, 128))), None);
 }
 
+/// What FlashAttention-4 has no kernel for goes to cuDNN, and the choice says why.
+#[test]
+fn expressions_that_flash_attention_4_does_not_differentiate_go_to_cudnn_with_the_reason() {
+    use qkvault_graph::expr::{TensorSpec, key, query, score, tensor};
+    let ordered = qkvault_graph::BackwardOptions { deterministic: true, ..Default::default() };
+    let seen = query().ge(key() * 2).build_mask_mod().expect("a predicate");
+    let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 16, 1, 4096]).with_grad());
+    let biased = (score() + bias).build_score_mod().expect("a score");
+    let plain = || Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16);
+    let predicate = valid(plain().with_mask_mod(seen).with_stats().backward(ordered));
+    for a in [predicate, backward(plain().with_score_mod(biased))] {
+        assert_eq!(engines(&a), [Engine::Cudnn], "{a}");
+        let choice = EngineChoice::of(&a, SM, EnginePolicy::Auto);
+        let why = choice.passed.iter().find(|passed| passed.engine == Engine::Fa4).expect("passed over");
+        assert!(matches!(&why.because, Because::Refuses(of) if of.has(&codes::FA4_EXPRESSION)), "{a}: {why}");
+    }
+}
+
 fn refusal() -> Refusal {
     codes::KERNELS_BACKWARD.reason("a backward").into()
 }
