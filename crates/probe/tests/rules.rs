@@ -285,6 +285,11 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [3,2,128,64] varlen tokens 300\nlengths: per-sequence", "h200", "9.14"),
     ),
     (
+        "storage.varlen-keys",
+        ("q: bf16 [4,2,64,128]\nk: [4,2,64,128] varlen tokens 99\nlengths: per-sequence", "a100", "9.27"),
+        ("q: bf16 [4,2,64,128] varlen tokens 99\nk: [4,2,64,128]\nlengths: per-sequence", "a100", "9.27"),
+    ),
+    (
         "tensor.stride-alignment",
         (
             "q: f16 [2,2,128,64] strides [17408,65,136,1]\nk: f16 [2,2,128,64] bshd\nv: f16 [2,2,128,64] bshd\no: f16 [2,2,128,64] bshd",

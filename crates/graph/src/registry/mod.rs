@@ -31,10 +31,11 @@ pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 29] = [
+const THEMES: [&[&Entry]; 30] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
+    codes::fp8_one_query::ENTRIES,
     codes::fp8_unproven::ENTRIES,
     codes::fp8_wrong::ENTRIES,
     codes::mxfp8::ENTRIES,

@@ -202,6 +202,7 @@ mod tests {
             "fp8.hopper-queries",
             "fp8.hopper-few-keys",
             "fp8.hopper-padded-amax",
+            "mxfp8.value-head-dim",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -97,6 +97,54 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: e4m3 [2,8,1,128]\nk: [2,8,512,128]\noutputs: stats\nfp8: delayed", "b200", "9.17"),
     ),
     (
+        "fp8.one-query-stats",
+        ("q: e4m3 [2,8,1,64]\nk: [2,8,512,64]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,1,64]\nk: [2,4,512,64]\nfp8: delayed", "b200", "9.27"),
+    ),
+    (
+        "fp8.one-query-stats",
+        ("q: e4m3 [2,8,1,64]\nk: [2,4,512,64]\nfp8: delayed", "b200", "9.19"),
+        ("q: e4m3 [2,8,1,64]\nk: [2,4,512,64]\nfp8: delayed\ndropout: philox 0.1", "b200", "9.19"),
+    ),
+    (
+        "fp8.one-query-stats",
+        ("q: e4m3 [2,8,1,80]\nk: [2,4,512,80]\nfp8: delayed", "b200", "9.27"),
+        ("q: e4m3 [2,8,1,80]\nk: [2,4,512,80]\nfp8: delayed\nsink: yes", "b200", "9.27"),
+    ),
+    (
+        "fp8.one-query-dropout",
+        (
+            "q: e4m3 [2,8,1,128]\nk: [2,4,512,128] paged 16 x 64\nlengths: per-sequence\nfp8: delayed\noutputs: stats\n\
+             dropout: philox 0.1",
+            "b200",
+            "9.27",
+        ),
+        (
+            "q: e4m3 [2,8,1,128]\nk: [2,4,512,128]\nlengths: per-sequence\nfp8: delayed\noutputs: stats\n\
+             dropout: philox 0.1",
+            "b200",
+            "9.27",
+        ),
+    ),
+    (
+        "fp8.one-query-varlen",
+        (
+            "q: e4m3 [2,8,1,64] varlen tokens 2\nk: [2,8,1,64] varlen tokens 2\noutputs: stats\nlengths: per-sequence\nfp8: delayed",
+            "b200",
+            "9.19",
+        ),
+        (
+            "q: e4m3 [2,8,2,64] varlen tokens 4\nk: [2,8,2,64] varlen tokens 4\noutputs: stats\nlengths: per-sequence\nfp8: delayed",
+            "b200",
+            "9.19",
+        ),
+    ),
+    (
+        "fp8.expression-sink",
+        ("q: e4m3 [2,8,512,128]\nscore_mod: tanh(score)\nfp8: delayed\nsink: yes", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nscore_mod: tanh(score)\nfp8: delayed\nsink: yes", "b200", "9.19"),
+    ),
+    (
         "fp8.sink",
         ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.15"),
         ("q: e4m3 [2,8,512,128]\nfp8: delayed\nsink: yes", "h200", "9.14.9"),

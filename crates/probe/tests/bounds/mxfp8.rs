@@ -147,6 +147,11 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: e4m3 [2,8,512,128]\no: bf16 [2,8,512,128]\nlengths: per-sequence\nfp8: block", "b200", "9.27"),
     ),
     (
+        "mxfp8.value-head-dim",
+        ("q: e4m3 [2,8,512,64]\nv: [2,8,512,144]\no: bf16 [2,8,512,144]\nfp8: block", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,64]\nv: [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: block", "b200", "9.27"),
+    ),
+    (
         "mxfp8.nan",
         ("q: e4m3 [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: block", "b200", "9.23.0"),
         ("q: e4m3 [2,8,512,128]\no: bf16 [2,8,512,128]\nfp8: block", "b200", "9.22.9"),

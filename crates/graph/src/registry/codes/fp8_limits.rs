@@ -85,33 +85,6 @@ entries![
         }),
         ..Entry::rule()
     },
-    FP8_ONE_QUERY = Entry {
-        code: "fp8.one-query",
-        cause: "The engine for one query has no 8-bit kernel on this GPU.",
-        affected: &[Versions::ALL.on(Gpus::HOPPER), Versions::ALL.on(Gpus::CONSUMER_BLACKWELL)],
-        field: "q.dims[2]",
-        needed: "on compute capability 9.0 and 12.x, at least two queries of room",
-        fix: "describe a decode as two queries with per-sequence lengths, and give a query length of 1",
-        source: FP8_COMPILED,
-        evidence: "cuDNN answers `s_q=1 on Hopper should go into sm80`, and that engine has no 8-bit kernel.",
-        // With dropout another engine is taken, which has a kernel (9.14, 9.19 and 9.27).
-        applies: Applies::Rules(|f| given(f, f.s_q == 1 && !f.backward() && !f.dropout(), "one query")),
-        ..Entry::rule()
-    },
-    FP8_ONE_QUERY_STATS = Entry {
-        code: "fp8.one-query-stats",
-        cause: "For one query without Stats, cuDNN generates an 8-bit kernel that does not compile.",
-        affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
-        field: "outputs.stats",
-        needed: "on compute capability 10.x, Stats as an output of an 8-bit attention of one query",
-        fix: "add Stats to the outputs",
-        source: FP8_COMPILED,
-        evidence: "9.14 to 9.27 give status 4001 without Stats and compile with them.",
-        applies: Applies::Rules(|f| {
-            given(f, f.s_q == 1 && !f.backward() && !f.a.outputs.stats, "one query without Stats")
-        }),
-        ..Entry::rule()
-    },
     FP8_FEW_QUERIES = Entry {
         code: "fp8.few-queries",
         cause: "For up to 8 queries of head dims 192 and 128, cuDNN generates an 8-bit kernel that does not compile.",
@@ -205,22 +178,21 @@ entries![
     },
     FP8_BACKWARD_HEADS = Entry {
         code: "fp8.backward-heads",
-        cause: "If query heads share key heads and not value heads, or the reverse, cuDNN generates an 8-bit backward that \
+        cause: "If query heads share value heads and not key heads, or on 10.x the reverse, cuDNN generates an 8-bit backward that \
                 does not compile.",
         affected: &[Versions::ALL.on(Gpus::HOPPER), Versions::ALL.on(Gpus::BLACKWELL)],
         field: "k.dims[1], v.dims[1]",
-        needed: "in an 8-bit backward, key and value heads that are both fewer than query heads, or both as many",
+        needed: "in an 8-bit backward, key and value heads that are both fewer than query heads, or both as many; on \
+                 compute capability 9.0 fewer key heads are enough",
         fix: "repeat the shared heads, or compute the backward in 16 bits",
         source: FP8_COMPILED,
-        evidence: "9.19 and 9.27 give status 4001 for 16 query heads over 2 and 16, and compile 4 and 2.",
+        evidence: "9.19 and 9.27 give status 4001 for 16 query heads over 2 and 16, and compile 4 and 2. On compute \
+                   capability 9.0 they do so if value heads alone are shared, and compile shared key heads.",
         applies: Applies::Rules(|f| {
             let as_many = |heads: i64| heads == f.a.q.heads();
             let (k, v) = (f.a.k.heads(), f.a.v.heads());
-            of_either(
-                f,
-                f.backward() && as_many(k) != as_many(v),
-                &format!("{k} key and {v} value heads in a backward"),
-            )
+            let apart = if f.is_hopper() { as_many(k) && !as_many(v) } else { as_many(k) != as_many(v) };
+            of_either(f, f.backward() && apart, &format!("{k} key and {v} value heads in a backward"))
         }),
         ..Entry::rule()
     },
@@ -258,6 +230,24 @@ entries![
             };
             let any = f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some() || f.dropout();
             given(f, f.backward() && any, what)
+        }),
+        ..Entry::rule()
+    },
+    FP8_EXPRESSION_SINK = Entry {
+        code: "fp8.expression-sink",
+        cause: "For a sink together with a score expression or a mask predicate, cuDNN generates an 8-bit forward that \
+                does not compile on compute capability 10.x.",
+        affected: &[Versions::from(20, 0).on(Gpus::BLACKWELL)],
+        field: "sink",
+        needed: "in an 8-bit forward on compute capability 10.x, no sink with a score expression or predicate, or cuDNN \
+                 9.19 or older",
+        fix: "leave the expression out, or compute this attention in 16 bits",
+        source: FP8_COMPILED,
+        evidence: "9.27 gives status 4001 for 26 forwards of 1 to 512 queries, dense and varlen; 9.14 and 9.19 compile \
+                   them. Versions between were not tried.",
+        applies: Applies::Rules(|f| {
+            let expression = f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some();
+            given(f, f.a.sink && expression && !f.backward(), "a sink with an expression")
         }),
         ..Entry::rule()
     },

@@ -89,9 +89,10 @@ entries![
         needed: "head dims of at most 128, or 192 and 128",
         fix: "use one scale per tensor (`fp8: delayed`), or 16 bits for these head dims",
         source: MXFP8_COMPILED,
-        evidence: "Forwards of 144 to 512 give status 4001; a backward answers `is not less than equal to 128`.",
+        evidence: "Forwards of 144 to 512 columns of Q and K give status 4001; a backward answers `is not less than equal \
+                   to 128`.",
         applies: Applies::Rules(|f| {
-            let fits = (f.d_qk <= 128 && f.d_v <= 128) || (f.d_qk, f.d_v) == (192, 128);
+            let fits = (f.d_qk <= 128 && (f.d_v <= 128 || !f.backward())) || (f.d_qk, f.d_v) == (192, 128);
             given(f, !fits, &format!("head dims {} and {}", f.d_qk, f.d_v))
         }),
         ..Entry::rule()
@@ -131,5 +132,20 @@ entries![
         evidence: "It refuses these two versions. This was not confirmed on a GPU.",
         applies: Applies::Rules(|f| given(f, true, "attention")),
         ..Entry::quirk(31)
+    },
+    MXFP8_VALUE_HEAD_DIM = Entry {
+        code: "mxfp8.value-head-dim",
+        cause: "With block scales, cuDNN compiles any head dim of V above 128, also those that no kernel has.",
+        field: "v.dims[3]",
+        needed: "head dims of at most 128, or 192 and 128",
+        fix: "use one scale per tensor (`fp8: delayed`), or 16 bits for these head dims",
+        source: MXFP8_COMPILED,
+        evidence: "9.27 compiles 144 to 528 columns of V under 16 to 128 of Q, and refuses 528 with one scale per tensor. \
+                   This was not confirmed on a GPU.",
+        applies: Applies::Rules(|f| {
+            let wide = f.d_qk <= 128 && f.d_v > 128 && !f.backward();
+            given(f, wide, &format!("head dims {} and {}", f.d_qk, f.d_v))
+        }),
+        ..Entry::quirk(37)
     },
 ];

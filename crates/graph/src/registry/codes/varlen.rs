@@ -1,9 +1,9 @@
 //! Varlen operands.
 
 use super::{FE_STORAGE, FUZZED, GPU};
-use crate::Storage;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::{Storage, Tensor};
 
 /// What was given, with the version, if the attention is a varlen backward and `is` holds.
 fn backward(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
@@ -42,6 +42,21 @@ entries![
             })
         }),
         ..Entry::quirk(7)
+    },
+    STORAGE_VARLEN_KEYS = Entry {
+        code: "storage.varlen-keys",
+        cause: "cuDNN has no attention of dense queries over varlen keys.",
+        field: "k.storage",
+        needed: "varlen queries over varlen keys, or dense or paged keys",
+        fix: "make queries varlen too: with one query per sequence they lie in memory as dense ones do",
+        source: FUZZED,
+        evidence: "All answer `Flash Attention with int64 ragged offset must have all ragged`, forward and backward, from \
+                   8.0 to 12.0.",
+        applies: Applies::Rules(|f| {
+            let varlen = |t: &Tensor| matches!(t.storage, Storage::Varlen { .. });
+            (varlen(&f.a.k) && !varlen(&f.a.q)).then(|| "dense queries and varlen keys".to_owned())
+        }),
+        ..Entry::rule()
     },
     STORAGE_VARLEN_HEADS = Entry {
         code: "storage.varlen-heads",
