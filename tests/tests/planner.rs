@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
 use qkvault_compile::{Confirmation, Failure, OnMiss, Plan, PlanError, Planner, Resolution};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, QuirkSet, Refusal, Role, Target, Tensor,
-    Valid, text, validate,
+    Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, Heuristics, LabOptions, QuirkSet, Refusal,
+    Role, Target, Tensor, Valid, text, validate,
 };
 use qkvault_probe::{Footprint, Near, Request, nearest};
 use qkvault_tests::bench::Bench;
@@ -98,6 +99,26 @@ fn a_varlen_backward_within_the_workspace_limit_is_accepted() {
     let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
     assert_eq!(facts.scratch().bytes - facts.workspace.next_multiple_of(256), expected.scratch, "{facts:?}");
     assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
+}
+
+/// Instruments time every configuration that gives a plan. Each has a key of its own; the one after the last is refused.
+#[test]
+fn every_configuration_that_gives_a_plan_has_a_key_and_there_is_none_after_the_last() {
+    let Some(bench) = Bench::new() else { return };
+    let ask = |configuration| {
+        let lab = LabOptions { configuration, ..LabOptions::default() };
+        let options = CompileOptions { lab, heuristics: Heuristics::A, ..CompileOptions::cudnn() };
+        bench.planner().plan(&sound(), &bench.target, &options, OnMiss::Compile).unwrap()
+    };
+    let answers: Vec<Resolution> = (0..9).map(ask).collect();
+    let plans = answers.iter().take_while(|answer| answer.outcome.is_ok()).count();
+    assert!((2..9).contains(&plans), "{plans} plans");
+    let keys: BTreeSet<_> = answers.iter().map(|answer| answer.key).collect();
+    assert_eq!(keys.len(), answers.len());
+    for answer in &answers[plans..] {
+        let refusal = answer.outcome.as_ref().unwrap_err().to_string();
+        assert!(refusal.contains(&format!("where {plans} give a plan")), "{refusal}");
+    }
 }
 
 /// For a sink with lengths, engine 2 comes first, and its kernel does not compile. The plan of engine 1 records this.

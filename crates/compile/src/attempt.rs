@@ -67,6 +67,7 @@ impl Attempt<'_> {
         let device = self.device()?;
         let mut past = Past::default();
         let mut least: Option<(u64, Descriptor, String)> = None;
+        let mut others = 0_u8;
         for from in Source::of(self.graph, self.options.heuristics) {
             let (code, name) = from.name();
             let configs = match from {
@@ -83,8 +84,14 @@ impl Attempt<'_> {
             };
             for config in configs {
                 let Some((plan, engine)) = self.one(config, &name, &mut past)? else { continue };
-                if self.choice == Choice::First {
-                    return self.believed(plan, engine, past);
+                match self.choice {
+                    Choice::First => return self.believed(plan, engine, past),
+                    Choice::After(wanted) if others == wanted.get() => return self.believed(plan, engine, past),
+                    Choice::After(_) => {
+                        others += 1;
+                        continue;
+                    }
+                    Choice::LeastWorkspace => {}
                 }
                 let bytes = workspace(&plan).map_err(|error| self.fail(error, "the size of a workspace"))?;
                 if least.as_ref().is_none_or(|(least, ..)| bytes < *least) {
@@ -94,6 +101,12 @@ impl Attempt<'_> {
         }
         if let Some((_, plan, engine)) = least {
             return self.believed(plan, engine, past);
+        }
+        if let Choice::After(wanted) = self.choice
+            && others > 0
+        {
+            let given = format!("the configuration after {wanted} others, where {others} give a plan");
+            past.reasons.push(codes::LIBRARY_HEURISTICS.reason(given));
         }
         match past.unsure.into_iter().next() {
             Some((_, failure)) => Err(Stop::Failed(failure)),

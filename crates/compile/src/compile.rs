@@ -89,7 +89,7 @@ impl Compiler {
     ///
     /// [`Failure`]; a refusal contains cuDNN's messages.
     pub fn compile(&self, graph: &OpGraph, target: &Target, options: &CompileOptions) -> Result<Compiled, Failure> {
-        self.compile_choice(graph, target, options, Choice::First)
+        self.compile_choice(graph, target, options, options.lab.choice())
     }
 
     /// Like [`Compiler::compile`], with a chosen configuration: for the one with the least workspace, all are compiled.

@@ -17,10 +17,11 @@ impl Planner {
         }
         let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
         let unlimited = &CompileOptions { workspace_limit: None, ..*options };
+        let first = options.lab.choice();
         // With a limit, the plan may be that of the engine that needs the least.
         let choices: &[Choice] = match options.workspace_limit {
-            None => &[Choice::First],
-            Some(_) => &[Choice::First, Choice::LeastWorkspace],
+            None => &[first],
+            Some(_) => &[first, Choice::LeastWorkspace],
         };
         let mut keys: Vec<(usize, Key)> = Vec::new();
         for (i, target) in targets.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError, Vault};
 use qkvault_graph::{
-    Choice, CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key_of,
+    CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key,
 };
 
 use crate::choice::EngineChoice;
@@ -170,7 +170,7 @@ impl Planner {
             Engine::Fa4 => Fa4Plan::of(attention, sm).map(|plan| plan.key()),
             Engine::Cudnn => {
                 let graph = lowered(attention, target, options)?;
-                Ok(plan_key_of(&graph, target, &unlimited(options), Choice::First))
+                Ok(plan_key(&graph, target, &unlimited(options)))
             }
         };
         let candidates = self.candidates(attention, sm, options.engine).engines;
@@ -237,8 +237,8 @@ impl Planner {
             }
         };
         let unlimited = &unlimited(options);
-        let choice = Choice::First;
-        let key = plan_key_of(&graph, target, unlimited, choice);
+        let choice = unlimited.lab.choice();
+        let key = plan_key(&graph, target, unlimited);
         let job = Job { attention, graph: &graph, target, options: unlimited, choice, key, graph_key, what: &what };
         let vault = self.vault.for_library(&target.cudnn.to_string());
         let (key, (source, unstored, outcome)) = within(options.workspace_limit, &vault, job, find)?;

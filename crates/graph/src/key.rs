@@ -1,6 +1,7 @@
 //! Keys that identify descriptions and plans.
 
 use std::fmt;
+use std::num::NonZeroU8;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -118,12 +119,15 @@ pub enum Choice {
     First,
     /// The one that needs the least scratch memory, for callers with less memory than the first one needs.
     LeastWorkspace,
+    /// The one after so many others that give a plan: for instruments that time every configuration.
+    After(NonZeroU8),
 }
 
-/// The key of the plan for this op graph, target and options, with the first configuration that gives a plan.
+/// The key of the plan for this op graph, target and options, with the first configuration that gives a plan, or the
+/// one that the options of instruments name.
 #[must_use]
 pub fn plan_key(graph: &OpGraph, target: &Target, options: &CompileOptions) -> PlanKey {
-    plan_key_of(graph, target, options, Choice::First)
+    plan_key_of(graph, target, options, options.lab.choice())
 }
 
 /// Like [`plan_key`], with a chosen configuration.
@@ -133,7 +137,7 @@ pub fn plan_key(graph: &OpGraph, target: &Target, options: &CompileOptions) -> P
 pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, choice: Choice) -> PlanKey {
     // The op graph contains the lowering rules that were applied and the quirks that were allowed.
     let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab, engine: _ } = options;
-    let LabOptions { form, without: _ } = lab;
+    let LabOptions { form, without: _, configuration: _ } = lab;
     // The op graph contains the form. `Auto` gives the same key as the form that it resolves to, and a backward in the
     // unified form is the expanded one.
     let form = match form.resolve() {
@@ -150,6 +154,8 @@ pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, c
     let choice = match choice {
         Choice::First => None,
         Choice::LeastWorkspace => Some(1_u8),
+        // 255 gives 0, which is no other choice's.
+        Choice::After(others) => Some(others.get().wrapping_add(1)),
     };
     let options = (form, heuristics, choice);
     let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), options));

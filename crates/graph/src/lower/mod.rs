@@ -23,6 +23,8 @@ mod tails;
 mod unified;
 pub(crate) mod variants;
 
+use std::num::NonZeroU8;
+
 use serde::{Deserialize, Serialize};
 
 pub use ragged::WIDE_OFFSETS;
@@ -35,7 +37,7 @@ pub(crate) use tails::derivative_meets_lengths;
 
 use crate::op::TensorId;
 use crate::registry::{Facts, QuirkSet, codes, refused_by_lowering};
-use crate::{CudnnVersion, Fp8, OpGraph, Reason, Refusal, Target, Valid};
+use crate::{Choice, CudnnVersion, Fp8, OpGraph, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may contain band-mask and softmax operations.
 ///
@@ -108,19 +110,33 @@ pub struct LabOptions {
     pub form: Form,
     /// Variants of lowering that are switched off.
     pub without: VariantSet,
+    /// How many of cuDNN's configurations that give a plan are passed over. It is in the key as a [`Choice`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub configuration: u8,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(n: &u8) -> bool {
+    *n == 0
 }
 
 impl LabOptions {
+    /// The choice of a configuration.
+    #[must_use]
+    pub fn choice(self) -> Choice {
+        NonZeroU8::new(self.configuration).map_or(Choice::First, Choice::After)
+    }
+
     /// A form with every variant.
     #[must_use]
     pub const fn form(form: Form) -> LabOptions {
-        LabOptions { form, without: VariantSet::NONE }
+        LabOptions { form, without: VariantSet::NONE, configuration: 0 }
     }
 
     /// The usual form without some variants.
     #[must_use]
     pub const fn without(without: VariantSet) -> LabOptions {
-        LabOptions { form: Form::Auto, without }
+        LabOptions { form: Form::Auto, without, configuration: 0 }
     }
 }
 

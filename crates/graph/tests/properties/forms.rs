@@ -107,7 +107,7 @@ fn masks_of_the_fused_form_stay_where_they_are() {
     for rule in [Variant::MasksLast, Variant::MasksBeforeStats] {
         let with = |without| {
             let options = CompileOptions {
-                lab: qkvault_graph::LabOptions { form: Form::Fused, without },
+                lab: qkvault_graph::LabOptions { form: Form::Fused, without, ..Default::default() },
                 ..CompileOptions::default()
             };
             put(read(given), CudnnVersion::v9(27, 0), &options).expect("it is lowered")

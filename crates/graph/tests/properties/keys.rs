@@ -198,6 +198,10 @@ fn every_part_of_target_and_options_changes_the_plan_key() {
         assert!(keys.insert(plan_key(&graph, &target, &options)), "{options:?}");
     }
     assert!(keys.insert(plan_key_of(&graph, &target, &options, Choice::LeastWorkspace)));
+    for configuration in 1..=u8::MAX {
+        let lab = qkvault_graph::LabOptions { configuration, ..options.lab };
+        assert!(keys.insert(plan_key(&graph, &target, &CompileOptions { lab, ..options })), "{configuration}");
+    }
     let Target { cudnn: _, libraries: _, toolchain, device } = &target;
     let mut larger = device.clone();
     larger.multi_processor_count += 1;

@@ -52,7 +52,7 @@ impl Runner<'_> {
         let library = Arc::clone(compiler.library());
         let Args { form, without, allow, about, engine, .. } = *args;
         let allowed = allow.with(about);
-        let lab = qkvault_graph::LabOptions { form, without };
+        let lab = qkvault_graph::LabOptions { form, without, ..Default::default() };
         let options = CompileOptions { allowed, engine, lab, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),

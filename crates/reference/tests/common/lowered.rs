@@ -44,7 +44,7 @@ pub(crate) fn targets_on(gpu: &str, minors: &[u16]) -> Vec<(Target, CompileOptio
     all.push((
         target(minors[0]),
         CompileOptions {
-            lab: qkvault_graph::LabOptions { form: Form::Expanded, without: plain },
+            lab: qkvault_graph::LabOptions { form: Form::Expanded, without: plain, ..Default::default() },
             ..CompileOptions::default()
         },
     ));

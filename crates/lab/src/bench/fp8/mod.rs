@@ -1,26 +1,26 @@
 //! `bench fp8`: the FP8 rows of NVIDIA's table of an H200, forward and backward, beside our own bf16. Both run in
-//! captured graphs that take turns. It writes a record, `fp8.json`.
+//! captured graphs that take turns, and alone after a pause, as in NVIDIA's program. It writes a record, `fp8.json`.
 
 mod rows;
+mod times;
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_cli::memory::Recorded;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::{Device, Session};
 use qkvault_graph::registry::codes;
-use qkvault_graph::{CompileOptions, QuirkSet};
+use qkvault_graph::{CompileOptions, LabOptions, QuirkSet, Target};
 use serde_json::{Value, json};
 
 use super::ground::clocks;
 use super::summary::Summary;
 use super::timed::entry;
 use super::timed::turns::Turns;
-use qkvault_cli::turns::time;
 use rows::Row;
+use times::Times;
 
 /// Options of `bench fp8`.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,9 @@ pub(super) struct Args {
     /// Rows of O of each forward to check against float64
     #[arg(long, default_value_t = 8)]
     rows: usize,
+    /// How many of cuDNN's engine configurations that give a plan to time for FP8; the first is the one that is taken
+    #[arg(long, default_value_t = 1)]
+    configurations: u8,
     /// Only compile for --target; needs no GPU and times nothing
     #[arg(long)]
     plan: bool,
@@ -49,8 +52,12 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-/// Milliseconds of one recorded graph: the host's time between two of them is small beside it.
-const GRAPH_MS: f64 = 20.0;
+/// The options of the configuration after so many others, for an instrument that times them all.
+fn after(others: u8) -> (String, CompileOptions) {
+    let options = options();
+    let lab = LabOptions { configuration: others, ..options.lab };
+    (format!("configuration {others}"), CompileOptions { lab, ..options })
+}
 
 /// cuDNN's plans. NVIDIA measures heads that share keys in a backward of compute capability 9.0, which its tests block.
 fn options() -> CompileOptions {
@@ -67,7 +74,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let compiler = Compiler::open_compile_only(&search)?;
         let target = args.target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
-        return Ok(plan(globals, &list, &planner, &target));
+        return Ok(plan(globals, &list, &planner, &target, args.configurations));
     }
     let device = Device::open(args.device)?;
     let session = Session::open(&device, &search)?;
@@ -76,7 +83,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         "device": device.name(), "target": session.target()?.label(), "driver": session.gpu().driver,
         "cudnn": session.library()?.version().to_string(), "qkvault": env!("CARGO_PKG_VERSION"),
         "rounds": args.rounds, "allowed": options().allowed,
-        "how": "captured graphs that take turns, medians of rounds; table_tflops: NVIDIA's own table",
+        "how": "ms: captured graphs that take turns; alone_ms: one launch after a pause and with a cold cache, as in \
+                NVIDIA's program; medians of rounds; table_tflops: NVIDIA's own table",
     });
     let (mut done, mut good) = (Vec::new(), true);
     for row in &list {
@@ -85,8 +93,11 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         for case in &row.cases {
             turns.add(case, "auto", &options(), args.rows);
         }
+        for (form, options) in (1..args.configurations).map(after) {
+            turns.add(&row.cases[0], &form, &options, 0);
+        }
         let before = clocks();
-        let times = alternate(&mut turns, args.rounds).with_context(|| row.name())?;
+        let times = times::of(&mut turns, args.rounds).with_context(|| row.name())?;
         for record in records(row, &turns, times) {
             good &= record["status"] == "right" && record["bf16_status"] == "right";
             out::note(&record.to_string());
@@ -101,16 +112,19 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Compiles every row, and tells which are refused.
-fn plan(globals: &Globals, list: &[Row], planner: &Planner, target: &qkvault_graph::Target) -> Outcome {
+fn plan(globals: &Globals, list: &[Row], planner: &Planner, target: &Target, configurations: u8) -> Outcome {
     let sets = [("auto".to_owned(), options())];
+    let more: Vec<_> = (1..configurations).map(after).collect();
     let mut entries = Vec::new();
     for row in list {
         entries.extend(entry::plan(&row.cases, &sets, planner, target).into_iter().map(|entry| (row, entry)));
+        entries.extend(entry::plan(&row.cases[..1], &more, planner, target).into_iter().map(|entry| (row, entry)));
     }
-    let good = entries.iter().all(|(_, entry)| entry.good());
+    // An engine has as many configurations as it has.
+    let good = entries.iter().all(|(_, entry)| entry.form != "auto" || entry.good());
     let lines = entries.iter().map(|(row, entry)| {
         json!({
-            "row": row.name(), "format": entry.case.name, "forward": entry.status(false),
+            "row": row.name(), "format": entry.name(), "forward": entry.status(false),
             "backward": entry.status(true), "why": entry.why(),
         })
     });
@@ -123,58 +137,36 @@ fn plan(globals: &Globals, list: &[Row], planner: &Planner, target: &qkvault_gra
     if good { Outcome::Good } else { Outcome::Bad }
 }
 
-/// Milliseconds of a launch in each round: of each direction, of each entry, which are FP8 and bf16.
-type Times = [[Vec<f64>; 2]; 2];
-
-fn alternate(turns: &mut Turns, rounds: usize) -> anyhow::Result<Times> {
-    let mut times = Times::default();
-    let stream = turns.stream().clone();
-    for backward in [false, true] {
-        let mut bound = turns.bound(backward)?;
-        let mut graphs = Vec::new();
-        for (entry, bound) in &mut bound {
-            bound[0].launch(&stream)?;
-            let once = time(&stream, || Ok(bound[0].launch(&stream)?))? / 1e3;
-            let calls = ((GRAPH_MS / once) as usize).clamp(3, 200);
-            graphs.push((*entry, calls, Recorded::new(bound, &stream, calls)?));
-        }
-        for round in 0..=rounds {
-            if round % 2 == 1 {
-                graphs.reverse();
-            }
-            for (entry, calls, graph) in &mut graphs {
-                let us = time(&stream, || graph.launch())? / *calls as f64;
-                // The first round only warms up.
-                if round > 0 {
-                    times[usize::from(backward)][*entry].push(us / 1e3);
-                }
-            }
-        }
-    }
-    Ok(times)
-}
-
 /// The record of each direction of a row.
-fn records(row: &Row, turns: &Turns, times: Times) -> Vec<Value> {
-    let [eight, sixteen] = turns.entries() else { return Vec::new() };
-    let directions = ["forward", "backward"].into_iter().zip(times).enumerate();
-    let directions = directions.filter(|(at, _)| eight.status(*at == 1) != "none");
-    directions
-        .map(|(at, (direction, [ours, bf16]))| {
-            let flops = row.cases[0].flops(at == 1);
-            let (ours, bf16) = (Summary::of(ours), Summary::of(bf16));
-            let rate = |of: Option<Summary>| of.map(|of| flops / of.median / 1e9);
-            let tflops = rate(ours);
+fn records(row: &Row, turns: &Turns, times: [Vec<Times>; 2]) -> Vec<Value> {
+    let [eight, sixteen, others @ ..] = turns.entries() else { return Vec::new() };
+    let mut list = Vec::new();
+    for (at, times) in times.iter().enumerate().filter(|(at, _)| eight.status(*at == 1) != "none") {
+        let flops = row.cases[0].flops(at == 1);
+        let rate = |of: Option<Summary>| of.map(|of| flops / of.median / 1e9);
+        let [ours, bf16] = [0, 1].map(|entry| Summary::of(times[entry].in_turns.clone()));
+        let [alone, bf16_alone] = [0, 1].map(|entry| Summary::of(times[entry].alone.clone()));
+        let (tflops, of_table) = (rate(ours), |rate: Option<f64>| Some(rate? / row.published[at]?));
+        let configurations = others.iter().zip(&times[2..]).map(|(entry, times)| {
+            let medians = [&times.in_turns, &times.alone].map(|list| Summary::of(list.clone()).map(|of| of.median));
             json!({
-                "mask": row.mask, "batch": 1, "seq": row.seq, "head_dim": row.head_dim, "direction": direction,
-                "ms": ours.map(|of| of.median), "spread_ms": ours, "tflops": tflops,
-                "table_tflops": row.published[at],
-                "of_table": tflops.zip(row.published[at]).map(|(ours, table)| ours / table),
-                "bf16_ms": bf16.map(|of| of.median), "bf16_tflops": rate(bf16),
-                "times_as_fast_as_bf16": bf16.zip(ours).map(|(bf16, ours)| bf16.median / ours.median),
-                "status": eight.status(at == 1), "bf16_status": sixteen.status(at == 1),
-                "why": [eight.why(), sixteen.why()],
+                "configuration": entry.form, "status": entry.status(at == 1), "why": entry.why(),
+                "engine": entry.passes[at].facts.as_ref().map(|facts| facts.engine.clone()),
+                "ms": medians[0], "alone_ms": medians[1],
             })
-        })
-        .collect()
+        });
+        list.push(json!({
+            "mask": row.mask, "batch": 1, "seq": row.seq, "head_dim": row.head_dim,
+            "direction": if at == 1 { "backward" } else { "forward" },
+            "ms": ours.map(|of| of.median), "spread_ms": ours, "tflops": tflops, "of_table": of_table(tflops),
+            "alone_ms": alone.map(|of| of.median), "alone_tflops": rate(alone),
+            "alone_of_table": of_table(rate(alone)), "table_tflops": row.published[at],
+            "bf16_ms": bf16.map(|of| of.median), "bf16_tflops": rate(bf16), "bf16_alone_tflops": rate(bf16_alone),
+            "times_as_fast_as_bf16": bf16.zip(ours).map(|(bf16, ours)| bf16.median / ours.median),
+            "engine": eight.passes[at].facts.as_ref().map(|facts| facts.engine.clone()),
+            "status": eight.status(at == 1), "bf16_status": sixteen.status(at == 1),
+            "why": [eight.why(), sixteen.why()], "configurations": configurations.collect::<Vec<_>>(),
+        }));
+    }
+    list
 }

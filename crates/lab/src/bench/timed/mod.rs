@@ -90,7 +90,7 @@ impl Args {
                 name,
                 CompileOptions {
                     heuristics: self.heuristics,
-                    lab: qkvault_graph::LabOptions { form, without },
+                    lab: qkvault_graph::LabOptions { form, without, ..Default::default() },
                     ..CompileOptions::cudnn()
                 },
             )
