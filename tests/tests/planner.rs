@@ -101,7 +101,8 @@ fn a_varlen_backward_within_the_workspace_limit_is_accepted() {
     assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
 }
 
-/// Instruments time every configuration that gives a plan. Each has a key of its own; the one after the last is refused.
+/// Instruments time every configuration that gives a plan. Each has a key of its own, and the one after the last is
+/// refused.
 #[test]
 fn every_configuration_that_gives_a_plan_has_a_key_and_there_is_none_after_the_last() {
     let Some(bench) = Bench::new() else { return };
