@@ -161,7 +161,7 @@ fn sums_copies_and_fills_have_the_bytes_of_the_oracle() {
     others().into_iter().for_each(|(of, seed)| check(&gpu, &planner, of, seed));
 }
 
-/// The oracle computes all of them, unoptimised, in seconds. Needs no GPU.
+/// Without a GPU: the oracle computes all of them, unoptimised, in seconds.
 #[test]
 fn the_oracle_is_asked_for_few_numbers() {
     let mut all = 0;
