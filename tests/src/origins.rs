@@ -48,8 +48,8 @@ fn kernels(compiler: &Compiler, gpu: &str, what: &str, a: Attention) -> Result<O
 ///
 /// # Panics
 ///
-/// Panics with every attention that has another kernel, and with every one that is refused here and not in [`REFUSED`],
-/// or the other way round.
+/// Panics with every attention that has another kernel, and with every one that is refused here and not in the list of
+/// known refusals, or the other way round.
 pub fn check(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let mut bands = Vec::new();

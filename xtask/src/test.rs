@@ -32,6 +32,12 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         tidy::run()?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+        cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+        // Checks that every published package can be packed: its dependencies have versions, and it needs no file
+        // outside it.
+        let package: Vec<&str> =
+            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(release::excluded()).collect();
+        cargo::run(&package, &[])?;
     }
     let folder = tempfile::tempdir()?;
     let record = folder.path().join("skips");
@@ -40,16 +46,6 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     cargo::run(&["test", "--workspace"], &required)?;
     skips::settle(&record, &[Need::Cudnn])?;
     candle::test(args.only_tests)?;
-    if !args.only_tests {
-        cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    }
-    if !args.only_tests {
-        // Checks that every published package can be packed: its dependencies have versions, and it needs no file
-        // outside it.
-        let package: Vec<&str> =
-            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(release::excluded()).collect();
-        cargo::run(&package, &[])?;
-    }
     ui::say("all checks passed");
     Ok(())
 }
