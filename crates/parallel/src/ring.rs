@@ -158,11 +158,9 @@ impl Ring {
             let rows = tile.block.rows;
             let first = rows.0 - chunks[q_place] * size;
             let count = rows.1 - rows.0;
-            let around = [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end);
-            // Merges and sums of attentions with lengths are told that rows around a part do not count.
-            for (from, end) in around.filter(|_| work.slice(&tile).is_none()) {
-                m.fill(Stream::Compute, part_o.tokens(from, end - from), false);
-                m.fill(Stream::Compute, part_stats.tokens(from, end - from), true);
+            for (from, count) in rows_around(work, &tile, first, count, size) {
+                m.fill(Stream::Compute, part_o.tokens(from, count), false);
+                m.fill(Stream::Compute, part_stats.tokens(from, count), true);
             }
             let row = q_place as i64 * size + first;
             let mut pieces = vec![(Role::K, k), (Role::V, v)];
@@ -232,9 +230,8 @@ impl Ring {
             let rows = tile.block.rows;
             let (first, count) = (rows.0 - chunks[q_place] * size, rows.1 - rows.0);
             let d_q = pieces_of[2][number];
-            let around = [(0, first), (first + count, size)].into_iter().filter(|(from, end)| from < end);
-            for (from, end) in around.filter(|_| work.slice(&tile).is_none()) {
-                m.fill(Stream::Compute, d_q.tokens(from, end - from), false);
+            for (from, count) in rows_around(work, &tile, first, count, size) {
+                m.fill(Stream::Compute, d_q.tokens(from, count), false);
             }
             let row = q_place as i64 * size + first;
             let mut pieces = vec![(Role::K, k), (Role::V, v), (Role::DQ, d_q.tokens(first, count))];
@@ -295,6 +292,14 @@ impl Ring {
         }
         Ok(())
     }
+}
+
+/// The rows of a chunk of `size` around the `count` from `first` on that a part computes, as first rows and numbers of
+/// rows. They must be filled. With lengths there are none: merges and sums are told which rows count.
+fn rows_around(work: &Work<'_>, tile: &Tile, first: i64, count: i64, size: i64) -> impl Iterator<Item = (i64, i64)> {
+    let told = work.slice(tile).is_some();
+    let runs = [(0, first), (first + count, size)].into_iter();
+    runs.filter(move |(from, end)| !told && from < end).map(|(from, end)| (from, end - from))
 }
 
 /// Which queries of a chunk count in a part of it, for attentions with lengths.

@@ -7,12 +7,14 @@ pub(crate) const LIMITS: &[(&str, Given, Given)] = &[
     (
         "fp8.tensor-gradient",
         (
-            "pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed\nscore_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
+            "pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed\n\
+             score_mod: tensor @b: bf16[1, 2, 128, 128] grad; score + @b",
             "h200",
             "9.27",
         ),
         (
-            "pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed\nscore_mod: tensor @b: bf16[1, 2, 128, 128]; score + @b",
+            "pass: backward\nq: e4m3 [1,2,128,128]\nfp8: delayed\n\
+             score_mod: tensor @b: bf16[1, 2, 128, 128]; score + @b",
             "h200",
             "9.27",
         ),
@@ -129,12 +131,14 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "fp8.one-query-varlen",
         (
-            "q: e4m3 [2,8,1,64] varlen tokens 2\nk: [2,8,1,64] varlen tokens 2\noutputs: stats\nlengths: per-sequence\nfp8: delayed",
+            "q: e4m3 [2,8,1,64] varlen tokens 2\nk: [2,8,1,64] varlen tokens 2\noutputs: stats\n\
+             lengths: per-sequence\nfp8: delayed",
             "b200",
             "9.19",
         ),
         (
-            "q: e4m3 [2,8,2,64] varlen tokens 4\nk: [2,8,2,64] varlen tokens 4\noutputs: stats\nlengths: per-sequence\nfp8: delayed",
+            "q: e4m3 [2,8,2,64] varlen tokens 4\nk: [2,8,2,64] varlen tokens 4\noutputs: stats\n\
+             lengths: per-sequence\nfp8: delayed",
             "b200",
             "9.19",
         ),
@@ -191,7 +195,8 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "fp8.hopper-varlen",
         (
-            "pass: backward\nq: e4m3 [2,8,512,128] varlen tokens 900\nk: [2,2,512,128] varlen tokens 900\nlengths: per-sequence\nfp8: delayed",
+            "pass: backward\nq: e4m3 [2,8,512,128] varlen tokens 900\nk: [2,2,512,128] varlen tokens 900\n\
+             lengths: per-sequence\nfp8: delayed",
             "h200",
             "9.27",
         ),
@@ -255,7 +260,8 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     (
         "fp8.hopper-bottom-right",
         (
-            "q: e4m3 [2,8,128,128] varlen tokens 200\nk: [2,8,512,128]\nmask: causal bottom-right\nlengths: per-sequence\nfp8: delayed",
+            "q: e4m3 [2,8,128,128] varlen tokens 200\nk: [2,8,512,128]\nmask: causal bottom-right\n\
+             lengths: per-sequence\nfp8: delayed",
             "h200",
             "9.27",
         ),
@@ -307,7 +313,8 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
             "9.27",
         ),
         (
-            "pass: backward\nq: e4m3 [2,8,512,128]\nk: [2,8,256,128]\nmask: causal window 64\nlengths: per-sequence\nfp8: delayed",
+            "pass: backward\nq: e4m3 [2,8,512,128]\nk: [2,8,256,128]\nmask: causal window 64\nlengths: per-sequence\n\
+             fp8: delayed",
             "b200",
             "9.27",
         ),

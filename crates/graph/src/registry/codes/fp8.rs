@@ -48,15 +48,15 @@ entries![
     },
     FP8_BACKWARD_DETERMINISTIC = Entry {
         code: "fp8.backward-deterministic",
-        cause: "On compute capability 9.0 the engine of 8-bit backwards sums dQ in any order, and refuses the knob for a \
-                fixed one.",
+        cause: "On compute capability 9.0 the engine of 8-bit backwards sums dQ in any order, and refuses the knob for \
+                a fixed one.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "pass.deterministic",
         needed: "on compute capability 9.0, no deterministic 8-bit backward",
         fix: "sum gradients in any order (deterministic: no), or compute the backward in 16 bits",
         source: super::FP8_COMPILED,
-        evidence: "cuDNN answers `Deterministic ordered dQ (STAGES = 4) is not supported with fp8/mxfp8`. NVIDIA's front \
-                   end takes the flag and ignores it.",
+        evidence: "cuDNN answers `Deterministic ordered dQ (STAGES = 4) is not supported with fp8/mxfp8`. NVIDIA's \
+                   front end takes the flag and ignores it.",
         applies: Applies::Lowering(|f| {
             let ordered = f.per_tensor() && f.gradients.is_some_and(|g| g.deterministic);
             ordered.then(|| "a deterministic backward, in 8 bits".to_owned())
@@ -74,7 +74,8 @@ entries![
         fix: "use a newer cuDNN, or compute the backward in 16 bits",
         source: FE_FP8_BACKWARD,
         evidence: "9.18.1 ends the process (SIGSEGV) when the engine's configuration is finalized; 9.16 answers \
-                   `NOT_SUPPORTED: !isValidSetting(name, c)`. The engines of heuristics are tested by nobody at NVIDIA.",
+                   `NOT_SUPPORTED: !isValidSetting(name, c)`. The engines of heuristics are tested by nobody at \
+                   NVIDIA.",
         applies: Applies::Lowering(|f| {
             lacks_8_bit_engine(f.a, f.target).then(|| {
                 format!("an 8-bit backward with head dims {} and {}, for cuDNN {}", f.d_qk, f.d_v, f.version())

@@ -7,12 +7,12 @@ use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 use crate::{CudnnVersion, Fp8};
 
 /// What was given, in 8 bits with one scale per tensor.
-fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+pub(super) fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     of_either(f, is && f.per_tensor(), what)
 }
 
 /// What was given, in 8 bits with any scales.
-fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
+pub(super) fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (is && f.eight_bits()).then(|| format!("{what}, in 8 bits"))
 }
 
@@ -24,7 +24,8 @@ fn head_dims(f: &Facts<'_>, is: bool) -> Option<String> {
 entries![
     FP8_GPU = Entry {
         code: "fp8.gpu",
-        cause: "cuDNN has no 8-bit attention for GPUs before compute capability 9.0, and for 12.x only in newer versions.",
+        cause: "cuDNN has no 8-bit attention for GPUs before compute capability 9.0, and for 12.x only in newer \
+                versions.",
         affected: &[Versions::ALL.on(Gpus::BEFORE_HOPPER), Versions::before(19, 0).on(Gpus::CONSUMER_BLACKWELL)],
         field: "fp8",
         needed: "compute capability 9.0 or newer for 8-bit attention, and cuDNN 9.19 or newer on 12.x",
@@ -90,11 +91,13 @@ entries![
         cause: "For up to 8 queries of head dims 192 and 128, cuDNN generates an 8-bit kernel that does not compile.",
         affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "q.dims[2]",
-        needed: "on compute capability 10.x, at least 9 queries of room with head dims 192 and 128; with cuDNN 9.14, two",
+        needed: "on compute capability 10.x, at least 9 queries of room with head dims 192 and 128; with cuDNN 9.14, \
+                 two",
         fix: "describe 9 queries or more with per-sequence lengths, and give the real length",
         source: FP8_COMPILED,
-        evidence: "9.19 and 9.27 give status 4001 for 2 to 8 queries, with one scale per tensor and (9.27) with block scales, \
-                   and compile 9; 9.14 compiles 2. One query is refused by each. Versions between were not tried.",
+        evidence: "9.19 and 9.27 give status 4001 for 2 to 8 queries, with one scale per tensor and (9.27) with block \
+                   scales, and compile 9; 9.14 compiles 2. One query is refused by each. Versions between were not \
+                   tried.",
         applies: Applies::Rules(|f| {
             let few = f.s_q == 1 || (f.s_q <= 8 && f.version() >= CudnnVersion::v9(15, 0));
             let is = !f.backward() && few && (f.d_qk, f.d_v) == (192, 128);
@@ -178,8 +181,8 @@ entries![
     },
     FP8_BACKWARD_HEADS = Entry {
         code: "fp8.backward-heads",
-        cause: "If query heads share value heads and not key heads, or on 10.x the reverse, cuDNN generates an 8-bit backward that \
-                does not compile.",
+        cause: "If query heads share value heads and not key heads, or on 10.x the reverse, cuDNN generates an 8-bit \
+                backward that does not compile.",
         affected: &[Versions::ALL.on(Gpus::HOPPER), Versions::ALL.on(Gpus::BLACKWELL)],
         field: "k.dims[1], v.dims[1]",
         needed: "in an 8-bit backward, key and value heads that are both fewer than query heads, or both as many; on \
@@ -217,8 +220,8 @@ entries![
                 compile on compute capability 10.x.",
         affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "score_mod, mask.mask_mod, dropout",
-        needed: "in an 8-bit backward on compute capability 10.x, no dropout, no score expression, and no mask predicate \
-                 other than a band",
+        needed: "in an 8-bit backward on compute capability 10.x, no dropout, no score expression, and no mask \
+                 predicate other than a band",
         fix: "compute the backward in 16 bits",
         source: FE_FP8_BACKWARD,
         evidence: "9.19 and 9.27 give status 4001.",
@@ -239,8 +242,8 @@ entries![
                 does not compile on compute capability 10.x.",
         affected: &[Versions::from(20, 0).on(Gpus::BLACKWELL)],
         field: "sink",
-        needed: "in an 8-bit forward on compute capability 10.x, no sink with a score expression or predicate, or cuDNN \
-                 9.19 or older",
+        needed: "in an 8-bit forward on compute capability 10.x, no sink with a score expression or predicate, or \
+                 cuDNN 9.19 or older",
         fix: "leave the expression out, or compute this attention in 16 bits",
         source: FP8_COMPILED,
         evidence: "9.27 gives status 4001 for 26 forwards of 1 to 512 queries, dense and varlen; 9.14 and 9.19 compile \

@@ -1,13 +1,13 @@
 //! Limits of 8-bit forwards of one query, which have engines and kernels of their own.
 
-use super::FP8_COMPILED;
+use super::{FP8_COMPILED, fp8_limits};
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 use crate::{CudnnVersion, Storage};
 
-/// What was given, in 8 bits with one scale per tensor.
+/// What was given, in a forward of one query in 8 bits with one scale per tensor.
 fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
-    (is && f.per_tensor() && f.s_q == 1 && !f.backward()).then(|| format!("{what}, in 8 bits"))
+    fp8_limits::given(f, is && f.s_q == 1 && !f.backward(), what)
 }
 
 /// Whether cuDNN takes its kernel for decodes on compute capability 10.x, for one query in 8 bits.
@@ -33,7 +33,7 @@ entries![
         source: FP8_COMPILED,
         evidence: "cuDNN answers `s_q=1 on Hopper should go into sm80`, and that engine has no 8-bit kernel.",
         // With dropout another engine is taken, which has a kernel (9.14, 9.19 and 9.27).
-        applies: Applies::Rules(|f| given(f, f.s_q == 1 && !f.backward() && !f.dropout(), "one query")),
+        applies: Applies::Rules(|f| given(f, !f.dropout(), "one query")),
         ..Entry::rule()
     },
     FP8_ONE_QUERY_STATS = Entry {
@@ -57,8 +57,8 @@ entries![
         needed: "on compute capability 10.x, no dropout for one query over pages in 8 bits, or cuDNN 9.14",
         fix: "leave dropout out, as inference does, or use dense keys",
         source: FP8_COMPILED,
-        evidence: "9.19 and 9.27 answer `FMHA decode does not support dropout`; 9.14 compiles it. 9.15 to 9.18 were not \
-                   tried.",
+        evidence: "9.19 and 9.27 answer `FMHA decode does not support dropout`; 9.14 compiles it. 9.15 to 9.18 were \
+                   not tried.",
         applies: Applies::Rules(|f| {
             given(f, decode_kernel(f) && f.a.k.is_paged() && f.dropout(), "one query over pages with dropout")
         }),
@@ -72,8 +72,8 @@ entries![
         needed: "on compute capability 10.x, dense queries, or at least two queries of room, in 8 bits",
         fix: "use dense queries: with one query per sequence they lie in memory as varlen ones do",
         source: FP8_COMPILED,
-        evidence: "9.14, 9.19 and 9.27 give status 4001 for 16 to 128 columns, with either scaling; two queries of room \
-                   compile.",
+        evidence: "9.14, 9.19 and 9.27 give status 4001 for 16 to 128 columns, with either scaling; two queries of \
+                   room compile.",
         applies: Applies::Rules(|f| {
             let varlen = matches!(f.a.q.storage, Storage::Varlen { .. });
             given(f, decode_kernel(f) && varlen, "one query per varlen sequence")

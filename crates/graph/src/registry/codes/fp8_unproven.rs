@@ -1,22 +1,13 @@
 //! 8-bit attention that compiles, and that NVIDIA refuses, blocks in its own tests or never tests.
 //! Each is refused until a GPU has judged it, and can be allowed by its code.
 
+use super::fp8_limits::{given, of_either};
 use super::{FE_FP8, FE_FP8_BACKWARD};
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
 use crate::{Band, Corner};
 
 const JUDGE: &str = "allow this code after `qkvault-lab selftest --fp8` was right on such a GPU";
-
-/// What was given, in 8 bits with one scale per tensor.
-fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
-    of_either(f, is && f.per_tensor(), what)
-}
-
-/// What was given, in 8 bits with any scales.
-fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
-    (is && f.eight_bits()).then(|| format!("{what}, in 8 bits"))
-}
 
 /// Queries of the smallest tile of Hopper's kernel.
 const TILE: i64 = 64;
@@ -43,21 +34,22 @@ entries![
         needed: "dense operands with lengths in a backward, or compute capability 10.x",
         fix: JUDGE,
         source: FE_FP8_BACKWARD,
-        evidence: "Its tests name bug 5732676, an illegal instruction, for varlen forwards too; 28 random ones were right on \
-                   an H200 under 9.19. Backwards, which compile with shared heads alone, were not run.",
+        evidence: "Its tests name bug 5732676, an illegal instruction, for varlen forwards too; 28 random ones were \
+                   right on an H200 under 9.19. Backwards, which compile with shared heads alone, were not run.",
         applies: Applies::Rules(|f| given(f, f.backward() && f.varlen(), "varlen operands in a backward")),
         ..Entry::quirk(21)
     },
     FP8_HOPPER_GROUPED_BACKWARD = Entry {
         code: "fp8.hopper-grouped-backward",
-        cause: "NVIDIA blocks its own tests of 8-bit backwards with shared heads on compute capability 9.0, for accuracy.",
+        cause: "NVIDIA blocks its own tests of 8-bit backwards with shared heads on compute capability 9.0, for \
+                accuracy.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "k.dims[1], v.dims[1]",
         needed: "as many key and value heads as query heads in an 8-bit backward, or compute capability 10.x",
         fix: JUDGE,
         source: FE_FP8,
-        evidence: "On an H200 under 9.19, dK was wrong in one of 22 random backwards that nothing else refuses (24 query \
-                   heads over 3 key heads, 513 queries, lengths).",
+        evidence: "On an H200 under 9.19, dK was wrong in one of 22 random backwards that nothing else refuses (24 \
+                   query heads over 3 key heads, 513 queries, lengths).",
         applies: Applies::Rules(|f| {
             let grouped = f.a.q.heads() != f.a.k.heads() || f.a.q.heads() != f.a.v.heads();
             given(f, f.backward() && grouped, "shared heads in a backward")
@@ -81,15 +73,15 @@ entries![
     },
     FP8_HOPPER_BOTTOM_RIGHT = Entry {
         code: "fp8.hopper-bottom-right",
-        cause: "NVIDIA's front end refuses a diagonal that ends bottom right in 8 bits before compute capability 10.0, and \
-                nobody tests it.",
+        cause: "NVIDIA's front end refuses a diagonal that ends bottom right in 8 bits before compute capability 10.0, \
+                and nobody tests it.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "mask.band",
         needed: "with varlen operands, a diagonal that starts top left, or compute capability 10.x",
         fix: JUDGE,
         source: FE_FP8,
-        evidence: "It compiles in both directions. Over dense and paged operands 18 random attentions of both directions \
-                   were right on an H200 under 9.19; with varlen operands it was not run.",
+        evidence: "It compiles in both directions. Over dense and paged operands 18 random attentions of both \
+                   directions were right on an H200 under 9.19; with varlen operands it was not run.",
         applies: Applies::Rules(|f| {
             given(f, f.causal_bottom_right() && f.varlen(), "a diagonal that ends bottom right, over varlen operands")
         }),
@@ -102,8 +94,8 @@ entries![
         needed: "in 8 bits, no score expression, and no mask predicate other than a band",
         fix: JUDGE,
         source: FE_FP8,
-        evidence: "Biases, softcaps and ALiBi compile. On an H200 under 9.19 they were wrong in 19 of 21 random attentions of \
-                   both directions, and NaN in some: kernels leave the expression out.",
+        evidence: "Biases, softcaps and ALiBi compile. On an H200 under 9.19 they were wrong in 19 of 21 random \
+                   attentions of both directions, and NaN in some: kernels leave the expression out.",
         applies: Applies::Rules(|f| {
             of_either(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some(), "a score expression or predicate")
         }),
@@ -111,8 +103,8 @@ entries![
     },
     FP8_DROPOUT_FORM = Entry {
         code: "fp8.dropout-form",
-        cause: "In an 8-bit backward NVIDIA's front end leaves the dropout mask out of the gradient of P, which is wrong; \
-                qkvault writes it, and nobody tests that.",
+        cause: "In an 8-bit backward NVIDIA's front end leaves the dropout mask out of the gradient of P, which is \
+                wrong; qkvault writes it, and nobody tests that.",
         field: "dropout",
         needed: "in 8 bits, dropout in a forward only",
         fix: JUDGE,
@@ -129,8 +121,8 @@ entries![
         needed: "head dims of at most 128, or 192 and 128",
         fix: JUDGE,
         source: FE_FP8,
-        evidence: "Head dims up to 512 compile, but none above 128 for one query, and most pairs with one above 128 and \
-                   one of at most 128 do not: status 4001. This was not confirmed on a GPU.",
+        evidence: "Head dims up to 512 compile, but none above 128 for one query, and most pairs with one above 128 \
+                   and one of at most 128 do not: status 4001. This was not confirmed on a GPU.",
         applies: Applies::Rules(|f| {
             let wide = (f.d_qk > 128 || f.d_v > 128) && (f.d_qk, f.d_v) != (192, 128);
             given(f, !f.backward() && wide, &format!("head dims {} and {}", f.d_qk, f.d_v))
@@ -142,8 +134,8 @@ entries![
         cause: "NVIDIA's front end refuses these bands in an 8-bit backward.",
         affected: &[Versions::ALL.on(Gpus::BLACKWELL)],
         field: "mask.band",
-        needed: "in an 8-bit backward, a diagonal that ends bottom right only over at least as many keys as queries, both \
-                 multiples of 64, and a left bound only over at least as many keys as queries, or with lengths",
+        needed: "in an 8-bit backward, a diagonal that ends bottom right only over at least as many keys as queries, \
+                 both multiples of 64, and a left bound only over at least as many keys as queries, or with lengths",
         fix: JUDGE,
         source: FE_FP8_BACKWARD,
         evidence: "They compile. This was not confirmed on a GPU.",
