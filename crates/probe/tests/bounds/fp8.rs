@@ -268,9 +268,14 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: e4m3 [2,8,128,128]\nk: [2,8,512,128]\nmask: causal bottom-right\nfp8: delayed", "h200", "9.27"),
     ),
     (
-        "fp8.expression",
+        "fp8.hopper-expression",
         ("q: e4m3 [2,8,512,128]\nfp8: delayed\nscore_mod: tanh(score)", "h200", "9.27"),
         ("q: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.expression",
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nscore_mod: tanh(score)", "b200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed\nscore_mod: tanh(score)", "h200", "9.27"),
     ),
     (
         "fp8.expression",

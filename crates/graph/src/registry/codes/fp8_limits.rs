@@ -16,6 +16,11 @@ pub(super) fn of_either(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (is && f.eight_bits()).then(|| format!("{what}, in 8 bits"))
 }
 
+/// The expression or predicate that was given, in 8 bits with any scales.
+pub(super) fn expression(f: &Facts<'_>) -> Option<String> {
+    of_either(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some(), "a score expression or predicate")
+}
+
 /// The head dims, in 8 bits.
 fn head_dims(f: &Facts<'_>, is: bool) -> Option<String> {
     given(f, is, &format!("head dims {} and {}", f.d_qk, f.d_v))

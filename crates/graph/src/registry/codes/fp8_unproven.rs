@@ -1,7 +1,7 @@
 //! 8-bit attention that compiles, and that NVIDIA refuses, blocks in its own tests or never tests.
 //! Each is refused until a GPU has judged it, and can be allowed by its code.
 
-use super::fp8_limits::{given, of_either};
+use super::fp8_limits::{expression, given, of_either};
 use super::{FE_FP8, FE_FP8_BACKWARD};
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
@@ -90,15 +90,14 @@ entries![
     FP8_EXPRESSION = Entry {
         code: "fp8.expression",
         cause: "NVIDIA's front end refuses a bias in 8 bits, and tests no other expression in 8 bits.",
+        affected: &[Versions::ALL.on(Gpus::BLACKWELL), Versions::ALL.on(Gpus::CONSUMER_BLACKWELL)],
         field: "score_mod, mask.mask_mod",
         needed: "in 8 bits, no score expression, and no mask predicate other than a band",
         fix: JUDGE,
         source: FE_FP8,
-        evidence: "Biases, softcaps and ALiBi compile. On an H200 under 9.19 they were wrong in 19 of 21 random \
-                   attentions of both directions, and NaN in some: kernels leave the expression out.",
-        applies: Applies::Rules(|f| {
-            of_either(f, f.a.score_mod.is_some() || f.a.mask.mask_mod.is_some(), "a score expression or predicate")
-        }),
+        evidence: "Biases, softcaps and ALiBi compile. Kernels of compute capability 9.0 leave the expression out \
+                   (`fp8.hopper-expression`); these were not run.",
+        applies: Applies::Rules(expression),
         ..Entry::quirk(25)
     },
     FP8_DROPOUT_FORM = Entry {
