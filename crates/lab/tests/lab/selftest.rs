@@ -46,6 +46,9 @@ fn a_dry_self_test_of_8_bit_attention_does_everything_but_the_launch() {
     let (code, report) = place.json("selftest --fp8 --cases 3 --about fp8.hopper-grouped-backward --dry h200");
     assert_eq!((code, report["about"].clone()), (0, serde_json::json!(["fp8.hopper-grouped-backward"])), "{report:#}");
     assert!(count(&report, "right") >= 1, "{report:#}");
+    let about = "selftest --fp8 --cases 3 --about fp8.hopper-expression --show";
+    let expressions = place.run(about).out.matches("score_mod: ").count();
+    assert!(expressions >= 1, "{expressions} score expressions");
     place.run("selftest --fp8 --show --about fp8.split-zeros").failed(1, &["fp8.split-zeros", "fp8.hopper-varlen"]);
     assert_eq!(place.run("selftest --about fp8.expression --show").code, 2);
 }

@@ -11,12 +11,13 @@ use qkvault_graph::{
 use crate::selftest::{Draw, layouts};
 
 /// Codes that `--about` takes. A case about a code has what the code refuses, if its GPU is among those of the code.
-pub(in crate::selftest) const ABOUT: [&Code; 13] = [
+pub(in crate::selftest) const ABOUT: [&Code; 14] = [
     &codes::FP8_HOPPER_VARLEN,
     &codes::FP8_HOPPER_GROUPED_BACKWARD,
     &codes::FP8_HOPPER_EMPTY_TILE,
     &codes::FP8_HOPPER_BOTTOM_RIGHT,
     &codes::FP8_EXPRESSION,
+    &codes::FP8_HOPPER_EXPRESSION,
     &codes::FP8_DROPOUT_FORM,
     &codes::FP8_HEAD_DIM_WIDE,
     &codes::FP8_BACKWARD_BAND,
@@ -77,7 +78,7 @@ fn drawn(draw: &mut Draw, about: About) -> Attention {
     a.outputs = Outputs::of(draw.chance(70), false, false);
     let measured = about.has(&codes::FP8_HOPPER_FEW_KEYS) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
     a.outputs.amax = draw.chance(85) || measured;
-    if about.has(&codes::FP8_EXPRESSION) {
+    if about.has(&codes::FP8_EXPRESSION) || about.has(&codes::FP8_HOPPER_EXPRESSION) {
         expression(draw, &mut a);
     }
     let dropped = about.has(&codes::FP8_DROPOUT_FORM) || about.has(&codes::FP8_HOPPER_DROPOUT);
