@@ -60,4 +60,6 @@ fn the_wheel_installs_and_its_tests_pass() {
     let variables = [("PYTHONPATH", packages.as_path()), ("QKVAULT_TEST_CUDNN", &cudnn), ("HOME", folder.path())];
     let said = run(&["-m", "unittest", "discover", "-v", "-s", &tests, "-p", "test_package.py"], &variables);
     assert!(said.contains("\nOK") && !said.contains("skipped"), "{said}");
+    let said = run(&["-m", "unittest", "discover", "-v", "-s", &tests, "-p", "test_sequence.py"], &variables);
+    assert!(said.contains("\nOK") && said.contains("Ran 5 tests"), "{said}");
 }

@@ -5,10 +5,13 @@
 
 With `--one-gpu`, PyTorch's ranks share the first GPU and exchange over gloo, on the host: numbers alone. Writes
 DIR/adapter-parallel-{torch,jax}.json; exit code 0 if no number is wrong. Rows of `times` are milliseconds of a forward
-and of a forward with backward, causal: of the ranks together, and of one GPU over half of the sequence's work.
+and of a forward with backward, causal: of the ranks together, and of one GPU over half of the sequence's work; with
+`prefixes` of 4 (keys before a chunk's end, in quarters) and 1 (all keys: blocks behind the band must be skipped). Rows
+with a `window` are of causal windows, of which the halo alone moves, beside one GPU's own rows.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -25,6 +28,7 @@ PARSER.add_argument("--torch", action="store_true")
 PARSER.add_argument("--jax", action="store_true")
 PARSER.add_argument("--one-gpu", action="store_true")
 PARSER.add_argument("--vault")
+PARSER.add_argument("--window", type=int, default=4096, help="keys before the query, for times")
 PARSER.add_argument("--rows", type=int, nargs="*", default=[8192, 32768], help="tokens of a rank, for times")
 ARGS = PARSER.parse_args()
 BOUND, HEADS, KEYS, WIDTH = 3e-2, 32, 8, 128
@@ -33,6 +37,8 @@ CASES = {
     "both sides": {"window": (200, 100)}, "softcap": {"is_causal": True, "softcap": 5.0},
     "alibi": {"is_causal": True, "alibi": True}, "positions": {"is_causal": True, "window": 300, "positions": True},
 }  # fmt: skip
+#: What is timed, causal: with keys in quarters, over all keys, and through a window, of which the halo moves.
+SPEEDS = [{"prefixes": 4}, {"prefixes": 1}, {"window": ARGS.window}]
 FORMS = [("gather", "zigzag"), ("gather", "contiguous"), ("heads", "zigzag")]
 
 
@@ -93,17 +99,27 @@ def with_torch(found):
     for rows in [] if ARGS.one_gpu else ARGS.rows:
         parts = [x.requires_grad_() for x in make(rows, rank)[:3]]
         d_o = torch.randn_like(parts[0])
-        shared = lambda: qt.context_parallel_attention(*parts, is_causal=True)  # noqa: B023, E731
-        step = lambda run: lambda: torch.autograd.grad(run(), parts, d_o)  # noqa: B023, E731
         # One GPU that has a rank's share of the work: its queries over all keys, without a mask over half of them.
         keys = [x.repeat(1, 1, ranks // 2 or 1, 1).detach() for x in parts[1:]]
-        alone = lambda: qt.attention(parts[0], *keys)  # noqa: B023, E731
-        row = {"rows": rows}
-        with torch.no_grad():
-            row["forward"], row["ideal"] = timed(shared), timed(alone)
-        row["step"], row["ideal step"] = timed(step(shared)), timed(
-            lambda: torch.autograd.grad(alone(), parts[0], d_o))  # noqa: B023
-        found["times"].append(row)
+        own = [x.detach().requires_grad_() for x in parts]
+        for options in SPEEDS:
+            window = options.get("window")
+
+            def shared():
+                return qt.context_parallel_attention(*parts, is_causal=True, **options)  # noqa: B023
+
+            def alone():
+                if window is None:  # noqa: B023
+                    return qt.attention(parts[0], *keys)  # noqa: B023
+                return qt.attention(*own, is_causal=True, window=window)  # noqa: B023
+
+            step = lambda run, inputs: lambda: torch.autograd.grad(run(), inputs, d_o)  # noqa: B023, E731
+            row = {"rows": rows, **options}
+            with torch.no_grad():
+                row["forward"], row["ideal"] = timed(shared), timed(alone)
+            row["step"] = timed(step(shared, parts))
+            row["ideal step"] = timed(step(alone, parts[:1] if window is None else own))
+            found["times"].append(row)
     dist.destroy_process_group()
     return rank == 0
 
@@ -163,16 +179,19 @@ def with_jax(found):
 
     for rows in [] if small or ranks < 2 else ARGS.rows:
         q, k, v, d_o = (place(x) for x in make(rows * ranks, 1))
-        run = shared("gather", "zigzag", is_causal=True)
-        step = jax.jit(lambda q, k, v, d_o: both(run, (q, k, v), d_o)[1:])  # noqa: B023
         one = [x[:, : rows * (ranks // 2 or 1)] for x in (k, v)]
-        alone = jax.jit(qj.attention)
-        own = [jax.device_put(x, devices[0]) for x in (q[:, :rows], *one)]
-        row = {"rows": rows, "forward": timed(run, q, k, v), "ideal": timed(alone, *own)}
-        grad = jax.jit(lambda q, k, v, d_o: both(qj.attention, (q, k, v), d_o)[1:])
+        given = [jax.device_put(x, devices[0]) for x in (q[:, :rows], *one)]
+        own = [jax.device_put(x[:, :rows], devices[0]) for x in (q, k, v)]
         own_d_o = jax.device_put(d_o[:, :rows], devices[0])
-        row["step"], row["ideal step"] = timed(step, q, k, v, d_o), timed(grad, *own, own_d_o)
-        found["times"].append(row)
+        for options in SPEEDS:
+            run, windowed = shared("gather", "zigzag", is_causal=True, **options), "window" in options
+            alone = functools.partial(qj.attention, is_causal=True, **options) if windowed else qj.attention
+            mine = own if windowed else given
+            step = lambda run: jax.jit(lambda q, k, v, d_o: both(run, (q, k, v), d_o)[1:])  # noqa: B023, E731
+            row = {"rows": rows, **options, "forward": timed(run, q, k, v), "ideal": timed(jax.jit(alone), *mine)}
+            row["step"] = timed(step(run), q, k, v, d_o)
+            row["ideal step"] = timed(step(alone), *mine, own_d_o)
+            found["times"].append(row)
     return True
 
 

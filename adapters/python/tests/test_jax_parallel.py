@@ -106,6 +106,51 @@ class Sharded(Case):
         mapped = jax.jit(jax.shard_map(local, mesh=mesh_of(4), in_specs=(spec, spec, spec, P()), out_specs=spec))
         self.same((Q, K, V, table), mapped, lambda q, k, v, t: qj.attention(q, k, v, score_mod=mod(t)), 5e-2)
 
+    def test_windows_move_what_is_seen_of_the_neighbours_and_no_more(self):
+        def sent(jaxpr, found):
+            """Elements that leave their rank, by the operation that moves them."""
+            for equation in jaxpr.eqns:
+                name, count = equation.primitive.name, sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size"))
+                if name == "ppermute":
+                    found[name] = found.get(name, 0) + count * len(equation.params["perm"])
+                elif name in ("all_gather", "reduce_scatter", "psum_scatter", "all_to_all"):
+                    found["whole"] = found.get("whole", 0) + 4 * 3 * count
+                for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+                    inner = getattr(inner, "jaxpr", inner)
+                    if hasattr(inner, "eqns"):
+                        sent(inner, found)
+            return found
+
+        row = 2 * 4 * 16
+        # K and V; three borders of four chunks, or six of eight, because the fourth and fifth chunk are on one rank.
+        for order, borders in (("contiguous", 3), ("zigzag", 6)):
+            for options, rows in (({"is_causal": True, "window": 2}, 2), ({"window": (2, 1)}, 3)):
+                ours = sharded(4, order, **options)
+                with self.subTest(order, rows=rows):
+                    forward = 2 * row * borders * rows
+                    self.assertEqual(sent(jax.make_jaxpr(ours)(Q, K, V).jaxpr, {}), {"ppermute": forward})
+                    program = jax.make_jaxpr(jax.grad(squares(ours), (0, 1, 2)))(Q, K, V)
+                    self.assertEqual(sent(program.jaxpr, {}), {"ppermute": 2 * forward})
+        wide = sent(jax.make_jaxpr(sharded(4, "zigzag", is_causal=True, window=40))(Q, K, V).jaxpr, {})
+        self.assertEqual(wide, {"whole": 2 * row * ROWS * 3})
+
+    def test_windows_that_reach_over_several_chunks(self):
+        for window, ranks, order in (((9, 0), 4, "contiguous"), ((9, 5), 4, "zigzag"), ((3, 9), 2, "zigzag"),
+                                     ((17, 0), 4, "zigzag"), ((0, 0), 4, "zigzag")):
+            with self.subTest(window, ranks=ranks, order=order):
+                whole = functools.partial(qj.attention, window=window)
+                self.same((Q, K, V), sharded(ranks, order, window=window), whole)
+
+    def test_keys_before_the_last_chunk_s_end_are_enough_under_a_causal_mask(self):
+        for prefixes, extents in ((1, {32}), (2, {16, 32}), (4, {16, 32})):
+            ours = sharded(4, "zigzag", is_causal=True, prefixes=prefixes)
+            texts = re.findall(r"'text', '([^']*)'", str(jax.make_jaxpr(ours)(Q, K, V)))
+            self.assertEqual({int(re.search(r"k: bf16 \[2,4,(\d+),", text)[1]) for text in texts}, extents)
+            self.same((Q, K, V), ours, functools.partial(qj.attention, is_causal=True))
+        for window in ((6, None), (None, 3)):
+            ours = sharded(4, "zigzag", window=window, prefixes=8)
+            self.same((Q, K, V), ours, functools.partial(qj.attention, window=window))
+
     def test_tensors_over_queries_have_a_rank_s_rows(self):
         for name, given, spec in (("bias", BIAS, P(None, None, "seq")), ("mask", KEEP, P("seq"))):
             ours = sharded(4, "contiguous", specs=(spec,), named=(name,), is_causal=True)
@@ -176,6 +221,7 @@ class Sharded(Case):
         ours = qj.context_parallel_attention
         told(["axis_name is 'seq'", "jax.shard_map"], lambda: ours(Q, K, V, axis_name="seq"))
         told(["order is 'striped'", "zigzag"], lambda: sharded(2, "striped")(Q, K, V))
+        told(["prefixes is 0", "1 or more"], lambda: sharded(2, "contiguous", prefixes=0)(Q, K, V))
         told(["strategy is 'ring'", "'gather' or 'heads'"], lambda: sharded(2, "contiguous", "ring")(Q, K, V))
         odd = [x[:, :28] for x in (Q, K, V)]
         told(["28 rows", "8 equal chunks", "pad it to 32"], lambda: sharded(4, "zigzag")(*odd))

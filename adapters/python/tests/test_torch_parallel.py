@@ -121,6 +121,66 @@ def more(ranks, found):
     found["a mesh"] = [off(o, mine(qt.attention(q, k, v, is_causal=True)))]
 
 
+def exchanged(ranks, found):
+    """How many elements leave a rank in a forward and a backward, of what kind, for each case."""
+    import torch.distributed as dist
+
+    import qkvault.torch as qt
+
+    t, counted = draws(), {"all_to_all_single": 0, "all_gather_into_tensor": 0}
+    inner = {name: getattr(dist, name) for name in counted}
+
+    def swap(found, given, of_found=None, of_given=None, group=None):
+        even = [given.numel() // ranks] * ranks
+        rank = dist.get_rank()
+        counted["all_to_all_single"] += sum(n for to, n in enumerate(of_given or even) if to != rank)
+        return inner["all_to_all_single"](found, given, of_found, of_given, group=group)
+
+    def gather(found, given, group=None):
+        counted["all_gather_into_tensor"] += given.numel() * (ranks - 1)
+        return inner["all_gather_into_tensor"](found, given, group=group)
+
+    dist.all_to_all_single, dist.all_gather_into_tensor = swap, gather
+    try:
+        for order in ("contiguous", "zigzag"):
+            mine = lambda x: qt.context_parallel_shard(x, 2, order=order)  # noqa: B023, E731
+            for name, window in (("one side", 2), ("both sides", (2, 1)), ("wide", 40)):
+                for kind in counted:
+                    counted[kind] = 0
+                q, k, v = (mine(t[at]).requires_grad_() for at in "qkv")
+                options = {"is_causal": name == "one side", "window": window, "order": order}
+                o = qt.context_parallel_attention(q, k, v, **options)
+                forward = dict(counted)
+                torch.autograd.grad(o, (q, k, v), mine(t["d_o"]))
+                found[f"{order} {name}"] = [*forward.values(), *counted.values()]
+    finally:
+        dist.all_to_all_single, dist.all_gather_into_tensor = inner.values()
+
+
+def steps(ranks, found):
+    """Every number of lengths that keys may have gives the same, by as many plans."""
+    import qkvault.torch as qt
+    from qkvault.torch import _parallel
+
+    t, lengths = draws(), set()
+    mine = lambda x: qt.context_parallel_shard(x, 2)  # noqa: E731
+    inner = _parallel._operators.run
+    _parallel._operators.run = lambda q, k, *more: lengths.add(k.shape[2]) or inner(q, k, *more)
+    try:
+        for name, options in (("causal", {"is_causal": True}), ("left", {"window": (6, -1)}), ("right", {"window": (-1, 3)})):
+            whole = [t[at].clone().requires_grad_() for at in "qkv"]
+            exact = torch.autograd.grad(qt.attention(*whole, **options), whole, t["d_o"])
+            for prefixes in (1, 2, 4, 9):
+                lengths.clear()
+                local = [mine(x.detach()).requires_grad_() for x in whole]
+                o = qt.context_parallel_attention(*local, prefixes=prefixes, **options)
+                gradients = torch.autograd.grad(o, local, mine(t["d_o"]))
+                errors = [off(a, mine(b)) for a, b in zip(gradients, exact)]
+                found[f"{name} {prefixes}"] = (sorted(lengths), errors)
+    finally:
+        _parallel._operators.run = inner
+
+
 def guide(ranks, found):
     """The program of the guide."""
     import qkvault.torch as qt
@@ -159,6 +219,7 @@ def mistakes(ranks, found):
     told("divide", lambda: qt.context_parallel_shard(t["q"][:, :, :30], 2))
     told("odd", lambda: ours(q[:, :, :7], k[:, :, :7], v[:, :, :7]))
     told("order", lambda: ours(q, k, v, order="striped"))
+    told("prefixes", lambda: ours(q, k, v, prefixes=0))
     told("strategy", lambda: ours(q, k, v, strategy="ring"))
     told("heads", lambda: ours(q, k[:, :1], v[:, :1], strategy="heads"))
     told("bias", lambda: ours(q, k, v, bias=t["bias"]))
@@ -220,12 +281,35 @@ class Parallel(unittest.TestCase):
     def test_four_ranks_compute_what_one_does(self):
         self.right(together(4, "compare"))
 
+    def test_windows_move_what_is_seen_of_the_neighbours_and_no_more(self):
+        row, found = 2 * 4 * 16, together(4, "exchanged")
+        self.assertEqual([rank["failed"] for rank in found if "failed" in rank], [])
+        total = {name: [sum(rank[name][at] for rank in found) for at in range(4)] for name in found[0]}
+        # K and V; three borders of four chunks, or six of eight, because the fourth and fifth chunk are on one rank.
+        for order, borders in (("contiguous", 3), ("zigzag", 6)):
+            for name, rows in (("one side", 2), ("both sides", 3)):
+                forward = 2 * row * borders * rows
+                self.assertEqual(total[f"{order} {name}"], [forward, 0, 2 * forward, 0], (order, name))
+            # Through a window that sees everything, each rank is sent the other ranks' keys.
+            forward = 2 * row * ROWS * 3
+            self.assertEqual(total[f"{order} wide"], [0, forward, forward, forward], order)
+
+    def test_keys_before_a_chunk_s_end_are_enough_under_a_causal_mask(self):
+        found = together(4, "steps")
+        self.assertEqual([rank["failed"] for rank in found if "failed" in rank], [])
+        for name in found[0]:
+            self.assertLess(max(max(rank[name][1]) for rank in found), 6e-3, name)
+        lengths = lambda name: sorted({n for rank in found for n in rank[name][0]})  # noqa: E731
+        self.assertEqual([lengths(f"causal {n}") for n in (1, 2, 4)], [[32], [16, 32], [8, 16, 24, 32]])
+        self.assertEqual(lengths("causal 9"), [4, 8, 12, 16, 20, 24, 28, 32])
+        self.assertEqual([len(lengths(f"{name} 4")) for name in ("left", "right")], [3, 4])
+
     def test_mistakes_are_named_on_every_rank(self):
         for found in together(4, "mistakes"):
             for name, said in (
                 ("divide", ["30 rows", "8 equal chunks for 4 ranks", "pad it to 32"]),
                 ("odd", ["7 rows", "contiguous"]),
-                ("order", ["'striped'", "zigzag"]), ("strategy", ["'ring'", "'gather' or 'heads'"]),
+                ("order", ["'striped'", "zigzag"]), ("prefixes", ["prefixes is 0", "1 or more"]), ("strategy", ["'ring'", "'gather' or 'heads'"]),
                 ("heads", ["k has 1 heads", "4 ranks", "gather"]), ("bias", ["bias has dims", "8 rows", "32 keys"]),
                 ("bias by heads", ["bias is not exchanged"]), ("lengths", ["8 queries and 4 keys"]),
                 ("distributed", ["q is a DTensor", "to_local"]),

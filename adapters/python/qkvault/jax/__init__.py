@@ -21,10 +21,10 @@ if _jax.__version_info__ < (0, 6):
 from ._attention import attention, explain
 from ._config import configure, export_checks
 from ._config import register as _register
+from ._exchange import unzigzag, zigzag
 from ._front import dot_product_attention
 from ._packed import paged_attention, varlen_attention
 from ._parallel import context_parallel_attention
-from ._sequence import unzigzag, zigzag
 from ._trace import TraceError
 
 __all__ = [

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
+from .._sequence import checked_heads
 from ._arguments import program_of
+from ._exchange import in_order, of_ranks, whole_of
 from ._operator import operator
-from ._sequence import in_order, of_ranks, whole_of
 from ._shards import varying
 
 
@@ -18,15 +19,7 @@ def attention(q: Any, k: Any, v: Any, axis_name: Any, ranks: int, order: str, at
               mask: Any, score_mod: Any, mask_mod: Any, sinks: Any, segment_ids: Any, **options: Any) -> Any:
     """The attention of a rank's rows, of which all ranks compute all heads together."""
     over = 3 - at
-    for name, x in (("q", q), ("k", k)):
-        if x.shape[over] % ranks:
-            raise ArgumentError(
-                f"{name} has {x.shape[over]} heads, which {ranks} ranks do not share evenly; use strategy='gather', or "
-                "repeat the heads of k and v"
-            )
-    for name, given in (("bias", bias), ("mask", mask)):
-        if given is not None:
-            raise ArgumentError(f"{name} is not exchanged for heads; give score_mod or mask_mod, or strategy='gather'")
+    checked_heads(ranks, {"q": q.shape[over], "k": k.shape[over]}, {"bias": bias, "mask": mask})
 
     def to_heads(x):
         moved = jax.lax.all_to_all(x, axis_name, split_axis=over, concat_axis=at, tiled=True)

@@ -11,11 +11,13 @@ from typing import Any, Callable, Optional, Union
 import jax
 import jax.numpy as jnp
 
+from .. import _sequence as sequence
 from .._errors import ArgumentError
 from . import _by_heads
 from ._arguments import Number, Window, band, checked, integers, program_of
+from ._exchange import gathered, ranks_of, whole_of
+from ._halo import halo
 from ._operator import operator
-from ._sequence import gathered, parts_of, ranks_of, whole_of
 from ._shards import varying
 
 
@@ -27,6 +29,7 @@ def context_parallel_attention(
     axis_name: Any,
     strategy: str = "gather",
     order: str = "zigzag",
+    prefixes: int = 4,
     bias: Optional[jax.Array] = None,
     mask: Optional[jax.Array] = None,
     score_mod: Optional[Callable[..., Any]] = None,
@@ -51,22 +54,21 @@ def context_parallel_attention(
 
     * `order`: `"zigzag"` (see `qj.zigzag`), in which ranks have the same work under a causal mask and what is like one,
       or `"contiguous"`, for attentions without a mask and for windows, whose work is even as it is.
-    * `strategy`: `"gather"` brings all keys and values to every rank; `"heads"` (Ulysses) exchanges rows for heads, of
-      which Q as well as K have a multiple of the ranks then.
+    * `strategy`: `"gather"` brings all keys and values to every rank, or what its queries see of them through a window
+      with two sides, where that is less; `"heads"` (Ulysses) exchanges rows for heads, of which Q as well as K have a
+      multiple of the ranks then.
+    * `prefixes`: chunks under a causal mask are given the keys before the end of the last one that any rank computes at
+      the time, which is a part of so many of the sequence; with 1, all chunks are given all keys, and share one plan.
 
     Gradients of K and V are sums over ranks in float32. Other arguments are those of `attention`; dropout is missing,
     because ranks would draw a part's mask and not that of the whole.
     """
     checked(q, k, v, layout)
     ranks, at = ranks_of(axis_name), 1 if layout == "bshd" else 2
-    rows = _divided(q.shape[at], parts_of(order), order)
-    _divided(k.shape[at], parts_of(order), order)
-    masked = is_causal or window is not None
-    if masked and k.shape[at] != q.shape[at]:
-        raise ArgumentError(
-            f"a rank has {q.shape[at]} queries and {k.shape[at]} keys; under is_causal and window it has as many of "
-            "both"
-        )
+    rows = sequence.divided(q.shape[at], order, "key_value_seq_lengths")
+    own_keys = sequence.divided(k.shape[at], order, "key_value_seq_lengths")
+    side = band(is_causal, window)
+    sequence.checked(strategy, side, q.shape[at], k.shape[at], prefixes)
     if strategy == "heads":
         return _by_heads.attention(
             q, k, v, axis_name, ranks, order, at, return_lse, layout=layout, bias=bias, mask=mask, score_mod=score_mod,
@@ -74,17 +76,21 @@ def context_parallel_attention(
             query_seq_lengths=query_seq_lengths, key_value_seq_lengths=key_value_seq_lengths, segment_ids=segment_ids,
             deterministic=deterministic,
         )
-    if strategy != "gather":
-        raise ArgumentError(f"strategy is {strategy!r}; it is 'gather' or 'heads'")
-    side = band(is_causal, window)
-    launches, rank = parts_of(order), jax.lax.axis_index(axis_name)
-    of_keys, of_values = (gathered(x, axis_name, at, order, launches) for x in (k, v))
+    around, every = sequence.sides(side), ranks * k.shape[at]
+    # Of each launch, the chunk of every rank: one program computes them all.
+    launches = list(zip(*(sequence.chunks_of(rank, ranks, order) for rank in range(ranks))))
+    pieces = sequence.halo(around, own_keys, ranks, order)
+    if pieces is None:
+        of_keys, of_values = (gathered(x, axis_name, at, order, len(launches)) for x in (k, v))
+    else:
+        of_keys, of_values = (halo(x, axis_name, at, order, around) for x in (k, v))
     ids = _ids(segment_ids, axis_name, order)
     found = []
-    for launch in range(launches):
-        chunk = rank if launch == 0 else 2 * ranks - 1 - rank
-        own = slice(launch * rows, (launch + 1) * rows)
-        first, (start, count) = chunk * rows, _seen(side, chunk * rows, rows, ranks * k.shape[at])
+    mine = sequence.chunks_of(jax.lax.axis_index(axis_name), ranks, order)
+    for launch, (chunk, chunks) in enumerate(zip(mine, launches)):
+        own, first = slice(launch * rows, (launch + 1) * rows), chunk * rows
+        given = sequence.seen(around, rows, every, list(chunks), prefixes)
+        start, count = jnp.int32(given.start(first, jnp.clip)), given.count
 
         def part(x, axis, start=start, count=count):
             return x if x.shape[axis] == count else jax.lax.dynamic_slice_in_dim(x, start, count, axis)
@@ -95,7 +101,7 @@ def context_parallel_attention(
             "segment_ids": None if ids is None else (ids[0][:, own], part(ids[1], 1)), "is_causal": is_causal,
             "window": window, "mask_mod": _keys_within(mask_mod, key_value_seq_lengths),
         }
-        if side.startswith("causal") or side.startswith("band") and side.endswith("right 0"):
+        if around[1] == 0:
             # The last key that is told of is the last query's own, and the band ends there.
             own_key = jnp.full(q.shape[:1], first + rows - start, jnp.int32)
             options.update(key_value_seq_lengths=own_key, bottom_right=True, band_moves=False)
@@ -110,29 +116,6 @@ def context_parallel_attention(
         found.append((_before(o, query_seq_lengths, first, at), lse))
     o, lse = (jnp.concatenate(parts, axis) for parts, axis in zip(zip(*found), (at, at)))
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o
-
-
-def _divided(rows: int, chunks: int, order: str) -> int:
-    """The rows of a chunk."""
-    if rows % chunks:
-        raise ArgumentError(
-            f"a rank has {rows} rows, which are not {chunks} equal chunks; pad the sequence, and give "
-            f"key_value_seq_lengths, or use order='contiguous'"
-        )
-    return rows // chunks
-
-
-def _seen(side: str, first: Any, rows: int, keys: int) -> tuple:
-    """The first key that a chunk of queries from `first` on sees, and how many keys from there on."""
-    words = side.split()
-    if "left" not in words:
-        return jnp.int32(0), keys
-    left = int(words[words.index("left") + 1]) - 1
-    right = int(words[words.index("right") + 1]) if "right" in words else None
-    if right is None:
-        return jnp.int32(0), keys
-    count = min(keys, left + rows + right)
-    return jnp.clip(first - left, 0, keys - count).astype(jnp.int32), count
 
 
 def _of_part(given: Any, name: str, own: slice, rows: int, part: Callable) -> Any:

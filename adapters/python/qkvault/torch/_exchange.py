@@ -8,17 +8,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-
-#: How many chunks of the sequence a rank has.
-CHUNKS = {"zigzag": 2, "contiguous": 1}
-
-
-def parts_of(order: str) -> int:
-    """How many chunks of the sequence a rank has."""
-    if order not in CHUNKS:
-        raise ArgumentError(f"order is {order!r}; it is 'zigzag' (balanced under causal masks) or 'contiguous'")
-    return CHUNKS[order]
-
+from .._sequence import chunks_of, dealt, even, parts_of, places
 
 def group_of(group: Any) -> tuple:
     """The process group, how many ranks it has, and which one this is."""
@@ -39,24 +29,12 @@ def group_of(group: Any) -> tuple:
     return group, dist.get_world_size(group), rank
 
 
-def chunks_of(rank: int, ranks: int, order: str) -> list[int]:
-    """The numbers of a rank's chunks of the sequence."""
-    return [rank, 2 * ranks - 1 - rank] if order == "zigzag" else [rank]
-
-
 def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
     """This rank's part of a tensor over the whole sequence, which is its dim `dim`: of `2 * ranks` chunks, the chunks
     `rank` and `2 * ranks - 1 - rank`, or with `order="contiguous"` one of `ranks` chunks. Positions are made so too:
     `context_parallel_shard(torch.arange(length), 0)`."""
     _, ranks, rank = group_of(group)
-    count = parts_of(order) * ranks
-    if tensor.shape[dim] % count:
-        whole = -(-tensor.shape[dim] // count) * count
-        raise ArgumentError(
-            f"the sequence has {tensor.shape[dim]} rows, which are not {count} equal chunks for {ranks} ranks; pad it "
-            f"to {whole}, and give kv_lengths"
-        )
-    chunks = tensor.chunk(count, dim)
+    chunks = tensor.chunk(even(tensor.shape[dim], ranks, order, "kv_lengths"), dim)
     return torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], dim)
 
 
@@ -68,16 +46,15 @@ def context_parallel_unshard(tensor: Tensor, dim: int, *, group: Any = None, ord
 
 def _joined(parts: list, dim: int, order: str) -> Tensor:
     """Parts of ranks in the order of the sequence."""
-    if order == "zigzag":
-        halves = [part.chunk(2, dim) for part in parts]
-        parts = [half[0] for half in halves] + [half[1] for half in reversed(halves)]
-    return torch.cat(parts, dim)
+    chunks = [chunk for part in parts for chunk in part.chunk(parts_of(order), dim)]
+    return torch.cat([chunks[at] for at in places(len(parts), order)], dim)
 
 
 def _parted(whole: Tensor, ranks: int, dim: int, order: str) -> Tensor:
     """A whole as a stack of the parts of ranks, without gaps."""
-    chunks = whole.chunk(len(chunks_of(0, ranks, order)) * ranks, dim)
-    return torch.stack([torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], dim) for rank in range(ranks)])
+    chunks, given = whole.chunk(parts_of(order) * ranks, dim), dealt(ranks, order)
+    own = parts_of(order)
+    return torch.stack([torch.cat([chunks[at] for at in given[n:n + own]], dim) for n in range(0, len(given), own)])
 
 
 def _exchanged(stacked: Tensor, group: Any) -> Tensor:

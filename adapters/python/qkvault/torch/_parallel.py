@@ -7,10 +7,12 @@ from typing import Any, Callable, Optional, Union
 import torch
 from torch import Tensor
 
+from .. import _sequence as sequence
 from .._errors import ArgumentError
 from . import _operators
 from ._attention import attention, parts
-from ._exchange import Gather, ToHeads, ToRows, chunks_of, group_of, parts_of, to_rows
+from ._exchange import Gather, ToHeads, ToRows, group_of, to_rows
+from ._halo import Halo
 from ._lengths import padded, rows
 from ._spec import Window, band
 
@@ -23,6 +25,7 @@ def context_parallel_attention(
     group: Any = None,
     strategy: str = "gather",
     order: str = "zigzag",
+    prefixes: int = 4,
     score_mod: Optional[Callable] = None,
     mask_mod: Optional[Callable] = None,
     bias: Optional[Tensor] = None,
@@ -47,8 +50,11 @@ def context_parallel_attention(
     * `order`: `"zigzag"`, in which ranks have the same work under a causal mask: a rank has the chunks `rank` and
       `2 * ranks - 1 - rank` (`context_parallel_shard` gives them); or `"contiguous"`, for attentions without a mask and
       for windows, whose work is even as it is.
-    * `strategy`: `"gather"` brings all keys and values to every rank; `"heads"` (Ulysses) exchanges rows for heads, of
-      which Q as well as K have a multiple of the ranks then.
+    * `strategy`: `"gather"` brings all keys and values to every rank, or what its queries see of them through a window
+      with two sides, where that is less; `"heads"` (Ulysses) exchanges rows for heads, of which Q as well as K have a
+      multiple of the ranks then.
+    * `prefixes`: a chunk under a causal mask is given the keys before its end, of which there are about so many
+      lengths, and as many plans; with 1, all chunks are given all keys and share one plan.
 
     Gradients of K and V are added over ranks in float32, in their order. Those of `sinks`, `bias` and captured tensors
     are a rank's part, as those of parameters are: add them over ranks (`all_reduce`). Other arguments are those of
@@ -60,12 +66,10 @@ def context_parallel_attention(
         if tensor.dim() != 4:
             raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (batch, head, row, head dim)")
     group, ranks, rank = group_of(group)
-    size = _divided(q.shape[2], order)
-    _divided(k.shape[2], order)
+    size = sequence.divided(q.shape[2], order, "kv_lengths")
+    own_keys = sequence.divided(k.shape[2], order, "kv_lengths")
     side = band(is_causal, window, False)
-    if side != "none" and q.shape[2] != k.shape[2]:
-        counts = f"a rank has {q.shape[2]} queries and {k.shape[2]} keys"
-        raise ArgumentError(f"{counts}; under is_causal and window it has as many of both")
+    sequence.checked(strategy, side, q.shape[2], k.shape[2], prefixes)
     options = {
         "is_causal": is_causal, "window": window, "softcap": softcap, "scale": scale, "deterministic": deterministic,
     }  # fmt: skip
@@ -75,20 +79,26 @@ def context_parallel_attention(
             mask_mod=mask_mod, sinks=sinks, alibi_slopes=alibi_slopes, q_lengths=q_lengths, kv_lengths=kv_lengths,
             **options,
         )  # fmt: skip
-    if strategy != "gather":
-        raise ArgumentError(f"strategy is {strategy!r}; it is 'gather' or 'heads'")
-    chunks = chunks_of(rank, ranks, order)
-    of_keys, of_values = (Gather.apply(t, 2, group, order, len(chunks)) for t in (k, v))
+    chunks, around, every = sequence.chunks_of(rank, ranks, order), sequence.sides(side), ranks * k.shape[2]
+    pieces = sequence.halo(around, own_keys, ranks, order)
+    if pieces is None:
+        of_keys, of_values = (Gather.apply(t, 2, group, order, len(chunks)) for t in (k, v))
+    else:
+        window_of = sequence.seen(around, own_keys, every, chunks, prefixes)
+        of_keys, of_values = (Halo.apply(t, 2, group, order, window_of, pieces) for t in (k, v))
     found = []
     for at, chunk in enumerate(chunks):
         own, first = slice(at * size, (at + 1) * size), chunk * size
-        start, end = _seen(side, first, size, ranks * k.shape[2])
+        given = sequence.seen(around, size, every, [chunk], prefixes)
+        start, end = given.start(first), given.start(first) + given.count
         seen = slice(start, end)
-        q_part, k_part, v_part = q[:, :, own], of_keys[at][:, :, seen], of_values[at][:, :, seen]
+        q_part, k_part, v_part = q[:, :, own], of_keys[at], of_values[at]
+        if pieces is None:
+            k_part, v_part = k_part[:, :, seen], v_part[:, :, seen]
         of_q, of_k = (_left(given, begin) for given, begin in ((q_lengths, first), (kv_lengths, start)))
         made = parts(
-            q_part, k_part, score_mod, mask_mod, None, _of_part(bias, "bias", own, seen, q, ranks * k.shape[2]),
-            _of_part(attn_mask, "attn_mask", own, seen, q, ranks * k.shape[2]), is_causal, window, False, softcap,
+            q_part, k_part, score_mod, mask_mod, None, _of_part(bias, "bias", own, seen, q, every),
+            _of_part(attn_mask, "attn_mask", own, seen, q, every), is_causal, window, False, softcap,
             sinks, alibi_slopes, scale, 0.0, deterministic, of_q, of_k, first, start,
         )  # fmt: skip
         if side != "none" and of_k is of_q is None:  # Its own key, at least: masked backwards are faster with it.
@@ -100,29 +110,6 @@ def context_parallel_attention(
         found.append((o if of_q is None else o.masked_fill(rows(of_q, size), 0), lse))
     o = torch.cat([o for o, _ in found], 2)
     return (o, torch.cat([lse.detach() for _, lse in found], 2)) if return_lse else o
-
-
-def _divided(count: int, order: str) -> int:
-    """The rows of a chunk."""
-    if count % parts_of(order):
-        raise ArgumentError(
-            f"a rank has {count} rows, which are not 2 equal chunks; pad the sequence, and give kv_lengths, or use "
-            "order='contiguous'"
-        )
-    return count // parts_of(order)
-
-
-def _seen(side: str, first: int, size: int, keys: int) -> tuple[int, int]:
-    """The keys that a chunk of queries from `first` on is given: all, so that one plan serves every chunk and hidden
-    blocks are skipped; of a window as many as one chunk sees."""
-    words = side.split()
-    left = next((int(words[at + 1]) - 1 for at, word in enumerate(words) if word in ("window", "left")), None)
-    right = 0 if "causal" in words else next((int(words[at + 1]) for at, w in enumerate(words) if w == "right"), None)
-    if left is None or right is None:
-        return 0, keys
-    count = min(keys, left + size + right)
-    start = min(max(first - left, 0), keys - count)
-    return start, start + count
 
 
 def _left(lengths: Optional[Tensor], begin: int) -> Optional[Tensor]:
@@ -145,15 +132,7 @@ def _of_part(given: Optional[Tensor], name: str, own: slice, seen: slice, q: Ten
 def _by_heads(q, k, v, group, ranks, rank, order, return_lse, *, bias, attn_mask, score_mod, mask_mod, sinks,
               alibi_slopes, **options):  # fmt: skip
     """All ranks compute all heads together, each some of them over the whole sequence."""
-    for name, tensor in (("q", q), ("k", k)):
-        if tensor.shape[1] % ranks:
-            raise ArgumentError(
-                f"{name} has {tensor.shape[1]} heads, which {ranks} ranks do not share evenly; use strategy='gather', "
-                "or repeat the heads of k and v"
-            )
-    for name, tensor in (("bias", bias), ("attn_mask", attn_mask)):
-        if tensor is not None:
-            raise ArgumentError(f"{name} is not exchanged for heads; give score_mod or mask_mod, or strategy='gather'")
+    sequence.checked_heads(ranks, {"q": q.shape[1], "k": k.shape[1]}, {"bias": bias, "attn_mask": attn_mask})
     heads = q.shape[1] // ranks
     own = slice(rank * heads, (rank + 1) * heads)
     number = torch.arange(own.start, own.stop, device=q.device)

@@ -1,4 +1,4 @@
-"""How a sequence lies on the ranks of a mesh axis, and how arrays over it travel."""
+"""Arrays over a sequence that the ranks of a mesh axis share: how they lie, and what travels, with gradients."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
-
-#: How many chunks of the sequence a rank has.
-CHUNKS = {"zigzag": 2, "contiguous": 1}
-
-
-def parts_of(order: str) -> int:
-    """How many chunks of the sequence a rank has."""
-    if order not in CHUNKS:
-        raise ArgumentError(f"order is {order!r}; it is 'zigzag' (balanced under causal masks) or 'contiguous'")
-    return CHUNKS[order]
+from .._sequence import dealt, even, parts_of, places
 
 
 def zigzag(x: Any, ranks: int, axis: int = 1) -> jax.Array:
@@ -26,14 +17,8 @@ def zigzag(x: Any, ranks: int, axis: int = 1) -> jax.Array:
     them. Of `2 * ranks` chunks, rank `r` has the chunks `r` and `2 * ranks - 1 - r`. `zigzag(jnp.arange(length), ranks,
     0)` are the positions, of which rotary embeddings are made."""
     x = jnp.asarray(x)
-    if x.shape[axis] % (2 * ranks):
-        whole = -(-x.shape[axis] // (2 * ranks)) * 2 * ranks
-        raise ArgumentError(
-            f"the sequence has {x.shape[axis]} rows, which are not {2 * ranks} equal chunks for {ranks} ranks; pad it "
-            f"to {whole}, and give key_value_seq_lengths"
-        )
-    chunks = jnp.split(x, 2 * ranks, axis)
-    return jnp.concatenate([chunks[at] for rank in range(ranks) for at in (rank, 2 * ranks - 1 - rank)], axis)
+    chunks = jnp.split(x, even(x.shape[axis], ranks, "zigzag", "key_value_seq_lengths"), axis)
+    return jnp.concatenate([chunks[at] for at in dealt(ranks, "zigzag")], axis)
 
 
 def unzigzag(x: Any, ranks: int, axis: int = 1) -> jax.Array:
@@ -45,8 +30,8 @@ def in_order(x: Any, ranks: int, axis: int, order: str) -> Any:
     """An array in the order of ranks, in that of the sequence: without a look-up, because both are known."""
     if order == "contiguous" or ranks == 1:
         return x
-    chunks = jnp.split(x, 2 * ranks, axis)
-    return jnp.concatenate([*chunks[::2], *chunks[::-2]], axis)
+    chunks = jnp.split(x, parts_of(order) * ranks, axis)
+    return jnp.concatenate([chunks[at] for at in places(ranks, order)], axis)
 
 
 def of_ranks(x: Any, ranks: int, axis: int, order: str) -> Any:
