@@ -4,7 +4,7 @@
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
 //! set as well. `QKVAULT_TEST_ONLY` names parts of the attentions, separated by commas: `plain`, `modified`, `masked`,
-//! `sequences`.
+//! `sequences`, `padded`, `pages`.
 //! Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
@@ -19,8 +19,10 @@ use kit::{Case, Gpu};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Lengths, Tensor, Valid, validate};
-use qkvault_reference::{Choice, LengthChoice, Unused};
+use qkvault_graph::{
+    Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
+};
+use qkvault_reference::{Choice, Inputs, LengthChoice, Unused};
 use qkvault_skip::{Need, skip};
 
 /// The compute capability of the plans.
@@ -69,8 +71,8 @@ fn attentions() -> Vec<Valid> {
             }
         }
     }
-    let mut parts =
-        [("plain", list), ("modified", modified()), ("masked", masked()), ("sequences", sequences())].to_vec();
+    let mut parts = [("plain", list), ("modified", modified()), ("masked", masked())].to_vec();
+    parts.extend([("sequences", sequences()), ("padded", padded()), ("pages", pages())]);
     if let Ok(only) = std::env::var("QKVAULT_TEST_ONLY") {
         parts.retain(|(name, _)| only.split(',').any(|part| part == *name));
     }
@@ -209,12 +211,87 @@ fn sequences() -> Vec<Attention> {
     list
 }
 
-/// Lengths from 0 on, and no numbers outside of them: neither may change a result.
-fn choice(attention: &Valid) -> Choice {
-    match attention.mask.lengths {
-        Lengths::Full => Choice::default(),
-        Lengths::PerSequence => Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread: false },
+/// Sequences with lengths whose padded rows become zeros, and Stats of queries with room for the longest sequence, in
+/// both directions: dense and varlen, with rows between sequences that belong to none.
+fn padded() -> Vec<Attention> {
+    let causal = Band { corner: Corner::BottomRight, left: None, right: Some(0) };
+    let mut list = Vec::new();
+    for (n, (d, group, varlen, zeros)) in
+        [(128, 4, false, true), (128, 1, true, true), (64, 1, false, false), (96, 4, false, true)]
+            .into_iter()
+            .enumerate()
+    {
+        let (queries, keys) = [(331, 331), (257, 517)][n % 2];
+        let tensor = |heads, rows| match varlen {
+            true => Tensor::thd(5, heads, rows, d, rows * 4 + 5, DType::BF16),
+            false => Tensor::bshd(5, heads, rows, d, DType::BF16),
+        };
+        let (q, k) = (tensor(2 * group, queries), tensor(2, keys));
+        let mut a = Attention::forward(q, k, k, q).with_lengths().with_stats();
+        if zeros {
+            a.padded_rows = PaddedRows::Zero;
+        }
+        a.mask.band = (n != 2).then_some(causal);
+        list.push(a.clone().backward(BackwardOptions::default()));
+        list.push(a);
     }
+    list
+}
+
+/// Keys and values in pages of every size, also such that no tile begins with one, in both orders of heads and rows;
+/// with windows, sinks, expressions, Stats, queries one after another and with room for the longest sequence.
+fn pages() -> Vec<Attention> {
+    let corner = Corner::BottomRight;
+    let bands = [
+        Some(Band { corner, left: None, right: Some(0) }),
+        None,
+        Some(Band { corner, left: Some(70), right: Some(0) }),
+    ];
+    let dims = [(128, 128, 4, 16), (128, 128, 1, 64), (64, 64, 8, 128), (96, 96, 4, 48), (192, 128, 1, 64)];
+    let dims = dims.into_iter().chain([(256, 256, 4, 128), (80, 80, 1, 1), (240, 240, 4, 256)]);
+    let mut list = Vec::new();
+    for (n, (d, d_v, group, rows)) in dims.enumerate() {
+        for m in (0..3).filter(|m| n < 2 || n % 3 == *m) {
+            let (queries, keys) = [(331, 331), (257, 517), (190, 1028)][(n + m) % 3];
+            let dtype = if d == 64 { DType::F16 } else { DType::BF16 };
+            let pool = |columns| match n % 2 {
+                0 => Tensor::paged_nhd(5, 2, keys, columns, 5 * 1028 / rows + 5, rows, dtype),
+                _ => Tensor::paged_hnd(5, 2, keys, columns, 5 * 1028 / rows + 5, rows, dtype),
+            };
+            let of_queries = |columns| match (n + m) % 3 {
+                2 => Tensor::bshd(5, 2 * group, queries, columns, dtype),
+                _ => Tensor::thd(5, 2 * group, queries, columns, queries * 4 + 5, dtype),
+            };
+            let mut a = Attention::forward(of_queries(d), pool(d), pool(d_v), of_queries(d_v)).with_lengths();
+            a.mask.band = bands[m];
+            let far = (position() - expr::key()).to_float().abs();
+            a = match (n, m) {
+                (0, 2) => a.with_score_mod(built(library::softcap(score(), scalar("cap")))),
+                (1, 1) => a.with_score_mod(built(score() - far * 0.01)),
+                _ => a,
+            };
+            let a = if (n + m) % 2 == 0 { a.with_stats() } else { a };
+            list.push(if m == 0 { a.with_sink() } else { a });
+        }
+    }
+    list
+}
+
+/// Lengths from 0 on, and no numbers outside of them: neither may change a result. Values are in the pages of keys,
+/// because the kernels read one table.
+fn inputs(attention: &Valid, seed: u64) -> Inputs {
+    let choice = match attention.mask.lengths {
+        Lengths::Full => Choice::default(),
+        Lengths::PerSequence => Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread: false },
+    };
+    let mut inputs = Inputs::random_with(attention, seed, &choice).expect("random operands");
+    if let Some(table) = inputs.buffer(Role::PageTableK).ok().cloned() {
+        inputs.insert(Role::PageTableV, table);
+    }
+    if attention.mask.lengths == Lengths::PerSequence {
+        inputs.poison_unused(attention, Unused::Poison).expect("fits");
+    }
+    inputs
 }
 
 fn built(e: Expr) -> ScoreExpr {
@@ -253,7 +330,7 @@ fn fa4_kernels_compute_what_the_oracle_computes() {
             let answer = gpu.engine.planner().fa4_of(attention, SM, OnMiss::Load).expect("`fill` compiled it");
             let plan = answer.outcome.expect("a plan");
             let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{error}"));
-            let mut case = Case::chosen(&gpu.stream, attention, seed as u64, &choice(attention));
+            let mut case = Case::with(&gpu.stream, attention, inputs(attention, seed as u64));
             loaded.launch(&gpu.stream, case.bindings(&loaded)).unwrap_or_else(|error| panic!("{error}"));
             case.check(&gpu);
             // Again over the sums that the first launch left in the scratch memory.

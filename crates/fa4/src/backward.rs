@@ -10,7 +10,7 @@ use crate::program::{Writer, dtype, tiles};
 use crate::request::{Backward, BackwardTiling, Kernel, Postprocess, Preprocess};
 use crate::schedule::Tiles;
 use crate::tiles::{BACKWARD_GROUPS, GROUP_THREADS};
-use crate::views::{extents, row_numbers, tensor, view};
+use crate::views::{self, extents, tensor, view};
 
 /// Threads of a block of the kernel before the backward.
 const PREPROCESS_THREADS: i64 = 256;
@@ -29,8 +29,8 @@ impl Writer<'_> {
         let lists = self.lists(tile_m, tile_n, true);
         let (round, grouped) = (tiling.round(), common.group > 1);
         let (columns, columns_v) = (up(head_dim, round), up(head_dim_v, round));
-        let packed = self.sequences();
-        let packed = packed.as_ref();
+        let sequences = self.sequences();
+        let packed = sequences.as_ref();
         let (rows_q, rows_k) = match packed {
             Some(_) => (padded(capacity(&a.q), batch, tile_m), padded(capacity(&a.k), batch, tile_n)),
             None => (up(s_q, tile_m), up(s_kv, tile_n)),
@@ -61,7 +61,7 @@ impl Writer<'_> {
             }
             None => Tiles { blocks: tiles(s_q, tile_m), heads, batch }.single(),
         };
-        let stats = row_numbers(Role::Stats, &a.row_tensor(), packed);
+        let stats = views::stats(&a.row_tensor(), packed);
         let mut args = vec![tensor(Role::O, &a.o, packed), tensor(Role::DO, &d_o, packed), row_sums.clone()];
         args.extend([stats.clone(), lse.clone(), d_q_sums.clone()]);
         args.extend(packed.iter().flat_map(|lists| [lists.rows_q.clone(), lists.used_q.clone()]));
@@ -119,6 +119,7 @@ impl Writer<'_> {
             self.postprocess((Role::DK, &d_k), d_k_sums, of(true), Vec::new(), of_keys, Float::Scale(1.0));
             self.postprocess((Role::DV, &d_v), d_v_sums, of(true), Vec::new(), of_keys, Float::Constant(1.0));
         }
+        self.finish(sequences);
     }
 
     /// A gradient from its sums, times a number; and with what they need, those of the sinks.

@@ -3,14 +3,15 @@
 use qkvault_graph::Role;
 use qkvault_kernels::recipe::Value;
 
-use crate::args::Arg;
+use crate::args::{Arg, View};
 use crate::expression::arguments;
-use crate::packed::{Lists, PackedTiles, capacity};
+use crate::packed::{PackedTiles, capacity};
+use crate::pages;
 use crate::program::{Writer, tiles};
 use crate::request::{Forward, Kernel};
 use crate::schedule::Tiles;
 use crate::tiles::ForwardTiling;
-use crate::views::{extents, row_numbers, view};
+use crate::views::{self, extents, view};
 
 impl Writer<'_> {
     /// One kernel.
@@ -19,18 +20,31 @@ impl Writer<'_> {
         let (head_dim, head_dim_v) = a.head_dims();
         let (s_q, s_kv) = a.seq();
         let local = self.window.local();
-        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
+        let paged = a.k.is_paged();
+        // Pages need the tiles that block lists need.
+        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some() || paged);
+        let tiling = if paged { pages::whole_copies(tiling, (head_dim, head_dim_v)) } else { tiling };
         let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
         let lists = self.lists(tile_m, tile_n, false);
         let packed = self.sequences();
         let view = |role, tensor| view(role, tensor, packed.as_ref());
-        let views = [view(Role::Q, &a.q), view(Role::K, &a.k), view(Role::V, &a.v), view(Role::O, &a.o)];
-        let mut args: Vec<Arg> = views.iter().map(extents).collect();
+        let (q, o) = (view(Role::Q, &a.q), view(Role::O, &a.o));
+        let of_keys = [(Role::K, &a.k), (Role::V, &a.v)];
+        let (keys, maps): (Vec<Arg>, Vec<View>) = match paged {
+            true => (of_keys.map(|(role, pool)| pages::pool(role, pool)).to_vec(), Vec::new()),
+            false => {
+                let views = of_keys.map(|(role, tensor)| view(role, tensor));
+                (views.iter().map(extents).collect(), views.to_vec())
+            }
+        };
+        let mut args: Vec<Arg> = [extents(&q)].into_iter().chain(keys).chain([extents(&o)]).collect();
         if a.outputs.stats {
-            args.push(row_numbers(Role::Stats, &a.row_tensor(), packed.as_ref()));
+            args.push(views::stats(&a.row_tensor(), packed.as_ref()));
         }
-        args.extend(packed.iter().flat_map(Lists::all));
-        args.extend(views.map(Arg::Map));
+        if let Some(lists) = &packed {
+            args.extend(if paged { pages::lists(a, lists) } else { lists.all().to_vec() });
+        }
+        args.extend([q].into_iter().chain(maps).chain([o]).map(Arg::Map));
         let scales = self.scales();
         args.extend(scales[..if a.score_mod.is_some() { 2 } else { 1 }].iter().copied().map(Arg::Float));
         args.extend(self.bounds());
@@ -41,10 +55,10 @@ impl Writer<'_> {
         args.extend([Arg::Off, Arg::Off]);
         let blocks = Tiles { blocks: tiles(s_q, tile_m), heads: a.q.heads(), batch: a.batch() };
         let row = (head_dim + head_dim_v) * a.q.dtype.size() as i64;
-        let scheduled = if let Some(Lists { rows_q, used_q, .. }) = packed {
+        let scheduled = if let Some(lists) = &packed {
             let (heads, batch, shared_bytes) = (a.q.heads(), a.batch(), row * tile_n);
-            let rows = capacity(&a.q);
-            PackedTiles { rows, tile: tile_m, heads, batch, shared_bytes, list: rows_q, used: used_q }.scheduled()
+            let (rows, list, used) = (capacity(&a.q), lists.rows_q.clone(), lists.used_q.clone());
+            PackedTiles { rows, tile: tile_m, heads, batch, shared_bytes, list, used }.scheduled()
         } else if common.causal {
             blocks.longest_first(s_kv.saturating_mul(row))
         } else {
@@ -52,8 +66,9 @@ impl Writer<'_> {
         };
         args.extend(scheduled.args);
         args.extend(arguments(a));
-        let (stats, sink, page) = (a.outputs.stats, a.sink, None);
+        let (stats, sink, page) = (a.outputs.stats, a.sink, paged.then_some(pages::ANY));
         let forward = Forward { common, pack_gqa: false, page, tile_m, tile_n, p_in_registers, stats, sink };
         self.launch(Kernel::Forward(forward), args, scheduled.grid, tiling.threads());
+        self.finish(packed);
     }
 }

@@ -18,6 +18,7 @@ mod divisor;
 mod expression;
 mod forward;
 mod packed;
+mod pages;
 mod plan;
 mod program;
 mod proven;

@@ -5,8 +5,8 @@
 //! every operand has offsets of its own, in elements. Tensor maps end where a sequence ends (`compiler.py`).
 
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Corner, Gradients, Lengths, PaddedRows, Pass, Reason, Role, Storage, Tensor, Valid};
-use qkvault_kernels::recipe::{RAGGED_ROWS, Value};
+use qkvault_graph::{Corner, Gradients, Lengths, Pass, Reason, Role, Tensor, Valid};
+use qkvault_kernels::recipe::{Launch, RAGGED_ROWS, Value};
 use qkvault_kernels::{Sequences, sequence_rows};
 
 use crate::args::{Arg, View};
@@ -35,9 +35,6 @@ pub(crate) fn reasons(a: &Valid) -> Vec<Reason> {
     let of = |given: &str| codes::FA4_SEQUENCES.reason(given.to_owned());
     when(a.mask.band.is_some_and(|band| band.corner == Corner::TopLeft), of("a top-left band").at("mask"));
     when(a.mask.mask_mod.is_some() || a.block_mask, of("a predicate or a block mask").at("mask"));
-    when(a.padded_rows == PaddedRows::Zero, of("padded rows as zeros").at("padded_rows"));
-    let dense = a.q.storage == Storage::Dense;
-    when(a.outputs.stats && dense, of("Stats of queries with room for the longest sequence").at("q"));
     if let Pass::Backward(Gradients { deterministic, .. }) = a.pass {
         when(deterministic, of("a deterministic backward"));
     }
@@ -56,6 +53,10 @@ pub(crate) struct Lists {
     pub(crate) rows_k: Arg,
     pub(crate) used_q: Arg,
     pub(crate) used_k: Arg,
+    /// Stats of rows of sequences, where those of the description have other strides.
+    pub(crate) stats: Option<Arg>,
+    /// The launches behind the kernels.
+    pub(crate) after: Vec<Launch>,
 }
 
 impl Lists {
@@ -66,19 +67,31 @@ impl Lists {
 }
 
 impl Writer<'_> {
-    /// The lists of an attention with lengths, which a kernel of our own makes first.
+    /// The lists of an attention with lengths, which kernels of our own make first.
     pub(crate) fn sequences(&mut self) -> Option<Lists> {
         let a = self.attention;
-        let Sequences { source, options, launch, at, end } =
+        let Sequences { source, options, before, after, at, stats, end } =
             Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::of(a, self.program.scratch))?;
         self.program.scratch = end;
         self.program.own = Some(Own { source, options });
-        self.program.steps.push(Step::Own(Box::new(launch)));
+        self.program.steps.extend(before.into_iter().map(|launch| Step::Own(Box::new(launch))));
         let batch = a.batch();
         let list = |at: u64, count: i64| Arg::Tensor { at: Value::Scratch(at), extents: vec![count], strides: vec![] };
         let [rows_q, rows_k, used_q, used_k] = at;
         let (rows_q, rows_k) = (list(rows_q, batch + 1), list(rows_k, batch + 1));
-        Some(Lists { rows_q, rows_k, used_q: list(used_q, batch), used_k: list(used_k, batch) })
+        let heads = a.q.heads();
+        let stats = stats.map(|at| Arg::Tensor {
+            at: Value::Scratch(at),
+            extents: vec![capacity(&a.q), heads],
+            strides: vec![heads],
+        });
+        Some(Lists { rows_q, rows_k, used_q: list(used_q, batch), used_k: list(used_k, batch), stats, after })
+    }
+
+    /// The launches behind the kernels of an attention with lengths.
+    pub(crate) fn finish(&mut self, lists: Option<Lists>) {
+        let after = lists.into_iter().flat_map(|lists| lists.after);
+        self.program.steps.extend(after.map(|launch| Step::Own(Box::new(launch))));
     }
 }
 

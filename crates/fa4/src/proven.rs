@@ -5,13 +5,20 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use qkvault_graph::Valid;
+use qkvault_graph::{PaddedRows, Storage, Valid};
 
 use crate::packed::is_packed;
 
 /// The family of an attention that may be unproven.
 fn family(a: &Valid) -> Option<&'static str> {
-    is_packed(a).then(|| if a.is_backward() { "sequences.backward" } else { "sequences.forward" })
+    let moved = a.padded_rows == PaddedRows::Zero || (a.outputs.stats && a.q.storage == Storage::Dense);
+    is_packed(a).then(|| match (a.is_backward(), a.k.is_paged()) {
+        (_, true) => "pages.forward",
+        (true, false) if moved => "padded.backward",
+        (false, false) if moved => "padded.forward",
+        (true, false) => "sequences.backward",
+        (false, false) => "sequences.forward",
+    })
 }
 
 fn unproven_families() -> &'static BTreeMap<String, String> {
@@ -34,13 +41,26 @@ mod tests {
     #[test]
     fn the_list_names_families_and_says_why() {
         let q = Tensor::thd(2, 4, 40, 64, 70, DType::BF16);
-        let forward = Attention::forward(q, q, q, q).with_lengths().with_stats();
-        let backward = forward.clone().backward(BackwardOptions::default());
-        let known = [forward, backward].map(|a| family(&validate(a).expect("valid")).expect("a family"));
+        let dense = Tensor::bshd(2, 4, 40, 64, DType::BF16);
+        let pool = Tensor::paged_nhd(2, 4, 40, 64, 9, 16, DType::BF16);
+        let forward = |q, k| Attention::forward(q, k, k, q).with_lengths().with_stats();
+        let backward = |q, k| forward(q, k).backward(BackwardOptions::default());
+        let all = [forward(q, q), backward(q, q), forward(dense, dense), backward(dense, dense), forward(q, pool)];
+        let known = all.map(|a| family(&validate(a).expect("valid")).expect("a family"));
         let list = unproven_families();
         assert!(list.keys().all(|name| known.contains(&name.as_str())), "{list:?}");
         assert!(list.values().all(|why| why.contains("no GPU")), "{list:?}");
         assert!(include_str!("../data/unproven.json").matches(':').count() == list.len());
         assert_eq!(unproven(&validate(Attention::bshd(1, (2, 2), (9, 9), 64, DType::BF16)).expect("valid")), None);
+    }
+
+    #[test]
+    fn what_a_judged_family_does_not_have_is_a_family_of_its_own() {
+        let dense = Tensor::bshd(2, 4, 40, 64, DType::BF16);
+        let lengths = || Attention::forward(dense, dense, dense, dense).with_lengths();
+        let mut zeros = lengths();
+        zeros.padded_rows = PaddedRows::Zero;
+        let families = [lengths(), lengths().with_stats(), zeros].map(|a| family(&validate(a).expect("valid")));
+        assert_eq!(families, [Some("sequences.forward"), Some("padded.forward"), Some("padded.forward")]);
     }
 }

@@ -94,7 +94,8 @@ pub struct Forward {
     pub common: Common,
     /// Whether query heads of a key head share a tile.
     pub pack_gqa: bool,
-    /// Rows of a page of keys and values, if they are in pages.
+    /// If keys and values are in pages: rows of a page where the kernel is for pages as large as its tiles, and 1 where
+    /// it reads pages of any size.
     pub page: Option<i64>,
     /// Rows of a tile of queries.
     pub tile_m: i64,

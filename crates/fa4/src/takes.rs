@@ -5,6 +5,7 @@ use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Vali
 
 use crate::expression::arguments;
 use crate::packed::{self, capacity, counts, is_packed};
+use crate::pages;
 
 /// The compute capability that the kernels are compiled for.
 pub const SM: u32 = 90;
@@ -13,7 +14,7 @@ pub const SM: u32 = 90;
 pub const HEAD_DIM: i64 = 256;
 
 /// Most elements of a sequence dim: numbers of the kernels have 32 bits, and a tensor has fewer rows.
-const ROWS: i64 = 1 << 24;
+pub(crate) const ROWS: i64 = 1 << 24;
 
 /// Most numbers that expressions read: scalars, addresses and extents of tensors. Kernels have at most 64 parameters.
 const NUMBERS: usize = 16;
@@ -72,7 +73,6 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     });
     when(s_q > ROWS || s_kv > ROWS, &|| codes::FA4_SEQUENCE.reason(format!("{s_q} queries, {s_kv} keys")));
     for (field, tensor) in operands(a) {
-        when(tensor.is_paged(), &|| codes::FA4_STORAGE.reason("pages").at(field));
         when(packed && !tensor.is_paged() && !counts(tensor), &|| {
             codes::FA4_STORAGE.reason(format!("strides {:?} of sequences with lengths", tensor.strides)).at(field)
         });
@@ -84,6 +84,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     if packed {
         reasons.extend(packed::reasons(a));
     }
+    reasons.extend(pages::reasons(a));
     match Refusal::of(reasons) {
         None => Ok(()),
         Some(refusal) => Err(refusal),
@@ -133,5 +134,6 @@ fn operands(a: &Valid) -> Vec<(&'static str, &Tensor)> {
 /// Rows begin at multiples of 16 bytes, tensor maps reach them, and a row's elements lie one after the other.
 fn aligned(tensor: &Tensor) -> bool {
     let step = |(&step, &n): (&i64, &i64)| n == 1 || (step > 0 && step % 8 == 0 && step < 1 << 38);
-    tensor.strides[3] == 1 && tensor.strides[..3].iter().zip(&tensor.dims[..3]).all(step)
+    let extents = if tensor.is_paged() { tensor.extents() } else { tensor.dims };
+    tensor.strides[3] == 1 && tensor.strides[..3].iter().zip(&extents[..3]).all(step)
 }

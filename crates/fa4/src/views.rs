@@ -37,9 +37,13 @@ pub(crate) fn tensor(role: Role, tensor: &Tensor, lists: Option<&Lists>) -> Arg 
     Arg::Tensor { at: Value::Address(role), extents, strides: vec![strides[0], strides[2], strides[3]] }
 }
 
-/// A number for each row: sequence, heads, batch; of packed sequences rows and heads, which lie together.
-pub(crate) fn row_numbers(role: Role, tensor: &Tensor, lists: Option<&Lists>) -> Arg {
-    if lists.is_some() {
+/// Stats: sequence, heads, batch; of packed sequences rows and heads, which lie together.
+pub(crate) fn stats(tensor: &Tensor, lists: Option<&Lists>) -> Arg {
+    let role = Role::Stats;
+    if let Some(lists) = lists {
+        if let Some(stats) = &lists.stats {
+            return stats.clone();
+        }
         let extents = vec![packed::capacity(tensor), tensor.heads()];
         return Arg::Tensor { at: Value::Address(role), extents, strides: vec![tensor.strides[2]] };
     }

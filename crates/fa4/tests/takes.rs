@@ -91,11 +91,6 @@ fn everything_else_is_refused_with_its_code() {
     let many = (0..17).fold(score(), |sum, n| sum + scalar(&format!("n{n}"))).build_score_mod().expect("a score");
     let ordered = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
-    let paged = |mut a: Attention| {
-        a.k = Tensor::paged_nhd(2, 2, 500, 128, 250, 64, DType::BF16);
-        a.v = a.k;
-        a.with_lengths()
-    };
     let cases = [
         (plain(264), &codes::FA4_HEAD_DIM),
         (plain(132), &codes::FA4_HEAD_DIM),
@@ -108,12 +103,13 @@ fn everything_else_is_refused_with_its_code() {
         (plain(128).with_mask_mod(seen.clone()).with_stats().backward(ordered), &codes::FA4_EXPRESSION),
         // Heads of a sequence lie between two sequences.
         (heads_first().with_lengths(), &codes::FA4_STORAGE),
-        (plain(128).with_lengths().with_stats(), &codes::FA4_SEQUENCES),
         (packed(128).with_band(Band::CAUSAL), &codes::FA4_SEQUENCES),
         (packed(128).with_mask_mod(seen.clone()), &codes::FA4_SEQUENCES),
         (packed(128).with_stats().backward(ordered), &codes::FA4_SEQUENCES),
-        (zeros(packed(128)), &codes::FA4_SEQUENCES),
-        (paged(plain(128)), &codes::FA4_STORAGE),
+        (paged(72, 64), &codes::FA4_HEAD_DIM),
+        (paged(128, 64).with_band(Band::CAUSAL), &codes::FA4_SEQUENCES),
+        (paged(128, 64).with_mask_mod(seen.clone()), &codes::FA4_SEQUENCES),
+        (pages_of_two_sizes(), &codes::FA4_STORAGE),
         (plain(128).with_band(Band::CAUSAL), &codes::FA4_BAND),
         (plain(128).with_band(Band::CAUSAL).with_origins(Origins::Any), &codes::FA4_BAND),
     ];
@@ -143,6 +139,46 @@ fn heads_first() -> Attention {
 fn zeros(mut a: Attention) -> Attention {
     a.padded_rows = PaddedRows::Zero;
     a
+}
+
+/// Keys and values in pages of so many rows.
+fn paged(head_dim: i64, rows: i64) -> Attention {
+    let pool = Tensor::paged_nhd(2, 2, 500, head_dim, 1000, rows, DType::BF16);
+    let mut a = packed(head_dim);
+    (a.k, a.v) = (pool, pool);
+    a
+}
+
+fn pages_of_two_sizes() -> Attention {
+    let mut a = paged(128, 64);
+    a.v = Tensor::paged_nhd(2, 2, 500, 128, 1000, 32, DType::BF16);
+    a
+}
+
+#[test]
+fn pages_of_any_size_are_taken_with_what_else_sequences_with_lengths_may_have() {
+    for (head_dim, rows) in [(16, 1), (64, 16), (96, 48), (128, 64), (128, 128), (240, 128), (256, 512)] {
+        let a = paged(head_dim, rows).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats();
+        for a in [a.clone(), a.clone().with_sink(), zeros(a.clone()), paged(head_dim, rows)] {
+            of(a).unwrap_or_else(|refusal| panic!("{head_dim}, {rows}: {refusal}"));
+        }
+        assert_eq!(unproven(&valid(a)), Some("no GPU has judged forwards over pages"));
+    }
+    let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
+    of(paged(128, 64).with_score_mod(softcap)).expect("taken");
+    let mut roomy = paged(128, 64).with_stats();
+    (roomy.q, roomy.o) = (plain(128).q, plain(128).q);
+    of(roomy).expect("queries with room for the longest");
+}
+
+#[test]
+fn padded_rows_and_stats_of_dense_queries_are_taken_in_both_directions() {
+    for a in [plain(128).with_lengths().with_stats(), zeros(plain(64).with_lengths()), zeros(packed(128).with_stats())]
+    {
+        of(a.clone()).unwrap_or_else(|refusal| panic!("{a}: {refusal}"));
+        of(backward(a.clone())).unwrap_or_else(|refusal| panic!("backward of {a}: {refusal}"));
+        assert!(unproven(&valid(a)).is_some_and(|why| why.contains("padded rows")));
+    }
 }
 
 #[test]

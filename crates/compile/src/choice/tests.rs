@@ -40,7 +40,7 @@ fn the_fastest_measured_engine_is_asked_first_and_the_others_after_it() {
     let mut decode = Attention::bshd(1, (32, 8), (4, 32_768), 128, DType::BF16).with_lengths();
     decode.k = Tensor::paged_nhd(1, 8, 32_768, 128, 512, 64, DType::BF16);
     decode.v = decode.k;
-    assert_eq!(engines(&valid(decode)), [Kernels, Cudnn], "FlashAttention-4 takes no pages here");
+    assert_eq!(engines(&valid(decode)), [Kernels, Cudnn], "FlashAttention-4's pages are unproven");
 }
 
 #[test]
@@ -72,6 +72,21 @@ fn kernels_that_no_gpu_has_judged_are_taken_by_name_only() {
     let named = Candidates::of(&packed, SM, EnginePolicy::Fa4);
     assert_eq!((named.engines.as_slice(), refuses(Engine::Fa4, &packed, SM)), (&[Engine::Fa4][..], None));
     assert_eq!(unproven(Engine::Fa4, &valid(prompt(4096, 128))), None);
+}
+
+/// A prompt over pages: cuDNN and kernels have been compared near it, and FlashAttention-4 waits for a GPU.
+#[test]
+fn forwards_over_pages_go_to_who_was_measured_and_name_who_was_not() {
+    let mut prompt = Attention::bshd(2, (32, 8), (2048, 8192), 128, DType::BF16).with_lengths();
+    prompt.k = Tensor::paged_nhd(2, 8, 8192, 128, 256, 64, DType::BF16);
+    prompt.v = prompt.k;
+    let prompt = valid(prompt.with_band(qkvault_graph::Band::CAUSAL_BOTTOM_RIGHT));
+    assert_eq!(refuses(Engine::Fa4, &prompt, SM), None, "it is taken by name");
+    let candidates = Candidates::of(&prompt, SM, EnginePolicy::Auto);
+    assert_eq!(candidates.engines, [Engine::Cudnn, Engine::Kernels]);
+    let told = EngineChoice::of(&prompt, SM, EnginePolicy::Auto).to_string();
+    let why = "not FlashAttention-4 unless it is named: no GPU has judged forwards over pages";
+    assert!(told.starts_with("cuDNN: no time was measured near it") && told.contains(why), "{told}");
 }
 
 /// What FlashAttention-4 has no kernel for goes to cuDNN, and the choice says why.

@@ -254,7 +254,11 @@ impl Case {
 
     /// The same with choices of what is random.
     pub(crate) fn chosen(stream: &Arc<CudaStream>, attention: &Valid, seed: u64, choice: &Choice) -> Case {
-        let mut inputs = Inputs::random_with(attention, seed, choice).expect("random operands");
+        Case::with(stream, attention, Inputs::random_with(attention, seed, choice).expect("random operands"))
+    }
+
+    /// The same with given inputs, without those that a backward gets from its forward.
+    pub(crate) fn with(stream: &Arc<CudaStream>, attention: &Valid, mut inputs: Inputs) -> Case {
         if attention.is_backward() {
             inputs.add_forward(attention).expect("the oracle can do it");
         }

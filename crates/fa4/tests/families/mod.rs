@@ -8,7 +8,7 @@ use qkvault_fa4::graph::expr::{
     tensor as tensor_of,
 };
 use qkvault_fa4::graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Gradients, Lengths, Pass, Role, Storage, Tensor, Valid,
+    Attention, BackwardOptions, Band, Corner, DType, Gradients, Lengths, PaddedRows, Pass, Role, Storage, Tensor, Valid,
 };
 
 use crate::SCALE;
@@ -141,6 +141,37 @@ pub(crate) fn families() -> Vec<(String, Write)> {
         let backward = move |shape| with_sink(packed(shape)).with_stats().backward(options);
         list.push((format!("backward {name}"), Box::new(backward)));
     }
+    for (dims, mask, group) in [((128, 128), "causal", 4), ((96, 96), "window", 1), ((256, 256), "full", 4)] {
+        let padded = move |shape: Shape| padded(forward(shape, dims, DType::BF16, group, mask));
+        let name = format!("padded d{} {mask} group {group}", dims.0);
+        list.push((format!("forward {name}"), Box::new(padded)));
+        let backward = move |shape| padded(shape).backward(BackwardOptions::default());
+        list.push((format!("backward {name}"), Box::new(backward)));
+    }
+    for (dims, mask, group, dtype) in [
+        ((128, 128), "causal", 4, DType::BF16),
+        ((64, 64), "window", 1, DType::F16),
+        ((96, 96), "full", 4, DType::BF16),
+        ((80, 80), "full", 1, DType::BF16),
+        ((192, 128), "causal", 1, DType::BF16),
+        ((160, 160), "full", 1, DType::F16),
+        ((256, 256), "full", 4, DType::BF16),
+        ((240, 240), "causal", 4, DType::BF16),
+    ] {
+        let pages = move |shape: Shape| {
+            let a = pages(forward(shape, dims, dtype, group, mask), shape);
+            if group == 4 { a.with_stats().with_sink() } else { a }
+        };
+        list.push((format!("forward pages d{} {mask} group {group}", dims.0), Box::new(pages)));
+    }
+    for (name, modified) in modifications() {
+        let forward = move |shape: Shape| {
+            let shape = Shape { batch: shape.batch.max(2), heads: shape.heads.max(2), ..shape };
+            let square = Shape { queries: shape.keys, ..shape };
+            pages(modified(forward(square, (128, 128), DType::BF16, 1, "full"), square, 1), square)
+        };
+        list.push((format!("forward {name} pages d128"), Box::new(forward)));
+    }
     for (name, modified) in modifications() {
         let forward = move |shape: Shape| {
             let shape = Shape { batch: shape.batch.max(2), heads: shape.heads.max(2), ..shape };
@@ -249,6 +280,29 @@ fn packed(a: Attention, Shape { batch, queries, keys, order, .. }: Shape) -> Att
     a
 }
 
+/// The same with keys and values in pages of some rows, of which a pool has more than any sequence needs; and with
+/// queries one after another, or with room for the longest.
+fn pages(a: Attention, shape: Shape) -> Attention {
+    let rows = [16, 64, 128][shape.order as usize];
+    let pool = |t: Tensor| match shape.order {
+        0 => Tensor::paged_hnd(t.dims[0], t.dims[1], t.dims[2], t.dims[3], shape.batch * 1000 + 1, rows, t.dtype),
+        _ => Tensor::paged_nhd(t.dims[0], t.dims[1], t.dims[2], t.dims[3], shape.batch * 1000 + 1, rows, t.dtype),
+    };
+    let (k, v) = (pool(a.k), pool(a.v));
+    let mut a = packed(a, Shape { order: 0, ..shape });
+    (a.k, a.v) = (k, v);
+    a
+}
+
+/// Queries and keys with room for the longest sequence, with Stats, and zeros in padded rows.
+fn padded(mut a: Attention) -> Attention {
+    for t in [&mut a.q, &mut a.k, &mut a.v, &mut a.o] {
+        *t = Tensor::bshd(t.dims[0], t.dims[1], t.dims[2], t.dims[3], t.dtype);
+    }
+    a.padded_rows = PaddedRows::Zero;
+    a.with_lengths().with_stats()
+}
+
 /// The address of an operand.
 pub(crate) fn address(role: Role) -> u64 {
     0x7000_0000_0000 + (u64::from(role.uid().unsigned_abs() as u32) << 24)
@@ -326,6 +380,10 @@ fn sequences(a: &Valid) -> [Vec<Value>; 2] {
 
 /// An operand as (batch, sequence, head, head dim), or as (row, head, head dim).
 fn operand(role: Role, of: &Tensor, packed: bool) -> Value {
+    if let Storage::Paged { pages, page_size } = of.storage {
+        let ([_, heads, _, columns], [page, head, row, one]) = (of.dims, of.strides);
+        return tensor(address(role), &[pages, page_size, heads, columns], &[page, row, head, one]);
+    }
     if packed {
         let ([_, heads, _, columns], [_, head, row, one]) = (of.dims, of.strides);
         return tensor(address(role), &[all_rows(of), heads, columns], &[row, head, one]);
@@ -338,8 +396,13 @@ fn operand(role: Role, of: &Tensor, packed: bool) -> Value {
 fn rows(role: Role, of: &Tensor, packed: bool) -> Value {
     if packed {
         let ints = |list: &[i64], bits| Value::Struct(list.iter().map(|n| Value::Int(*n as u64, bits)).collect());
-        let layout = vec![ints(&[of.dims[1], all_rows(of)], 32), Value::Int(of.strides[2] as u64, 64)];
-        return Value::Struct(vec![Value::Int(address(role), 64), Value::Struct(layout)]);
+        // Stats of dense queries lie in a buffer as those of varlen ones do.
+        let (at, step) = match of.storage {
+            Storage::Varlen { .. } => (address(role), of.strides[2]),
+            _ => (Buffer::new(13, &[all_rows(of), of.dims[1]]).address, of.dims[1]),
+        };
+        let layout = vec![ints(&[of.dims[1], all_rows(of)], 32), Value::Int(step as u64, 64)];
+        return Value::Struct(vec![Value::Int(at, 64), Value::Struct(layout)]);
     }
     tensor(address(role), &of.dims[..3], &of.strides[..3])
 }
@@ -461,7 +524,14 @@ pub(crate) fn launches(a: &Valid) -> Launches {
             arguments.push(rows(Role::Stats, &a.row_tensor(), packed));
         }
         arguments.push(scale);
-        arguments.extend(both(sequences(a)));
+        match a.k.pages_per_sequence() {
+            Some(width) => {
+                let [of_queries, of_keys] = sequences(a);
+                arguments.extend(of_queries.into_iter().chain(of_keys.into_iter().skip(1)));
+                arguments.push(tensor(address(Role::PageTableK), &[a.batch(), width], &[width, 1]));
+            }
+            None => arguments.extend(both(sequences(a))),
+        }
         arguments.extend(window(a));
         if a.sink {
             arguments.push(tensor(address(Role::Sink), &[a.q.heads()], &[1]));

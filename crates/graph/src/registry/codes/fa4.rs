@@ -61,17 +61,17 @@ entries![
     },
     FA4_STORAGE = Entry {
         code: "fa4.storage",
-        cause: "FlashAttention-4's kernels are launched without pages, and with lengths they count through the rows of \
-                all sequences.",
-        needed: "dense or varlen tensors; with lengths, dense tensors whose sequences lie one after another",
+        cause: "With lengths, FlashAttention-4's kernels count through the rows of all sequences, and they find pages of \
+                keys and of values in the same places.",
+        needed: "dense or varlen tensors; with lengths, dense tensors whose sequences lie one after another; pages with \
+                 lengths, of one size",
         ..FA4
     },
     FA4_SEQUENCES = Entry {
         code: "fa4.sequences",
         cause: "Of FlashAttention-4's kernels for sequences with lengths, those that this needs are missing or not \
                 launched here.",
-        needed: "a bottom-right band, no predicate, padded rows left alone, Stats of varlen queries only, a backward \
-                 that is not deterministic",
+        needed: "a bottom-right band, no predicate, a backward that is not deterministic",
         ..FA4
     },
     FA4_BAND = Entry {

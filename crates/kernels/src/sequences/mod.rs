@@ -1,6 +1,10 @@
 //! Lists of where sequences begin and how long they are, for attention kernels that read one list for all operands with
 //! queries and one for those with keys: CUDA source of a kernel that makes them at each launch from lengths and offsets
-//! on the GPU.
+//! on the GPU. Beside it, where an attention needs them, kernels that look through page tables ([`pages`]), that write
+//! rows of no sequence, and that move Stats between rows of sequences and rows of heads ([`rows`]).
+
+mod pages;
+mod rows;
 
 use std::fmt::Write as _;
 
@@ -9,9 +13,9 @@ use qkvault_graph::{Gradients, Lengths, Pass, Role, Storage, Tensor, Valid};
 
 use crate::generate::MACHINE;
 use crate::params::Params;
-use crate::recipe::{Launch, Value};
+use crate::recipe::{Launch, Param, Value};
 
-const SEQUENCES: &str = include_str!("cuda/sequences.cu");
+const SEQUENCES: &str = include_str!("../cuda/sequences.cu");
 
 /// The line of the source that functions of the operands take the place of.
 const OPERANDS: &str = "// Where sequences of the operands begin.";
@@ -19,22 +23,27 @@ const OPERANDS: &str = "// Where sequences of the operands begin.";
 /// Threads of the block of the kernel.
 const THREADS: u32 = 256;
 
-/// The kernel that makes the lists of an attention with lengths, and where it puts them.
+/// The kernels that make the lists of an attention with lengths, and where they put them.
 ///
-/// Sequences whose operands do not begin at the same row, or that leave an operand, cannot be said by such lists: then
-/// no sequence has rows, and all that a launch would have written is no number.
+/// Sequences whose operands do not begin at the same row, that leave an operand, or whose keys and values are not in
+/// the same pages cannot be said by such lists: then no sequence has rows, and all that a launch would have written is
+/// no number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequences {
     /// CUDA C++ without includes.
     pub source: String,
     /// Options of NVRTC, without the architecture.
     pub options: Vec<String>,
-    /// The launch, of module 0.
-    pub launch: Launch,
+    /// The launches before those that read the lists, of module 0.
+    pub before: Vec<Launch>,
+    /// The launches behind them.
+    pub after: Vec<Launch>,
     /// Offsets in the scratch memory: the first rows of queries and of keys (i32, one more than there are sequences),
     /// and the lengths of both (i32).
     pub at: [u64; 4],
-    /// The end of the last of them.
+    /// Where Stats of dense queries lie in the scratch memory as those of varlen ones do: the heads of a row together.
+    pub stats: Option<u64>,
+    /// The end of all of them.
     pub end: u64,
 }
 
@@ -46,9 +55,20 @@ struct Rows {
     written: bool,
 }
 
+/// Room in the scratch memory.
+struct Room(u64);
+
+impl Room {
+    fn of(&mut self, numbers: u64) -> u64 {
+        let at = self.0.next_multiple_of(SCRATCH_ALIGNMENT);
+        self.0 = at + numbers * 4;
+        at
+    }
+}
+
 impl Sequences {
-    /// The lists of an attention with lengths whose sequences lie one after another ([`sequence_rows`]); `scratch` is
-    /// where they begin in the scratch memory. `None` for any other attention.
+    /// The lists of an attention with lengths whose sequences lie one after another ([`sequence_rows`]), keys also in
+    /// pages; `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
     pub fn of(a: &Valid, scratch: u64) -> Option<Sequences> {
         let [queries, keys] = sides(a);
@@ -57,17 +77,19 @@ impl Sequences {
         if a.mask.lengths != Lengths::PerSequence || !all {
             return None;
         }
-        let (query_rows, key_rows) = (capacity(&queries)?, capacity(&keys)?);
-        let batch = a.batch().unsigned_abs();
-        let mut end = scratch;
-        let at = [batch + 1, batch + 1, batch, batch].map(|count| {
-            let at = end.next_multiple_of(SCRATCH_ALIGNMENT);
-            end = at + count * 4;
-            at
-        });
-        let params = params(&queries, &keys, at);
-        let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
         let (s_q, s_kv) = a.seq();
+        let paged = pages::Pages::of(a);
+        // Rows of pages are not counted through, so each sequence has those of the longest.
+        let (query_rows, key_rows) = (capacity(&queries)?, if paged.is_some() { s_kv } else { capacity(&keys)? });
+        let batch = a.batch().unsigned_abs();
+        let mut room = Room(scratch);
+        let at = [batch + 1, batch + 1, batch, batch].map(|count| room.of(count));
+        let mut params = params(&queries, &keys, at);
+        if let Some(paged) = &paged {
+            paged.params(&mut params, room.of(batch));
+        }
+        let more = rows::More::of(a, &queries, &keys, &mut params, &mut room);
+        let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
         for (name, value) in [
             ("BATCH", a.batch()),
             ("QUERIES", s_q),
@@ -78,18 +100,32 @@ impl Sequences {
         ] {
             let _ = writeln!(source, "#define {name} {value}");
         }
-        source.push_str(&SEQUENCES.replace(OPERANDS, &operands(&queries, &keys)));
-        let launch = Launch {
-            module: 0,
-            function: "sequences".to_owned(),
-            grid: [1, 1, 1],
-            block: [THREADS, 1, 1],
-            shared: 0,
-            cluster: None,
-            overlap: false,
-            params: vec![params.param()],
-        };
-        Some(Sequences { source, options: vec!["--std=c++17".to_owned()], launch, at, end })
+        let of_pages = paged.as_ref().map_or(String::new(), pages::Pages::source);
+        source.push_str(&SEQUENCES.replace(OPERANDS, &(of_pages + &operands(&queries, &keys))));
+        source.push_str(&more.source);
+        let param = params.param();
+        let launch = |function: &str, blocks: u32| launch(function, blocks, &param);
+        let mut before: Vec<Launch> = more.fills.iter().map(|(name, blocks)| launch(name, *blocks)).collect();
+        before.extend(paged.map(|_| launch("pages", a.batch().try_into().unwrap_or(u32::MAX))));
+        before.push(launch("sequences", 1));
+        before.extend(more.gather.map(|(name, blocks)| launch(name, blocks)));
+        let after = more.spread.map(|(name, blocks)| launch(name, blocks)).into_iter().collect();
+        let options = vec!["--std=c++17".to_owned()];
+        Some(Sequences { source, options, before, after, at, stats: more.stats, end: room.0 })
+    }
+}
+
+/// A launch of so many blocks.
+fn launch(function: &str, blocks: u32, param: &Param) -> Launch {
+    Launch {
+        module: 0,
+        function: function.to_owned(),
+        grid: [blocks, 1, 1],
+        block: [THREADS, 1, 1],
+        shared: 0,
+        cluster: None,
+        overlap: false,
+        params: vec![param.clone()],
     }
 }
 
@@ -110,7 +146,8 @@ fn sides(a: &Valid) -> [Vec<Rows>; 2] {
     let backward = a.is_backward();
     let of = |role, tensor, written| Rows { role, tensor, written };
     let mut queries = vec![of(Role::Q, a.q, false), of(Role::O, a.o, !backward)];
-    let mut keys = vec![of(Role::K, a.k, false), of(Role::V, a.v, false)];
+    let keys = [of(Role::K, a.k, false), of(Role::V, a.v, false)];
+    let mut keys: Vec<Rows> = keys.into_iter().filter(|rows| !rows.tensor.is_paged()).collect();
     let stats = a.row_tensor();
     if a.outputs.stats && is_varlen(&stats) {
         // Numbers in f32 are not written here: O tells that something is wrong.
@@ -161,6 +198,9 @@ fn operands(queries: &[Rows], keys: &[Rows]) -> String {
     let row = |rows: &Rows| format!("row_of({}, {}ll)", offset(rows), rows.tensor.strides[2]);
     for (one, all, side) in [("query_row", "queries_agree", queries), ("key_row", "keys_agree", keys)] {
         let begin = "__device__ __forceinline__";
+        if side.is_empty() {
+            continue;
+        }
         let _ = writeln!(text, "{begin} i64 {one}(const Params& p, int batch) {{ return {}; }}", row(&side[0]));
         let same: Vec<String> = side[1..].iter().map(|rows| format!("{} == at", row(rows))).collect();
         let _ = writeln!(text, "{begin} bool {all}(const Params& p, int batch, i64 at) {{");
