@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Times FlashInfer and PyTorch on the cases over pages of `qkvault-lab bench engines`.
+"""Times FlashInfer and PyTorch on the cases over pages and of packed documents of `qkvault-lab bench engines`.
 
     python3 engine_peers.py --cases CASES.txt --out PEERS.json [--limit SECONDS] [--warm]
 
-CASES.txt has the names of cases, a line each (`qkvault-lab bench engines --show | cut -d: -f1`). The list that is
-written is what `--peers` of `bench engines` reads. As there, a captured graph launches one attention again and again on
+CASES.txt has the names of cases with their directions, a line each (`qkvault-lab bench engines --show | cut -d: -f1`);
+what follows a comma is the direction, a forward if there is none. Packed documents (`varlen ...`, `packed_peer.py`) have
+backwards too. The list that is written is what `--peers` of `bench engines` reads. As there, a captured graph launches one attention again and again on
 the same buffers, and the time is a median over rounds. FlashInfer plans a batch on the host before; that does not
 count. PyTorch has no pages, so its keys and values are contiguous, which is easier; FlexAttention gets the same
 modification and mask, and its sinks are a factor that follows from the log-sum-exp. Each result is compared with
@@ -19,10 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import packed_peer
 from serving_peer import DTYPE, PAGE, timed
 
 NAME = re.compile(
-    r"(?P<kind>decode|draft q(?P<q>\d+)|window (?P<w>\d+)|softcap|alibi|mpt-7b alibi|gpt-oss sinks|mqa|mha|dense"
+    r"(?P<kind>decode|(?:draft|prefill) q(?P<q>\d+)|window (?P<w>\d+)|softcap|alibi|mpt-7b alibi|gpt-oss sinks|mqa|mha|dense"
     r"|latent h(?P<h>\d+))"
     r" b(?P<b>\d+) s(?P<s>\d+)(?: d(?P<d>\d+))?$"
 )
@@ -180,6 +182,13 @@ def flex_run(case, flex):
 
 COMPILED = torch.compile(flex_attention, dynamic=False)
 
+PACKED = {
+    "FlexAttention": lambda case: packed_peer.flex(case, COMPILED),
+    "FlashInfer FA2": lambda case: packed_peer.flashinfer(case, "fa2"),
+    "FlashInfer FA3": lambda case: packed_peer.flashinfer(case, "fa3"),
+    "PyTorch flash": packed_peer.torch_varlen,
+}
+
 BACKENDS = {
     "FlexAttention": lambda case: flex_run(case, COMPILED),
     "FlashInfer CUDA cores": lambda case: flashinfer_run(case, "cuda_cores"),
@@ -190,7 +199,15 @@ BACKENDS = {
 }
 
 
-def measure(name, peer, warm):
+def measure(name, direction, peer, warm):
+    if name.startswith("varlen "):
+        if peer not in PACKED or (direction == "backward" and peer.startswith("FlashInfer")):
+            raise ValueError("it has none")
+        case = packed_peer.Packed(name)
+        us = packed_peer.measured(case, PACKED[peer](case), direction == "backward", timed, peer)
+        return None if warm else us
+    if direction != "forward":
+        raise ValueError("only packed documents have backwards here")
     case = Case(name)
     if peer == "FlashInfer CUDA cores" and (case.q > 1 or case.kind in ("sinks", "latent")):
         raise ValueError("its decode has no such group")
@@ -209,6 +226,12 @@ def measure(name, peer, warm):
         return timed(f, peer)
 
 
+def named(line):
+    """The name of a case and its direction."""
+    name, _, direction = line.strip().partition(", ")
+    return name, direction or "forward"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", required=True)
@@ -217,23 +240,23 @@ def main():
     parser.add_argument("--only", default="", help="peers whose name has this word")
     parser.add_argument("--warm", action="store_true")
     args = parser.parse_args()
-    names = [line.strip() for line in open(args.cases) if line.strip()]
+    cases = [named(line) for line in open(args.cases) if line.strip()]
     torch.manual_seed(3)
     rows, began = [], time.time()
-    for name in names:
+    for name, direction in cases:
         for peer in BACKENDS:
             if args.only not in peer or time.time() - began > args.limit:
                 continue
             try:
-                us = measure(name, peer, args.warm)
+                us = measure(name, direction, peer, args.warm)
             except Exception as error:  # a case that a peer does not take is no row
-                print(f"{name}, {peer}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+                print(f"{name}, {direction}, {peer}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
                 continue
             finally:
                 torch.cuda.empty_cache()
             if us is not None:
-                rows.append({"case": name, "direction": "forward", "peer": peer, "ms": round(us / 1e3, 5)})
-                print(f"{name}, {peer}: {us:.1f} us", flush=True)
+                rows.append({"case": name, "direction": direction, "peer": peer, "ms": round(us / 1e3, 5)})
+                print(f"{name}, {direction}, {peer}: {us:.1f} us", flush=True)
         with open(args.out, "w") as file:
             json.dump(rows, file, indent=1)
 

@@ -1,12 +1,12 @@
 //! The attentions that `bench engines` measures: decodes, drafts and short chunks over pages, windows, other head dims,
-//! expressions, sinks; prompts and training steps (`dense`).
+//! expressions, sinks; prompts over pages; prompts and training steps (`dense`), packed ones too (`varlen`).
 
 use qkvault_graph::expr::{self, library};
 use qkvault_graph::{Attention, Band, Corner, DType, Tensor, Valid, validate};
 use qkvault_kernels::choice::Direction;
 use serde_json::Value;
 
-use super::dense;
+use super::{dense, varlen};
 
 /// An attention with a name.
 pub(super) struct Named {
@@ -85,12 +85,27 @@ pub(super) fn list() -> anyhow::Result<Vec<Named>> {
         let dense = Attention::bshd(batch, llama, (1, keys), 128, DType::BF16);
         add(format!("dense b{batch} s{keys}"), dense);
     }
+    for (queries, batch, keys, d) in [
+        (512, 8, 4096, 128),
+        (512, 1, 32_768, 128),
+        (2048, 1, 8192, 128),
+        (2048, 8, 2048, 128),
+        (8192, 1, 8192, 128),
+        (2048, 8, 2048, 64),
+    ] {
+        add(format!("prefill q{queries} b{batch} s{keys} d{d}"), paged(batch, llama, queries, keys, d));
+    }
     let named = |name, attention, peer| anyhow::Ok(Named { name, attention: validate(attention)?, peer });
     let mut list: Vec<Named> =
         all.into_iter().map(|(name, attention)| named(name, attention, None)).collect::<anyhow::Result<_>>()?;
     for dense in dense::list() {
         for attention in dense.attentions()? {
             list.push(named(dense.name(), attention, Some(dense.peer()))?);
+        }
+    }
+    for packed in varlen::list() {
+        for attention in packed.attentions() {
+            list.push(named(packed.name(), attention, Some(packed.peer()))?);
         }
     }
     Ok(list)
@@ -112,11 +127,34 @@ mod tests {
         assert!(names.len() == all.len() && all.len() > 150, "{} cases", all.len());
         for Named { name, attention, .. } in &all {
             let Some(Full { queries, keys, tables }) = full(attention) else { continue };
-            assert!(queries.len() == keys.len() && keys.len() == tables.len(), "{name}");
+            let paged = attention.k.is_paged();
+            assert!(queries.len() == keys.len() && tables.len() == if paged { keys.len() } else { 0 }, "{name}");
+            if !paged {
+                continue;
+            }
             let pages: BTreeSet<i32> = tables.iter().flatten().copied().collect();
             let room = attention.batch() * attention.seq().1 / PAGE;
             assert_eq!((pages.len() as i64, pages.last()), (room, Some(&(room as i32 - 1))), "{name}");
         }
+    }
+
+    /// Forwards and backwards of packed documents are measured with FlashAttention-4, and so are prompts over pages;
+    /// the table keeps them apart from prompts that are not packed.
+    #[test]
+    fn packed_documents_and_prompts_over_pages_have_rows_with_flash_attention_4() {
+        use qkvault_kernels::choice::{Case, Feature};
+        let all = list().expect("valid");
+        let of = |words: &str, feature: Feature| {
+            let named: Vec<&Named> = all.iter().filter(|case| case.name.starts_with(words)).collect();
+            for case in &named {
+                assert_eq!(qkvault_fa4::takes(&case.attention, qkvault_kernels::SM), Ok(()), "{}", case.name);
+                assert!(Case::of(&case.attention).features.contains(&feature), "{}", case.name);
+            }
+            let backward = named.iter().filter(|case| case.attention.is_backward()).count();
+            (named.len() - backward, backward)
+        };
+        assert_eq!(of("varlen ", Feature::Varlen), (6, 6));
+        assert_eq!(of("prefill ", Feature::Paged), (6, 0));
     }
 
     /// A case that no two engines take compares nothing.

@@ -7,6 +7,7 @@ mod dense;
 mod peers;
 mod rows;
 mod tilings;
+mod varlen;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
