@@ -267,7 +267,7 @@ fn pages_that_both_tables_name_are_read_and_others_leave_no_rows_and_no_numbers(
     for (table, at, page) in [(1, 2, 3), (0, 2, 20), (1, 11, -1), (0, 3, 40)] {
         let mut wrong = tables.clone();
         wrong[table][at] = page;
-        if page < 0 || page >= 20 {
+        if !(0..20).contains(&page) {
             wrong[1 - table][at] = page;
         }
         let (lists, o) = made_of_pages(&a, &given, &wrong);
