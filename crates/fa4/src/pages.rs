@@ -1,10 +1,10 @@
-//! Keys and values in pages. FlashAttention-4's forward for Hopper brings pages in one of two ways: by a tensor map, if a
-//! page is as large as a tile, and row by row otherwise. Only the second is used: it reads pages of any size, and brings
-//! zeros from the end of a sequence on, where the first brings the rest of the page and multiplies it by 0, which leaves
-//! what is no number.
+//! Keys and values in pages. FlashAttention-4's forward for Hopper brings pages in one of two ways: by a tensor map,
+//! if a page is as large as a tile, and row by row otherwise. Only the second is used: it reads pages of any size, and
+//! brings zeros from the end of a sequence on, where the first brings the rest of the page and multiplies it by 0,
+//! which leaves what is no number.
 //!
-//! The kernel reads one table for keys and values. A kernel of our own ([`qkvault_kernels::Sequences`]) compares the two
-//! tables of the description at each launch.
+//! The kernel reads one table for keys and values. A kernel of our own ([`qkvault_kernels::Sequences`]) compares the
+//! two tables of the description at each launch.
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Reason, Role, Storage, Tensor, Valid};

@@ -1,5 +1,5 @@
-//! What stands in rows that belong to no sequence, where a description asks for zeros there, and Stats of dense queries,
-//! for attention kernels that write rows of sequences alone and have the Stats of a row's heads together.
+//! What stands in rows that belong to no sequence, where a description asks for zeros there, and Stats of dense
+//! queries, for attention kernels that write rows of sequences alone and have the Stats of a row's heads together.
 
 use std::fmt::Write as _;
 
