@@ -19,7 +19,7 @@ pub struct Costs {
     pub touched: i64,
     /// Launches of attention.
     pub launches: i64,
-    /// Floating-point operations of these launches.
+    /// Floating-point operations of these launches; of packed documents as many as have room.
     pub flops: f64,
 }
 
@@ -45,7 +45,7 @@ impl Schedule {
                 }
                 Step::Launch(launch) => {
                     costs.launches += 1;
-                    costs.flops += self.plans[launch.plan as usize].get().flops();
+                    costs.flops += self.flops_of(launch);
                 }
                 Step::Copy { from, to, .. } => costs.touched += bytes(from) + bytes(to),
                 Step::Fill { piece, .. } => costs.touched += bytes(piece),

@@ -4,6 +4,7 @@
 //! compare the digests of their schedules ([`agree`]) and then run them over a [`Communicator`].
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod bands;
 mod choose;
 mod combine;
 mod comm;
@@ -18,6 +19,7 @@ mod limits;
 mod machine;
 mod maker;
 mod nccl;
+mod pairs;
 mod part;
 mod parts;
 mod predict;

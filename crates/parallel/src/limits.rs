@@ -45,8 +45,7 @@ fn storage(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
     let varlen = |t: &Tensor| matches!(t.storage, Storage::Varlen { .. });
     let all = |is: &dyn Fn(&Tensor) -> bool| [&a.q, &a.k, &a.v, &a.o].into_iter().all(is);
     let taken = match sharding.scheme {
-        Scheme::Gather { .. } | Scheme::Heads => all(&dense) || all(&varlen),
-        Scheme::Ring => all(&dense),
+        Scheme::Gather { .. } | Scheme::Heads | Scheme::Ring => all(&dense) || all(&varlen),
         Scheme::Decode { .. } => dense(&a.q) && dense(&a.o) && !varlen(&a.k) && !varlen(&a.v),
     };
     if !taken {
@@ -56,7 +55,7 @@ fn storage(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
     let by_position = |role: Role, dims: [i64; 4]| {
         matches!(role, Role::DropoutMask) || matches!(role, Role::ScoreTensor(_)) && (dims[2] != 1 || dims[3] != 1)
     };
-    if varlen(&a.q) && matches!(sharding.scheme, Scheme::Gather { .. }) {
+    if varlen(&a.q) && matches!(sharding.scheme, Scheme::Gather { .. } | Scheme::Ring) {
         for o in operands(a).iter().filter(|o| by_position(o.role, o.tensor.dims)) {
             let given = format!("{} of extents {:?} beside packed sequences", o.role, o.tensor.dims);
             reasons.push(codes::SHARD_STORAGE.reason(given).at("score_mod"));
@@ -157,7 +156,8 @@ fn lengths(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
     let packed = matches!(a.q.storage, Storage::Varlen { .. });
     let moves = match sharding.scheme {
         Scheme::Gather { .. } => band.right == Some(0) || !packed && band.corner == Corner::TopLeft,
-        Scheme::Ring => band.corner == Corner::TopLeft,
+        // Packed documents are square under a band; a launch compares.
+        Scheme::Ring => packed || band.corner == Corner::TopLeft,
         Scheme::Heads | Scheme::Decode { .. } => true,
     };
     if !moves {
@@ -193,12 +193,17 @@ fn gradients(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
     }
 }
 
-/// Whether each query sees keys of the chunk of its own number. Lengths may leave a chunk without keys.
+/// Whether each query sees keys of the chunk of its own number. Lengths may leave a chunk without keys; a packed
+/// document that is square has in each chunk the keys of its queries there.
 pub(crate) fn own_keys_are_seen(a: &Attention, sharding: &Sharding) -> bool {
+    let (q, k) = (flat(&a.q).dims[2] / sharding.chunks(), flat(&a.k).dims[2] / sharding.chunks());
+    let packed = matches!(a.q.storage, Storage::Varlen { .. });
+    if packed {
+        return a.mask.band.is_some() && q == k;
+    }
     if a.mask.lengths == Lengths::PerSequence {
         return false;
     }
-    let (q, k) = (a.seq().0 / sharding.chunks(), a.seq().1 / sharding.chunks());
     (0..sharding.chunks()).all(|c| {
         let rows = (c * q, (c + 1) * q);
         tile(a, Block { rows, keys: (c * k, (c + 1) * k) }).is_some_and(|tile| tile.block.rows == rows)

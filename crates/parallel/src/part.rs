@@ -8,7 +8,7 @@ use qkvault_graph::{
 };
 
 use crate::tile::Tile;
-use crate::{Counted, Slice};
+use crate::{Counted, Slice, bands};
 
 /// Names of the operands that parts add to expressions.
 pub(crate) mod names {
@@ -17,6 +17,7 @@ pub(crate) mod names {
     pub(crate) const FIRST_KEY: &str = "part_first_key";
     pub(crate) const RANK: &str = "part_rank";
     pub(crate) const FIRST_QUERIES: &str = "part_first_queries";
+    pub(crate) const FIRST_KEYS: &str = "part_first_keys";
     pub(crate) const ALL_QUERIES: &str = "part_all_queries";
     pub(crate) const ALL_KEYS: &str = "part_all_keys";
 }
@@ -86,12 +87,11 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
         a.outputs = Outputs::of(stats || part.stats, max, sum_exp);
     }
     a.mask.mask_mod = whole.mask.mask_mod.as_ref().map(|e| expression(whole, part, e, "mask.mask_mod")).transpose()?;
-    let seen = dealt_band(whole, part)?;
-    if let (Some(also), Slice::Dealt { .. }) = (seen, part.slice.unwrap_or(Slice::Whole)) {
+    if let Some(also) = bands::predicate(whole, part)? {
         a.mask.band = None;
         a.mask.mask_mod = Some(match a.mask.mask_mod.take() {
             None => also,
-            Some(before) => both(&before, &also)?,
+            Some(before) => bands::both(&before, &also)?,
         });
     }
     if matches!(part.slice, Some(Slice::Dealt { .. })) {
@@ -123,7 +123,7 @@ impl Part {
     /// The rows of a piece of this part that a merge or a sum is told of: all count without lengths.
     pub(crate) fn counted(&self, keys: bool, first: i64, rows: i64) -> Option<Counted> {
         let slice = self.slice.filter(|slice| *slice != Slice::Whole)?;
-        // The band of dealt keys is a predicate.
+        // The band of dealt keys is a predicate over all of them.
         let band = self.tile.band.filter(|_| !matches!(slice, Slice::Dealt { .. }));
         Some(Counted { slice, band, keys, first, rows })
     }
@@ -149,20 +149,21 @@ fn expression(whole: &Attention, part: &Part, e: &ScoreExpr, field: &'static str
         return Err(codes::SHARD_INDEX.reason(format!("{s_q} queries and {s_kv} keys")).at(field).into());
     }
     let all_heads = part.heads.1 == whole.q.dims[1];
-    let cut = matches!(part.slice, Some(Slice::Rows { .. } | Slice::Packed { .. } | Slice::Dealt { .. }) | None);
+    let cut = part.slice != Some(Slice::Whole);
     let replaced = e.with_places(|place| match place {
         Place::Index(Axis::Batch) => None,
         Place::Index(Axis::Head) => (!all_heads).then(|| head() + int_scalar(names::FIRST_HEAD)),
         Place::Index(Axis::Query) => match part.slice {
             Some(Slice::Whole | Slice::Dealt { .. }) => None,
-            Some(Slice::Packed { .. }) => Some(query() + by_sequence(whole, names::FIRST_QUERIES)),
+            Some(Slice::Packed { .. } | Slice::Pair { .. }) => Some(query() + by_sequence(whole, names::FIRST_QUERIES)),
             Some(Slice::Rows { .. }) | None => {
                 let moves = block.rows != (0, s_q);
                 moves.then(|| query() + int_scalar(names::FIRST_QUERY))
             }
         },
         Place::Index(Axis::Key) => match part.slice {
-            Some(Slice::Dealt { ranks, run, .. }) => Some(dealt_key(ranks, run)),
+            Some(Slice::Dealt { ranks, run, .. }) => Some(bands::dealt_key(ranks, run)),
+            Some(Slice::Pair { .. }) => part.keys_move.then(|| key() + by_sequence(whole, names::FIRST_KEYS)),
             _ => part.keys_move.then(|| key() + int_scalar(names::FIRST_KEY)),
         },
         Place::Length(side) => cut.then(|| length(whole, side)),
@@ -171,7 +172,7 @@ fn expression(whole: &Attention, part: &Part, e: &ScoreExpr, field: &'static str
     replaced.map_err(|e| not_written(field, &e.to_string()))
 }
 
-fn not_written(field: &'static str, what: &str) -> Refusal {
+pub(crate) fn not_written(field: &'static str, what: &str) -> Refusal {
     codes::SHARD_EXPRESSION.reason(what).at(field).into()
 }
 
@@ -197,12 +198,12 @@ pub(crate) fn scores(whole: &Attention, part: &Part) -> [i64; 4] {
     [whole.batch(), part.heads.1, rows, keys]
 }
 
-fn by_sequence(whole: &Attention, name: &str) -> Expr {
+pub(crate) fn by_sequence(whole: &Attention, name: &str) -> Expr {
     tensor(name, TensorSpec::new(DType::I32, [whole.batch(), 1, 1, 1]))
 }
 
 /// The length of a whole sequence.
-fn length(whole: &Attention, side: Side) -> Expr {
+pub(crate) fn length(whole: &Attention, side: Side) -> Expr {
     let (s_q, s_kv) = whole.seq();
     match (whole.mask.lengths, side) {
         (Lengths::Full, Side::Query) => Expr::from(s_q as i32),
@@ -210,35 +211,4 @@ fn length(whole: &Attention, side: Side) -> Expr {
         (Lengths::PerSequence, Side::Query) => by_sequence(whole, names::ALL_QUERIES),
         (Lengths::PerSequence, Side::Key) => by_sequence(whole, names::ALL_KEYS),
     }
-}
-
-/// The position of a key of one rank in the whole cache.
-fn dealt_key(ranks: u32, run: u32) -> Expr {
-    let (ranks, run) = (ranks as i32, run as i32);
-    if run == 1 {
-        return key() * ranks + int_scalar(names::RANK);
-    }
-    (key().floor_div(run) * ranks + int_scalar(names::RANK)) * run + key() % run
-}
-
-/// The band over dealt keys, as a predicate: neighbours there are not neighbours in the whole.
-fn dealt_band(whole: &Attention, part: &Part) -> Result<Option<ScoreExpr>, Refusal> {
-    let (Some(Slice::Dealt { ranks, run, .. }), Some(band)) = (part.slice, whole.mask.band) else { return Ok(None) };
-    let bottom_right = band.corner == qkvault_graph::Corner::BottomRight;
-    let key = dealt_key(ranks, run);
-    let diagonal = match bottom_right {
-        true => query() + (length(whole, Side::Key) - length(whole, Side::Query)),
-        false => query(),
-    };
-    // A single query at the end sees every key that there is, and those beyond the length are hidden anyway.
-    let all_seen = bottom_right && whole.seq().0 == 1;
-    let right = band.right.filter(|_| !all_seen).map(|right| key.le(&diagonal + Expr::from(right as i32)));
-    let left = band.left.map(|left| key.gt(&diagonal - Expr::from(left as i32)));
-    let Some(seen) = right.into_iter().chain(left).reduce(|a, b| a & b) else { return Ok(None) };
-    seen.build_mask_mod().map(Some).map_err(|e| not_written("mask.band", &e.to_string()))
-}
-
-/// Both predicates at once.
-fn both(a: &ScoreExpr, b: &ScoreExpr) -> Result<ScoreExpr, Refusal> {
-    a.and(b).map_err(|e| not_written("mask.mask_mod", &e.to_string()))
 }

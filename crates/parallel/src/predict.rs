@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use qkvault_graph::{Attention, Storage};
 use serde::Serialize;
 
-use crate::{Machine, Schedule, Step, Stream};
+use crate::{Launch, Machine, Schedule, Slice, Step, Stream};
 
 /// What bounds the speed of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,7 +44,7 @@ impl Schedule {
         let ranks = (0..self.ranks.len()).map(|rank| self.rank_seconds(rank, machine, rate));
         let slowest = ranks.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
         let (seconds, compute, exchange, copies) = slowest;
-        let ideal = self.attention.get().flops() / rate / self.ranks.len().max(1) as f64;
+        let ideal = within_room(self.attention.get()) / rate / self.ranks.len().max(1) as f64;
         let exposed = (seconds - compute - copies).max(0.0);
         let bound = if exposed > copies && exposed > 0.1 * ideal {
             Bound::Links
@@ -53,6 +54,17 @@ impl Schedule {
             Bound::Compute
         };
         Estimate { seconds, compute, exchange, copies, efficiency: (ideal / seconds).min(1.0), bound }
+    }
+
+    /// Floating-point operations of a launch, at most. Of two runs of tokens that share none, a single packed document
+    /// has parts in both.
+    pub(crate) fn flops_of(&self, launch: &Launch) -> f64 {
+        let a = self.plans[launch.plan as usize].get();
+        let apart = |one: (i64, i64), other: (i64, i64)| one.1 <= other.0 || other.1 <= one.0;
+        match launch.slice {
+            Some(Slice::Pair { queries, keys, square: true }) if apart(queries, keys) => a.flops() / a.batch() as f64,
+            _ => within_room(a),
+        }
     }
 
     /// Seconds of a rank: in all, of launches, of exchanges, of copies.
@@ -81,7 +93,7 @@ impl Schedule {
                     seconds
                 }
                 Step::Launch(launch) => {
-                    let seconds = machine.launch + self.plans[launch.plan as usize].get().flops() / rate;
+                    let seconds = machine.launch + self.flops_of(launch) / rate;
                     compute += seconds;
                     seconds
                 }
@@ -106,6 +118,16 @@ impl Schedule {
         }
         (clocks[0].max(clocks[1]), compute, exchange, copies)
     }
+}
+
+/// Floating-point operations of an attention: of packed documents as many as have room.
+fn within_room(a: &Attention) -> f64 {
+    let (documents, (s_q, s_kv)) = (a.batch() as f64, a.seq());
+    let filled = |storage: Storage, longest: i64| match storage {
+        Storage::Varlen { tokens } => (tokens as f64 / (longest as f64 * documents)).min(1.0),
+        Storage::Dense | Storage::Paged { .. } => 1.0,
+    };
+    a.flops() * filled(a.q.storage, s_q).min(filled(a.k.storage, s_kv))
 }
 
 impl fmt::Display for Bound {

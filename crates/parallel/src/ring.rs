@@ -4,11 +4,12 @@
 use qkvault_graph::{Refusal, Role};
 
 use crate::gather::own_buffers;
-use crate::maker::{Maker, by_tokens, in_order};
+use crate::maker::{Maker, by_tokens, flat, in_order, like};
+use crate::pairs::{launches, still_needed};
 use crate::part::Part;
 use crate::parts::{Arriving, Made, everywhere};
 use crate::step::{Piece, Step, Stream, Transfer};
-use crate::tile::{Block, Tile, tile};
+use crate::tile::Tile;
 use crate::work::{Local, Work};
 use crate::{Counted, limits};
 
@@ -24,29 +25,6 @@ pub(crate) fn ranks(work: &mut Work<'_>) -> Result<Vec<crate::Rank>, Refusal> {
             Ok(ring.m.made)
         })
         .collect()
-}
-
-/// The tile of a chunk of queries and a chunk of keys.
-fn pair(work: &Work<'_>, queries: i64, keys: i64) -> Option<Tile> {
-    let (t_q, t_k) = work.tokens();
-    let chunks = work.sharding.chunks();
-    let (q, k) = (t_q / chunks, t_k / chunks);
-    tile(work.whole(), Block { rows: (queries * q, (queries + 1) * q), keys: (keys * k, (keys + 1) * k) })
-}
-
-/// The launches of a rank in the order of the ring: its place of queries, the rank that the keys are of, the place of
-/// the keys there, and the tile.
-fn launches(work: &Work<'_>, rank: u32) -> Vec<(usize, u32, usize, Tile)> {
-    let mut list = Vec::new();
-    for step in 0..work.sharding.ranks {
-        let from = (rank + work.sharding.ranks - step) % work.sharding.ranks;
-        for (q_place, queries) in work.sharding.chunks_of(rank).into_iter().enumerate() {
-            for (k_place, keys) in work.sharding.chunks_of(from).into_iter().enumerate() {
-                list.extend(pair(work, queries, keys).map(|tile| (q_place, from, k_place, tile)));
-            }
-        }
-    }
-    list
 }
 
 /// One rank of a ring.
@@ -139,13 +117,14 @@ impl Ring {
         let rank = self.m.rank;
         let list = launches(work, rank);
         let size = work.tokens().0 / work.sharding.chunks();
-        let (o, stats) = (work.tensor(Role::O), work.whole().row_tensor());
+        // Dense Stats are those of a launch in the order of their dims; packed ones as the whole's lie.
+        let (o, stats) = (work.tensor(Role::O), flat(&work.whole().row_tensor()));
         let Some(o) = o else { return Ok(()) };
         let parts: Vec<(Piece, Piece)> = (0..list.len())
             .map(|number| {
                 let dims = [o.dims[0], o.dims[1], size, o.dims[3]];
                 let piece = self.m.scratch(format!("o of pair {number}"), by_tokens(dims, o.dtype));
-                let rows = in_order([o.dims[0], o.dims[1], size, 1], stats.dtype);
+                let rows = like(&stats, [o.dims[0], o.dims[1], size, 1]);
                 (piece, self.m.scratch(format!("stats of pair {number}"), rows))
             })
             .collect();
@@ -175,8 +154,7 @@ impl Ring {
             let rows = |piece: Piece| piece.tokens(place as i64 * size, size);
             let Some(o) = self.m.of(Role::O).map(rows) else { continue };
             let stats = self.m.of(Role::Stats).map(rows).unwrap_or_else(|| {
-                self.m
-                    .scratch(format!("stats of chunk {place}"), in_order([o.dims[0], o.dims[1], size, 1], stats.dtype))
+                self.m.scratch(format!("stats of chunk {place}"), like(&stats, [o.dims[0], o.dims[1], size, 1]))
             });
             if merged.is_empty() {
                 limits::no_empty_rows_with_sink(work.whole())?;
@@ -305,15 +283,4 @@ fn rows_around(work: &Work<'_>, tile: &Tile, first: i64, count: i64, size: i64) 
 /// Which queries of a chunk count in a part of it, for attentions with lengths.
 fn rows_of(work: &Work<'_>, first: i64, rows: i64, tile: Tile) -> Option<Counted> {
     Ring::part(work, tile, false).counted(false, first - tile.block.rows.0, rows)
-}
-
-/// The chunks of one rank that this taker, or a rank behind it, needs: their places.
-fn still_needed(work: &Work<'_>, of: u32, taker: u32) -> Vec<(i64, i64)> {
-    let ranks = work.sharding.ranks;
-    let behind = std::iter::successors(Some(taker), |at| Some((at + 1) % ranks)).take_while(|at| *at != of);
-    let behind: Vec<u32> = behind.take(ranks as usize).collect();
-    let needed = |chunk: i64| {
-        behind.iter().any(|rank| work.sharding.chunks_of(*rank).into_iter().any(|q| pair(work, q, chunk).is_some()))
-    };
-    (0..).zip(work.sharding.chunks_of(of)).filter(|(_, chunk)| needed(*chunk)).collect()
 }

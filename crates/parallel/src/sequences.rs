@@ -12,7 +12,7 @@ use crate::{Lengths, PerSequence, Slice};
 pub struct Counted {
     /// The part.
     pub slice: Slice,
-    /// The band of the part.
+    /// The band of the part; of a [`Slice::Pair`] counted in tokens from the first query and key of the pair.
     pub band: Option<Band>,
     /// Whether the rows are keys, and not queries.
     pub keys: bool,
@@ -31,7 +31,7 @@ impl Counted {
     /// As [`Slice::lengths`].
     pub fn flags(&self, queries: &[i64], keys: &[i64]) -> Result<Vec<i64>, usize> {
         let part = self.slice.lengths(queries, keys)?;
-        let packed = matches!(self.slice, Slice::Packed { .. });
+        let packed = matches!(self.slice, Slice::Packed { .. } | Slice::Pair { .. });
         let lists = if packed { 1 } else { part.queries.len() };
         let mut flags = vec![0; lists * self.rows as usize];
         for (sequence, (&q, &kv)) in part.queries.iter().zip(&part.keys).enumerate() {
@@ -42,8 +42,17 @@ impl Counted {
             };
             let list = if packed { 0 } else { sequence } * self.rows as usize;
             let count = if self.keys { kv } else { q };
+            // The key at which the diagonal begins.
+            let diagonal = match (self.slice, self.band) {
+                (Slice::Pair { .. }, _) => part.query_rows[sequence] - part.key_rows[sequence],
+                (_, Some(Band { corner: Corner::BottomRight, .. })) => kv - q,
+                _ => 0,
+            };
             for row in 0..count {
-                let seen = if self.keys { self.is_seen(row, q, kv) } else { self.sees_a_key(row, q, kv) };
+                let seen = match self.keys {
+                    true => self.is_seen(row - diagonal, q),
+                    false => self.sees_a_key(row + diagonal, kv),
+                };
                 let at = begin + row - self.first;
                 if seen && (0..self.rows).contains(&at) {
                     flags[list + at as usize] = 1;
@@ -53,21 +62,19 @@ impl Counted {
         Ok(flags)
     }
 
-    /// Whether a query of a sequence with so many queries and keys in this part sees one of them.
-    fn sees_a_key(&self, row: i64, q: i64, kv: i64) -> bool {
-        let Some(Band { corner, left, right }) = self.band else { return kv > 0 };
-        let diagonal = if corner == Corner::BottomRight { row + kv - q } else { row };
+    /// Whether a query on the diagonal at this key sees one of so many keys.
+    fn sees_a_key(&self, diagonal: i64, kv: i64) -> bool {
+        let Some(Band { corner: _, left, right }) = self.band else { return kv > 0 };
         let first = left.map_or(0, |left| diagonal - left + 1).max(0);
         let last = right.map_or(kv - 1, |right| diagonal + right).min(kv - 1);
         first <= last
     }
 
-    /// Whether one of the queries sees a key.
-    fn is_seen(&self, key: i64, q: i64, kv: i64) -> bool {
-        let Some(Band { corner, left, right }) = self.band else { return q > 0 };
-        let shift = if corner == Corner::BottomRight { kv - q } else { 0 };
-        let first = right.map_or(0, |right| key - right - shift).max(0);
-        let last = left.map_or(q - 1, |left| key + left - 1 - shift).min(q - 1);
+    /// Whether a key on the diagonal at this query is seen by one of so many queries.
+    fn is_seen(&self, diagonal: i64, q: i64) -> bool {
+        let Some(Band { corner: _, left, right }) = self.band else { return q > 0 };
+        let first = right.map_or(0, |right| diagonal - right).max(0);
+        let last = left.map_or(q - 1, |left| diagonal + left - 1).min(q - 1);
         first <= last
     }
 }
@@ -88,6 +95,7 @@ impl PerSequence {
             PerSequence::Queries => part.queries,
             PerSequence::Keys => part.keys,
             PerSequence::FirstQuery => part.first_query,
+            PerSequence::FirstKey => part.first_key,
             PerSequence::AllQueries => queries.to_vec(),
             PerSequence::AllKeys => keys.to_vec(),
             PerSequence::QueryOffsets(row) => times(&part.query_rows, row),
@@ -155,5 +163,19 @@ mod tests {
         assert_eq!(keys.flags(&[3, 2, 4], &[3, 2, 4]), Ok(vec![1, 1, 1, 1, 1, 1, 0, 0]));
         let late = Counted { slice: Slice::Packed { tokens: (6, 9), to_diagonal: true }, first: 0, rows: 9, ..keys };
         assert_eq!(late.flags(&[3, 2, 4], &[3, 2, 4]), Ok(vec![0, 0, 0, 0, 0, 1, 1, 1, 1]));
+    }
+
+    #[test]
+    fn rows_of_a_pair_count_where_the_band_shows_a_key_of_the_same_document() {
+        // Documents of 3, 6 and 3 tokens; queries 8 to 12 with keys 4 to 8 under a window of 3: only queries 8 and 9
+        // see keys 6 and 7 of the second document, of which query 9 is not.
+        let slice = Slice::Pair { queries: (8, 12), keys: (4, 8), square: true };
+        // Query t sees keys from t - 2 on, so row r of the pair those from r + 2 on: in tokens, left is -1 here.
+        let band = Some(Band { corner: Corner::TopLeft, left: Some(-1), right: None });
+        let rows = Counted { slice, band, keys: false, first: 0, rows: 4 };
+        assert_eq!(rows.flags(&[3, 6, 3], &[3, 6, 3]), Ok(vec![1, 0, 0, 0]));
+        let keys = Counted { keys: true, ..rows };
+        assert_eq!(keys.flags(&[3, 6, 3], &[3, 6, 3]), Ok(vec![0, 0, 1, 1]));
+        assert_eq!(keys.flags(&[3, 6, 3], &[3, 5, 4]), Err(1));
     }
 }

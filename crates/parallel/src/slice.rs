@@ -26,6 +26,15 @@ pub enum Slice {
         /// Whether the keys of a sequence end at the last query of the part.
         to_diagonal: bool,
     },
+    /// A run of tokens of packed sequences' queries with a run of their keys: the parts of sequences that lie in both.
+    Pair {
+        /// First token of the queries and one past the last.
+        queries: (i64, i64),
+        /// First token of the keys and one past the last.
+        keys: (i64, i64),
+        /// Whether every sequence has as many queries as keys, so that a band moves with the tokens.
+        square: bool,
+    },
     /// All queries, over the keys of one rank ([`crate::Scheme::Decode`]).
     Dealt {
         /// The rank.
@@ -46,6 +55,8 @@ pub struct Lengths {
     pub keys: Vec<i64>,
     /// Position of the first query among those of its sequence.
     pub first_query: Vec<i64>,
+    /// Position of the first key among those of its sequence.
+    pub first_key: Vec<i64>,
     /// Varlen: rows of the part's queries before each sequence, and all of them.
     pub query_rows: Vec<i64>,
     /// Varlen: rows of keys before each sequence, and all of them.
@@ -57,12 +68,13 @@ impl Slice {
     ///
     /// # Errors
     ///
-    /// Packed sequences with a causal band and other numbers of queries than keys: the place of a part's diagonal would
-    /// differ between them. The number of the first such sequence.
+    /// Packed sequences with a band and other numbers of queries than keys: the place of a part's diagonal would differ
+    /// between them. The number of the first such sequence.
     pub fn lengths(&self, queries: &[i64], keys: &[i64]) -> Result<Lengths, usize> {
         let mut part = Lengths { query_rows: vec![0], key_rows: vec![0], ..Lengths::default() };
         let (mut q_row, mut kv_row) = (0, 0);
         for (sequence, (&q_len, &kv_len)) in queries.iter().zip(keys).enumerate() {
+            let (mut first_key, mut rows) = (0, None);
             let (q, kv, first, kv_start) = match *self {
                 Slice::Whole => (q_len, kv_len, 0, kv_row),
                 Slice::Rows { queries: (q0, q1), keys: (k0, k1), to_diagonal } => {
@@ -86,6 +98,18 @@ impl Slice {
                     };
                     (q, kv, first, kv_row)
                 }
+                Slice::Pair { queries: q_run, keys: kv_run, square } => {
+                    if square && q_len != kv_len {
+                        return Err(sequence);
+                    }
+                    let (q, of_queries) = common(q_row, q_len, q_run);
+                    let (kv, of_keys) = common(kv_row, kv_len, kv_run);
+                    first_key = of_keys.0;
+                    rows = Some((of_queries.1, of_keys.1));
+                    // What lies in one of the runs alone has nothing to compute.
+                    let (q, kv) = if q == 0 || kv == 0 { (0, 0) } else { (q, kv) };
+                    (q, kv, of_queries.0, kv_row)
+                }
                 Slice::Dealt { rank, ranks, run } => (q_len, dealt(rank, ranks, run, kv_len), 0, kv_row),
             };
             q_row += q_len;
@@ -93,6 +117,14 @@ impl Slice {
             part.queries.push(q);
             part.keys.push(kv);
             part.first_query.push(first);
+            part.first_key.push(first_key);
+            if let Some((of_queries, of_keys)) = rows {
+                part.query_rows.pop();
+                part.query_rows.extend(of_queries);
+                part.key_rows.pop();
+                part.key_rows.extend(of_keys);
+                continue;
+            }
             let before = part.query_rows.last().copied().unwrap_or(0);
             part.query_rows.push(before + q);
             part.key_rows.pop();
@@ -100,6 +132,13 @@ impl Slice {
         }
         Ok(part)
     }
+}
+
+/// What a sequence of `len` rows from `row` on has in a run: the number of rows; the first of them, counted in the
+/// sequence; and the rows of the run before it and up to its end.
+fn common(row: i64, len: i64, (first, end): (i64, i64)) -> (i64, (i64, [i64; 2])) {
+    let (begin, stop) = (row.clamp(first, end), (row + len).clamp(first, end));
+    (stop - begin, ((begin - row).clamp(0, len), [begin - first, stop - first]))
 }
 
 #[cfg(test)]
@@ -119,6 +158,25 @@ mod tests {
         let whole = Slice::Packed { tokens: (4, 13), to_diagonal: false }.lengths(&lens, &[6, 1, 0, 2]);
         assert_eq!(whole.expect("no band").keys, [6, 0, 0, 2]);
         assert_eq!(Slice::Packed { tokens: (4, 13), to_diagonal: true }.lengths(&lens, &[5, 0, 7, 5]), Err(3));
+    }
+
+    #[test]
+    fn pairs_have_the_parts_of_documents_that_lie_in_both() {
+        // Documents of 5, 0, 7 and 4 tokens: of the queries 8 to 16 and the keys 4 to 8 the third has 4 and 3.
+        let lens = [5, 0, 7, 4];
+        let pair = |queries, keys| Slice::Pair { queries, keys, square: true }.lengths(&lens, &lens).expect("square");
+        let part = pair((8, 16), (4, 8));
+        assert_eq!((part.queries, part.keys), (vec![0, 0, 4, 0], vec![0, 0, 3, 0]));
+        assert_eq!((part.first_query[2], part.first_key[2]), (3, 0));
+        assert_eq!((part.query_rows, part.key_rows), (vec![0, 0, 0, 4, 8], vec![0, 1, 1, 4, 4]));
+        let part = pair((4, 8), (4, 8));
+        assert_eq!((part.queries, part.keys), (vec![1, 0, 3, 0], vec![1, 0, 3, 0]));
+        assert_eq!((part.first_query, part.first_key), (vec![4, 0, 0, 0], vec![4, 0, 0, 0]));
+        let other = |square| Slice::Pair { queries: (0, 8), keys: (0, 4), square }.lengths(&lens, &[2, 3, 0, 4]);
+        let part = other(false).expect("no band");
+        assert_eq!((part.queries, part.keys), (vec![5, 0, 0, 0], vec![2, 0, 0, 0]));
+        assert_eq!(part.key_rows, [0, 2, 4, 4, 4]);
+        assert_eq!(other(true), Err(0));
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub enum PerSequence {
     Keys,
     /// The position of the part's first query among those of its sequence.
     FirstQuery,
+    /// The position of the part's first key among those of its sequence.
+    FirstKey,
     /// Queries of the whole sequence.
     AllQueries,
     /// Keys of the whole sequence.

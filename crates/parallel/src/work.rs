@@ -7,7 +7,7 @@ use crate::maker::{Maker, all, flat, in_order, like};
 use crate::part::{self, Part, names};
 use crate::step::{Bind, PerSequence, Piece, Stream};
 use crate::tile::Tile;
-use crate::{Sharding, Slice};
+use crate::{Scheme, Sharding, Slice};
 
 /// A schedule under construction.
 pub(crate) struct Work<'a> {
@@ -126,6 +126,7 @@ impl Work<'_> {
     fn by_sequence(&self, valid: &Valid, role: Role) -> Option<PerSequence> {
         match valid.score_tensors().find(|t| t.role == role)?.name {
             names::FIRST_QUERIES => Some(PerSequence::FirstQuery),
+            names::FIRST_KEYS => Some(PerSequence::FirstKey),
             names::ALL_QUERIES => Some(PerSequence::AllQueries),
             names::ALL_KEYS => Some(PerSequence::AllKeys),
             _ => None,
@@ -211,6 +212,10 @@ impl Work<'_> {
         let to_diagonal = tile.band.is_some_and(|b| b.corner == qkvault_graph::Corner::BottomRight);
         match self.whole().mask.lengths {
             qkvault_graph::Lengths::Full => None,
+            qkvault_graph::Lengths::PerSequence if self.is_packed() && self.sharding.scheme == Scheme::Ring => {
+                let square = self.whole().mask.band.is_some();
+                Some(Slice::Pair { queries: block.rows, keys: block.keys, square })
+            }
             qkvault_graph::Lengths::PerSequence if self.is_packed() => {
                 Some(Slice::Packed { tokens: block.rows, to_diagonal })
             }

@@ -132,6 +132,14 @@ fn attentions() -> Vec<Valid> {
     ]
 }
 
+/// Packed documents, of which some cross the ranks' chunks: causal, a window with positions in scores, and no band.
+fn packed() -> Vec<Valid> {
+    let of = |heads| Tensor::thd(4, heads, 640, 64, 1024, DType::BF16);
+    let plain = Attention::forward(of(8), of(2), of(2), of(8)).with_lengths().with_stats();
+    let score = parse_expr("score + 0.01 * float(key - query)").expect("parses");
+    vec![valid(plain.clone().causal()), valid(plain.clone().window(100).with_score_mod(score)), valid(plain)]
+}
+
 /// A step of decode over dealt keys: dense, and pages.
 fn decodes() -> Vec<Valid> {
     let q = Tensor::bshd(4, 8, 1, 128, DType::BF16);
@@ -146,7 +154,7 @@ fn decodes() -> Vec<Valid> {
 /// Every case by hand: forwards and backwards of each scheme, and decodes.
 fn cases(ranks: u32) -> Vec<Case> {
     let mut list = Vec::new();
-    for (n, forward) in (0_u64..).zip(attentions()) {
+    for (n, forward) in (0_u64..).zip(attentions().into_iter().chain(packed())) {
         let options = BackwardOptions { d_sink: forward.sink, ..BackwardOptions::default() };
         let backward = valid(forward.backward(options));
         for attention in [forward, backward] {

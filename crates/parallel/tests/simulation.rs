@@ -94,9 +94,8 @@ fn ranks_together_compute_one_attention() {
     }
     let common = "causal window bottom_right softcap alibi index predicate sink one_key_head lengths";
     let shared = format!("{common} packed dropout deterministic");
-    let of_ring = format!("{common} dropout deterministic");
     for (scheme, list) in
-        [("gather", &shared), ("heads", &shared), ("ring", &of_ring), ("decode", &format!("{common} paged"))]
+        [("gather", &shared), ("heads", &shared), ("ring", &shared), ("decode", &format!("{common} paged"))]
     {
         for feature in list.split(' ') {
             let kind = format!("{scheme} with {}", feature.replace('_', " "));

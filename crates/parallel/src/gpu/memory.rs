@@ -51,7 +51,7 @@ impl GpuRank {
     /// # Errors
     ///
     /// [`RunError::Lengths`] for another number of sequences, longer ones than the attention has room for, or packed
-    /// sequences whose numbers of queries and keys differ under a causal band; [`RunError::Driver`].
+    /// sequences whose numbers of queries and keys differ under a band; [`RunError::Driver`].
     pub fn set_lengths(&mut self, queries: &[i64], keys: &[i64]) -> Result<(), RunError> {
         let batch = self.batch;
         if queries.len() != batch || keys.len() != batch {

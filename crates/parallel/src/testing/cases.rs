@@ -50,26 +50,31 @@ pub struct Case {
 }
 
 impl Case {
-    /// Random operands of the whole attention, with random lengths: packed documents are as long as their keys.
+    /// Random operands of the whole attention, with random lengths: packed documents are as long as their keys, but for
+    /// a ring without a band.
     ///
     /// # Errors
     ///
     /// What the oracle says against it.
     pub fn inputs(&self) -> Result<Inputs, ReferenceError> {
-        let Case { attention, sharding: _, seed } = self;
+        let Case { attention, sharding, seed } = self;
         let varlen = attention.q.storage != Storage::Dense;
         let mut choice = Choice::default();
         if attention.mask.lengths == Lengths::PerSequence && varlen {
             let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
-            let mut left = room;
             let mut draw = Rng::new(*seed);
-            let lens = (0..attention.batch()).map(|_| {
-                let len = draw.within(0, most.min(left));
-                left -= len;
-                len
-            });
-            let lens: Vec<usize> = lens.collect();
-            choice.lengths = LengthChoice::Exact { q: lens.clone(), kv: lens };
+            let mut lens = || -> Vec<usize> {
+                let mut left = room;
+                let lens = (0..attention.batch()).map(|_| {
+                    let len = draw.within(0, most.min(left));
+                    left -= len;
+                    len
+                });
+                lens.collect()
+            };
+            let q = lens();
+            let other = sharding.scheme == Scheme::Ring && attention.mask.band.is_none();
+            choice.lengths = LengthChoice::Exact { kv: if other { lens() } else { q.clone() }, q };
         } else if seed % 2 == 0 {
             choice.lengths = LengthChoice::Any;
         }
@@ -173,7 +178,7 @@ fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) ->
     let s_kv = if chance(rng, 3) { step * rng.within(1, most) as i64 } else { s_q };
     let (d, d_v) = (space.head_dim * rng.within(1, 2) as i64, space.head_dim * rng.within(1, 2) as i64);
     let batch = rng.within(1, 2) as i64;
-    let packed = !matches!(scheme, Scheme::Ring) && chance(rng, 4);
+    let packed = chance(rng, 4);
     let axes = pick(rng, &Axes::ALL);
     let dtype = DType::BF16;
     let mut a = if packed {
@@ -193,8 +198,10 @@ fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) ->
     a.mask.band = band(rng, s_q);
     let lengths = a.mask.lengths == Lengths::PerSequence;
     if lengths && scheme != Scheme::Heads {
-        a.mask.band =
-            a.mask.band.filter(|b| b.right == Some(0) && (b.corner == Corner::TopLeft || scheme != Scheme::Ring));
+        a.mask.band = a.mask.band.filter(|b| match scheme {
+            Scheme::Ring => packed || b.right == Some(0) && b.corner == Corner::TopLeft,
+            _ => b.right == Some(0),
+        });
     }
     let tensors = !packed || scheme == Scheme::Heads;
     a.score_mod = score(rng, scores, tensors).map(|text| parse_expr(text).expect("parses"));

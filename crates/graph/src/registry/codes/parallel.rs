@@ -65,7 +65,8 @@ entries![
         code: "shard.lengths",
         cause: "A band cannot be moved to a part of sequences whose lengths a launch gets.",
         field: "mask.band",
-        needed: "a band that ends at the diagonal (right = 0); for the scheme ring, one from the top left or none",
+        needed: "a band that ends at the diagonal (right = 0); for the scheme ring, one from the top left or packed \
+                 documents, of which any band moves",
         fix: "use fixed lengths, or the scheme heads, which leaves sequences whole",
         source: "the lengths of a part follow from those of the whole only for such bands",
         ..Entry::not_built()
@@ -73,8 +74,9 @@ entries![
     SHARD_STORAGE = Entry {
         code: "shard.storage",
         cause: "Operands of this storage are not shared by this scheme.",
-        needed: "dense or varlen queries, keys and values; dense ones for ring; a dense or paged cache for decode",
-        fix: "use the scheme gather for packed documents, and decode for pages",
+        needed: "dense or varlen queries, keys and values, all alike, and no tensor by position beside packed \
+                 documents (but for heads); a dense or paged cache for decode",
+        fix: "use the scheme heads for packed documents with such tensors, and decode for pages",
         source: "the schedules of qkvault-parallel",
         ..Entry::not_built()
     },
@@ -126,7 +128,7 @@ entries![
         code: "shard.sink",
         cause: "A row with a sink is in no launch, or a row is in several that would each count the sink.",
         field: "sink",
-        needed: "a mask that shows each query a key of its own part",
+        needed: "a mask that shows each query a key of its own part; of packed documents any band does",
         fix: "use the scheme heads, or a band that keeps the diagonal",
         source: "the schedules of qkvault-parallel",
         ..Entry::not_built()
