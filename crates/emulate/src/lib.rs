@@ -7,6 +7,8 @@
 //! beyond a buffer or beyond shared memory, reads of tiles that have not come, barriers that do not match, lanes that
 //! meet in different instructions, blocks that hang. What it does not see: the order in which writes of one thread are
 //! seen by another on a GPU, and whatever the compiler for the GPU makes of the source.
+//!
+//! Functions that need no other thread are tried without all this: [`printed`] runs a program of them.
 
 mod job;
 
@@ -19,7 +21,8 @@ use qkvault_graph::Role;
 use qkvault_kernels::recipe::{Recipe, Step};
 
 /// The stand-in, file by file.
-const MACHINE: [(&str, &str); 5] = [
+const MACHINE: [(&str, &str); 6] = [
+    ("words.h", include_str!("machine/words.h")),
     ("threads.h", include_str!("machine/threads.h")),
     ("memory.h", include_str!("machine/memory.h")),
     ("machine.h", include_str!("machine/machine.h")),
@@ -63,10 +66,6 @@ impl Program {
     ///
     /// [`Error::Refused`] with what the compiler said; [`Error::Host`] if there is none, or no room for files.
     pub fn compile(source: &str, recipe: &Recipe) -> Result<Program, Error> {
-        let folder = tempfile::tempdir()?;
-        for (name, text) in MACHINE {
-            std::fs::write(folder.path().join(name), text)?;
-        }
         let functions: BTreeSet<&str> = (recipe.steps.iter())
             .filter_map(|step| if let Step::Launch(launch) = step { Some(launch.function.as_str()) } else { None })
             .collect();
@@ -77,10 +76,20 @@ impl Program {
         let text = format!(
             "#include \"job.h\"\n{source}\nint main(int, char** arguments) {{\n  return emulated::run_job(arguments, {{\n{table}  }});\n}}\n"
         );
-        let program = Program { folder };
+        Program::built(&text, &["-O1"])
+    }
+
+    /// The program of a text, which finds the stand-in beside it.
+    fn built(text: &str, options: &[&str]) -> Result<Program, Error> {
+        let program = Program { folder: tempfile::tempdir()? };
+        for (name, text) in MACHINE {
+            std::fs::write(program.path(name), text)?;
+        }
         std::fs::write(program.path("program.cc"), text)?;
         let made = Command::new("c++")
-            .args(["-std=c++17", "-O1", "-march=native", "-w", "-DEMULATED=\"machine.h\"", "-o"])
+            .args(["-std=c++17", "-march=native", "-w", "-DEMULATED=\"machine.h\""])
+            .args(options)
+            .arg("-o")
             .args([program.path("program"), program.path("program.cc")])
             .output()?;
         match made.status.success() {
@@ -124,6 +133,22 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// What a program prints that has a `main` and functions of CUDA C which need no other thread: it begins with the words
+/// of `machine/words.h`.
+///
+/// # Errors
+///
+/// [`Error::Refused`] with what the compiler said, [`Error::Failed`] if the program ends with another status than 0 or
+/// prints what is no text, [`Error::Host`] if there is no compiler or no room for files.
+pub fn printed(text: &str) -> Result<String, Error> {
+    let program = Program::built(&format!("#include \"words.h\"\n{text}"), &["-O0"])?;
+    let run = Command::new(program.path("program")).output()?;
+    if !run.status.success() {
+        return Err(Error::Failed(format!("{}\n{}", run.status, said(&run.stderr))));
+    }
+    String::from_utf8(run.stdout).map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// The first lines of what a program printed.

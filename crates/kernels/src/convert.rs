@@ -42,14 +42,14 @@ pub fn generate_conversion(conversion: &ValidConversion, sm: u32) -> Result<Gene
         return Err(codes::CONVERSION_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)).into());
     }
     Ok(Generated {
-        source: source(conversion, INSTRUCTIONS),
+        source: source(conversion),
         options: vec!["--std=c++17".to_owned()],
         recipe: recipe(conversion, sm),
     })
 }
 
-/// The source, with these functions in the place of a GPU's instructions.
-fn source(conversion: &ValidConversion, instructions: &str) -> String {
+/// The source.
+fn source(conversion: &ValidConversion) -> String {
     let mut text = String::new();
     for (name, value) in defines(conversion) {
         let _ = writeln!(text, "#define {name} {value}");
@@ -61,7 +61,7 @@ fn source(conversion: &ValidConversion, instructions: &str) -> String {
     };
     let index = if work(conversion) < 1 << 31 { "u32" } else { "u64" };
     let _ = writeln!(text, "\ntypedef {wide} Wide;\ntypedef {index} Index;\n");
-    text.push_str(instructions);
+    text.push_str(INSTRUCTIONS);
     text.push_str(CHUNKS);
     text.push_str(&params(conversion).text());
     text.push_str(if conversion.kind.along().is_some() { BLOCKS } else { SCALED });
