@@ -85,8 +85,8 @@ impl Case {
         (format!("namespace case{at} {{\n{source}\n}}\n{undefined}"), recipe)
     }
 
-    /// Runs the recipe over outputs of poison, and compares every byte.
-    fn check(&self, at: usize, program: &Program, recipe: &Recipe) {
+    /// Runs the recipe over outputs of poison, and compares every byte: the first difference of an output.
+    fn differs(&self, at: usize, program: &Program, recipe: &Recipe) -> Option<String> {
         let buffer = |binding: &Binding| match binding.output {
             true => vec![POISON; binding.bytes as usize],
             false => self.inputs.get(binding.role).expect("bound").bytes().to_vec(),
@@ -94,30 +94,45 @@ impl Case {
         let mut buffers: BTreeMap<Role, Vec<u8>> =
             self.conversion.bindings().iter().map(|binding| (binding.role, buffer(binding))).collect();
         program.launch(recipe, &mut buffers, &BTreeMap::new(), &[], at as u64, POISON).expect("runs");
-        for (role, buffer) in convert(&self.conversion, &self.inputs).expect("computes") {
+        let expected = convert(&self.conversion, &self.inputs).expect("computes");
+        expected.into_iter().find_map(|(role, buffer)| {
             let found = &buffers[&role];
-            if let Some(i) = (0..found.len()).find(|&i| found[i] != buffer.bytes()[i]) {
-                let (of, size) = (&self.conversion, buffer.dtype().size());
-                let found = Buffer::new(buffer.dtype(), found.clone()).expect("whole elements");
-                let (found, expected) = (found.get(i / size), buffer.get(i / size));
-                panic!("case {at}, {of}: element {} of {role} is {found}, {expected} expected", i / size);
-            }
-        }
+            let i = (0..found.len()).find(|&i| found[i] != buffer.bytes()[i])?;
+            let (of, size) = (&self.conversion, buffer.dtype().size());
+            let found = Buffer::new(buffer.dtype(), found.clone()).expect("whole elements");
+            let (found, expected) = (found.get(i / size), buffer.get(i / size));
+            Some(format!("case {at}, {of}: element {} of {role} is {found}, {expected} expected", i / size))
+        })
     }
 }
 
-/// Compiles all cases as one program, and checks each.
-fn check(cases: &[Case]) {
+/// Compiles all cases as one program, with one text of the sources in place of another, and compares each with the
+/// oracle.
+fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
     if !Program::can_run() {
-        return skip(Need::Cxx, "no C++ compiler of x86-64");
+        skip(Need::Cxx, "no C++ compiler of x86-64");
+        return Vec::new();
     }
     let (sources, recipes): (String, Vec<Recipe>) = cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
     let mut all = recipes[0].clone();
     all.steps = recipes.iter().flat_map(|recipe| recipe.steps.clone()).collect();
+    let sources = match fault {
+        None => sources,
+        Some([right, wrong]) => {
+            assert!(sources.contains(right), "{right}");
+            sources.replace(right, wrong)
+        }
+    };
     // The type of products of matrices, which these sources have none of.
     let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
     let program = Program::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
-    cases.iter().zip(&recipes).enumerate().for_each(|(at, (case, recipe))| case.check(at, &program, recipe));
+    let of = |(at, (case, recipe)): (usize, (&Case, &Recipe))| case.differs(at, &program, recipe);
+    cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
+}
+
+fn check(cases: &[Case]) {
+    let found = differences(cases, None);
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 fn kinds(seed: u64) -> ConversionKind {
@@ -184,4 +199,24 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_as_by_the_oracle() {
         }
     }
     check(&cases);
+}
+
+#[test]
+fn faults_of_a_conversion_are_noticed() {
+    if !Program::can_run() {
+        return;
+    }
+    let wide = Tensor::bshd(2, 2, 40, 64, DType::BF16);
+    let cases = || -> Vec<Case> {
+        let one = |seed| Case::new(Conversion::to(DType::E4M3, wide, kinds(seed)), seed);
+        [0, 1, 3].into_iter().map(one).collect()
+    };
+    for fault in [
+        // Subnormal numbers one step too large; magnitudes without the sign's neighbour.
+        ["8388608.f", "8388609.f"],
+        ["& 0x7fffffffu", "& 0x3fffffffu"],
+    ] {
+        assert!(!differences(&cases(), Some(fault)).is_empty(), "{fault:?}");
+    }
+    check(&cases());
 }
