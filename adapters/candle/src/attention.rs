@@ -251,6 +251,7 @@ fn key(
     stats: bool,
     options: &Options,
 ) -> std::result::Result<Key, Error> {
+    options.check_origins()?;
     let [q, k, v] = tensors;
     let dtype = half([("q", q), ("k", k), ("v", v)])?;
     let extras = options.tensors.iter().map(|(name, tensor)| (&**name, tensor));

@@ -1,7 +1,7 @@
 //! The description of a call: options and tensors as an attention of qkvault.
 
 use qkvault::graph::expr::{Axis, ExprErrors, Node};
-use qkvault::graph::{self, Attention, BackwardOptions, Band, Corner, Order, ScoreExpr, Valid};
+use qkvault::graph::{self, Attention, BackwardOptions, Band, Corner, Order, Origins, ScoreExpr, Valid};
 
 use crate::known::{Key, Shape};
 use crate::tensor::Lie;
@@ -59,6 +59,9 @@ fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
         // Here a window counts the query's own key, in candle-flash-attn it does not.
         let left = options.left.map(|keys| bound(keys).saturating_add(1));
         attention = attention.with_band(Band { corner: Corner::BottomRight, left, right: options.right.map(bound) });
+    }
+    if options.origins.is_some() {
+        attention = attention.with_origins(Origins::Any);
     }
     attention.score_mod = score;
     attention.mask.mask_mod = mask;

@@ -40,6 +40,8 @@ pub(crate) struct Key {
 pub(crate) enum Scalar {
     /// The softmax scale.
     Scale,
+    /// The position of the first query (0) or the first key (1).
+    Origin(usize),
     /// One of the options, by name.
     Named(String),
 }
@@ -83,9 +85,13 @@ impl Entry {
         let (mut scalars, mut tensors) = (Vec::new(), Vec::new());
         for fact in &facts {
             let Some(name) = fact.name else {
-                if fact.role == Role::Scale {
-                    scalars.push((fact.role, fact.dtype, Scalar::Scale));
-                }
+                let scalar = match fact.role {
+                    Role::Scale => Scalar::Scale,
+                    Role::QueryOrigin => Scalar::Origin(0),
+                    Role::KeyOrigin => Scalar::Origin(1),
+                    _ => continue,
+                };
+                scalars.push((fact.role, fact.dtype, scalar));
                 continue;
             };
             let constant = || qkvault::exec::raw::constant_values(&valid).iter().any(|(role, _)| *role == fact.role);

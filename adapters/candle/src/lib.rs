@@ -11,6 +11,7 @@ mod flash;
 mod grad;
 mod known;
 mod options;
+mod origins;
 mod run;
 mod sequences;
 mod tensor;

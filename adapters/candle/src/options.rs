@@ -45,6 +45,8 @@ pub struct Options {
     pub(crate) left: Option<usize>,
     pub(crate) right: Option<usize>,
     pub(crate) order: Order,
+    /// Positions of the first query and the first key, if a launch says them.
+    pub(crate) origins: Option<[usize; 2]>,
     pub(crate) score: Option<Expr>,
     pub(crate) mask: Option<Expr>,
     pub(crate) scalars: Vec<(String, Number)>,
@@ -67,6 +69,7 @@ impl Default for Options {
             left: None,
             right: None,
             order: Order::Bshd,
+            origins: None,
             score: None,
             mask: None,
             scalars: Vec::new(),
@@ -262,7 +265,7 @@ impl Options {
     }
 
     /// The same options, with descriptions and plans of their own.
-    fn changed(mut self) -> Options {
+    pub(crate) fn changed(mut self) -> Options {
         self.known = Arc::default();
         self
     }
@@ -285,7 +288,11 @@ impl fmt::Debug for Options {
         let mut shown = f.debug_struct("Options");
         shown.field("softmax_scale", &self.scale).field("window_size_left", &self.left);
         shown.field("window_size_right", &self.right).field("order", &self.order).field("scalars", &self.scalars);
-        shown.field("deterministic", &self.deterministic).field("inference", &self.inference).finish_non_exhaustive()
+        shown
+            .field("origins", &self.origins)
+            .field("deterministic", &self.deterministic)
+            .field("inference", &self.inference)
+            .finish_non_exhaustive()
     }
 }
 

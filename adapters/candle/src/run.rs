@@ -73,6 +73,11 @@ impl<'a> Run<'a> {
     pub(crate) fn number(&self, scalar: &Scalar) -> Number {
         match scalar {
             Scalar::Scale => Number::F32(self.options.scale.unwrap_or_else(|| self.entry.valid.default_scale())),
+            // Larger ones are refused before (`Options::check_origins`).
+            Scalar::Origin(at) => {
+                let position = self.options.origins.map_or(0, |origins| origins[*at]);
+                Number::I32(i32::try_from(position).unwrap_or(i32::MAX))
+            }
             Scalar::Named(name) => {
                 let given = self.options.scalars.iter().find(|(own, _)| own == name);
                 given.map_or(Number::F32(f32::NAN), |(_, value)| *value)

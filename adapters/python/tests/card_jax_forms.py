@@ -14,6 +14,7 @@ def forms(card):
         dropout(card, check)
     packed(card, check)
     lengths(card, check)
+    origins(card, check)
     paged(card, check)
     q, k, v = card.qkv()
     ids = jnp.asarray(np.sort(np.random.default_rng(1).integers(0, 3, q.shape[:2]), 1))
@@ -121,6 +122,39 @@ def lengths(card, check):
         found = jax.jit(lambda *a: qj.dot_product_attention(*a, **options))(q, k, v)
         other = jax.jit(lambda *a: nn(*a, implementation="cudnn", **options))(q, k, v)
         check("lengths: as jax.nn", lambda: card.off(found, jnp.where(kept, other, 0)), 1e-2)
+
+
+def origins(card, check):
+    """Chunks of queries at positions that are numbers or arrays, over keys from a position on, in both directions."""
+    q, k, v = card.qkv()
+    s, h = q.shape[1], q.shape[2]
+    slopes, size = 2.0 ** -(1 + jnp.arange(h) / 2.0), s // 4
+    alibi = lambda x, b, h, i, j: x - slopes[h] * (i - j)  # noqa: E731
+    table = jnp.asarray(np.random.default_rng(5).standard_normal(s), jnp.float32)
+    lookup = lambda x, b, h, i, j: x + table[jnp.abs(i - j)]  # noqa: E731
+    cases = (
+        ("causal", {"is_causal": True}, None, 0), ("window", {"is_causal": True, "window": s // 5}, None, 0),
+        ("both sides", {"window": (s // 3, s // 9)}, None, 0), ("alibi", {"is_causal": True}, alibi, 0),
+        ("a table", {"is_causal": True}, lookup, 0), ("keys later", {"is_causal": True}, alibi, s // 4),
+    )
+    for name, options, mod, start in cases:
+        left, right = (options.get("window"), 0) if options.get("is_causal") else options["window"]
+        for first in (s // 3, s - size):
+            def theirs(q, k, v, first=first, start=start, mod=mod, left=left, right=right):
+                def masked(x, b, h, i, j):
+                    i, j = i + first, j + start
+                    x = x if mod is None else mod(x, b, h, i, j)
+                    seen = j <= i + right
+                    return jnp.where(seen if left is None else seen & (i - j <= left), x, -jnp.inf)
+
+                return card.plain(q[:, first : first + size], k[:, start:], v[:, start:], masked)
+
+            for kind, position in (("number", first), ("array", jnp.int32(first)))[: 1 + (first == s // 3)]:
+                def ours(q, k, v, first=first, start=start, mod=mod, options=options, position=position):
+                    return qj.attention(q[:, first : first + size], k[:, start:], v[:, start:], score_mod=mod,
+                                        query_origin=position, key_origin=start, **options)
+
+                both(card, check, f"origin {first}, {kind}: {name}", ours, theirs, (q, k, v))
 
 
 def paged(card, check):

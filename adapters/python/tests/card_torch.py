@@ -509,6 +509,7 @@ def main():
         ("first", lambda: first(report, flex, words.out / "vault")),
         ("compiled", lambda: None if words.quick else compiled(report)),
         ("lengths", lambda: forms.lengths(report, three, exact, off)),
+        ("origins", lambda: forms.origins(report, three, exact, off)),
         ("pages", lambda: forms.pages(report, three, exact, off, host)),
         ("background", lambda: forms.background(report, three, words.out / "vault")),
         ("missing", lambda: forms.missing(report, three, words.out / "vault")),

@@ -6,6 +6,7 @@ import pathlib
 import time
 
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 
 import qkvault
@@ -58,6 +59,59 @@ def lengths(report, three, exact, off):
         assert error < 0.02, error
         rows["replayed with other lengths"] = round(error, 5)
     report["lengths"] = rows
+
+
+def origins(report, three, exact, off):
+    """Chunks of queries at positions that are numbers or tensors, over keys from a position on, in both directions."""
+    rows, size, most = {}, 256, 1024
+    slopes = 2.0 ** -(1 + torch.arange(8, device=DEVICE) / 2.0)
+    alibi = lambda s, b, h, i, j: s - slopes[h] * (i - j)  # noqa: E731
+    table = torch.randn(most, device=DEVICE)
+    lookup = lambda s, b, h, i, j: s + table[torch.abs(i - j)]  # noqa: E731
+    cases = (
+        ("causal", {"is_causal": True}, None, 0), ("window", {"is_causal": True, "window": 200}, None, 0),
+        ("both sides", {"window": (300, 40)}, None, 0), ("alibi", {"is_causal": True}, alibi, 0),
+        ("a table", {"is_causal": True}, lookup, 0), ("keys from 256 on", {"is_causal": True}, alibi, 256),
+    )
+    for name, options, mod, start in cases:
+        left, right = (options.get("window"), 0) if options.get("is_causal") else options["window"]
+        for first in (start, 300, most - size):
+            q, k, v = three(2, 8, 2, most, 64, grad=True)
+            own, keys = q[:, :, first : first + size], [x[:, :, start:] for x in (k, v)]
+            given = {"query_origin": first, "key_origin": start, "score_mod": mod, **options}
+            o = qt.attention(own, *keys, **given)
+            told = qt.attention(own, *keys, **{**given, "query_origin": torch.tensor(first)})
+
+            def position(i, j):
+                return i + first, j + start  # noqa: B023
+
+            def keep(b, h, i, j):
+                i, j = position(i, j)
+                seen = j <= i + right  # noqa: B023
+                return seen if left is None else seen & (i - j <= left)  # noqa: B023
+
+            def score(s, b, h, i, j):
+                return mod(s, b, h, *position(i, j))  # noqa: B023
+
+            wanted = exact(own, *keys, None if mod is None else score, keep)
+            d_o = torch.randn_like(o)
+            right_ones = torch.autograd.grad(wanted, (q, k, v), d_o.double())
+            errors = [off(o, wanted), off(told, wanted)]
+            for mine in (o, told):
+                errors += [off(a, b) for a, b in zip(torch.autograd.grad(mine, (q, k, v), d_o), right_ones)]
+            assert max(errors) < 0.03, (name, first, errors)
+            rows[f"{name} at {first}"] = [round(e, 5) for e in errors]
+    # Numbers that change are operands of a compiled program, which is compiled twice at the most.
+    q, k, v = three(2, 8, 2, most, 64, grad=True)
+    own, programs = q[:, :, :size], torch._dynamo.testing.CompileCounterWithBackend("inductor")
+    call = lambda first, cap: qt.attention(own, k, v, is_causal=True, query_origin=first, softcap=cap)  # noqa: E731
+    run, worst = torch.compile(call, backend=programs, fullgraph=True), 0.0
+    for turn, first in enumerate((256, 300, 500, 768)):
+        pairs = [torch.autograd.grad(f(first, 5.0 + turn).float().sum(), (q, k, v)) for f in (run, call)]
+        worst = max([worst] + [off(a, b) for a, b in zip(*pairs)])
+    assert worst < 0.01 and programs.frame_count <= 2, (worst, programs.frame_count)
+    rows["compiled"] = {"worst": worst, "programs": programs.frame_count}
+    report["origins"] = rows
 
 
 def pages(report, three, exact, off, host):

@@ -110,7 +110,8 @@ class Sharded(Case):
         def sent(jaxpr, found):
             """Elements that leave their rank, by the operation that moves them."""
             for equation in jaxpr.eqns:
-                name, count = equation.primitive.name, sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size"))
+                name = equation.primitive.name
+                count = sum(v.aval.size for v in equation.invars if hasattr(v.aval, "size"))
                 if name == "ppermute":
                     found[name] = found.get(name, 0) + count * len(equation.params["perm"])
                 elif name in ("all_gather", "reduce_scatter", "psum_scatter", "all_to_all"):

@@ -130,6 +130,64 @@ class Origins(Case):
         with self.assertRaisesRegex(Exception, "outside of what is compiled"):
             run(q, k, v, score_mod=lookup, query_origin=3)
 
+    def test_other_numbers_compile_no_other_program(self):
+        q, k, v = three(s=(CHUNK, ROWS), grad=True)
+        whole = [-2.0, 2.0]
+        cases = (
+            ("softcap", lambda c: qt.attention(q, k, v, softcap=c), [1.5, 2.5, 3.5, 4.5, 0.5], 2),
+            ("scale", lambda c: qt.attention(q, k, v, scale=c), [0.1, 0.2, 0.4, 0.3], 2),
+            ("origin", lambda c: qt.attention(q, k, v, is_causal=True, query_origin=c), [1, 3, 5, 9, 12], 2),
+            ("all", lambda c: qt.attention(
+                q, k, v, is_causal=True, softcap=c, scale=c / 4, query_origin=3), [1.0, 2.0, 3.0, 4.0], 2),
+            ("computed", lambda c: qt.attention(q, k, v, is_causal=True, softcap=c + 1.0, scale=c / 4),
+             [torch.tensor(n) for n in (1.0, 2.0, 3.0)], 1),
+            ("beside a function", lambda c: qt.attention(
+                q, k, v, score_mod=lambda s, b, h, i, j: s - 0.5 * (i - j), scale=c / 4, query_origin=(c * 2).int()),
+             [torch.tensor(n) for n in (1.0, 2.0, 3.0)], 1),
+            ("a tensor", lambda c: qt.attention(q, k, v, is_causal=True, query_origin=c, key_origin=1),
+             [torch.tensor(n) for n in (1, 3, 5, 9)], 1),
+            ("constant", lambda c: qt.attention(q, k, v, is_causal=True, softcap=2.0, query_origin=3), whole, 2),
+        )
+        for name, call, values, most in cases:
+            torch._dynamo.reset()
+            programs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+            compiled = torch.compile(call, backend=programs, fullgraph=True)
+            for value in values:
+                with self.subTest(name, value=value):
+                    wanted, found = call(value), compiled(value)
+                    self.near(found, wanted)
+                    grads = [torch.autograd.grad(o.float().square().sum(), (q, k, v)) for o in (found, wanted)]
+                    [self.near(*pair) for pair in zip(*grads)]
+            self.assertLessEqual(programs.frame_count, most, name)
+            told = [str(node.target) for graph in programs.graphs for node in graph.graph.nodes
+                    if "qkvault" in str(node.target)]
+            # A number that does not change stays an argument, so that CUDA graphs may take the program.
+            self.assertEqual("told" in told[-1], name != "constant", told)
+
+    def test_numbers_may_be_tensors_on_the_host(self):
+        q, k, v = three()
+        wanted = qt.attention(q, k, v, softcap=2.0, scale=0.5)
+        self.near(qt.attention(q, k, v, softcap=torch.tensor(2.0), scale=torch.tensor([0.5])), wanted)
+        for options, said in (
+            ({"softcap": torch.ones(2)}, "softcap has dims [2]"),
+            ({"scale": torch.tensor(0.5, requires_grad=True)}, "scale asks for a gradient"),
+        ):
+            with self.assertRaises(qkvault.ArgumentError) as error:
+                qt.attention(q, k, v, **options)
+            self.assertIn(said, str(error.exception))
+        mod = lambda s, b, h, i, j: s - 0.5 * (i - j)  # noqa: E731
+        torch._dynamo.reset()
+        call = lambda c: qt.attention(q, k, v, score_mod=mod, softcap=c)  # noqa: E731
+        run = torch.compile(call, backend="aot_eager", fullgraph=True)
+        with self.assertRaisesRegex(Exception, "softcap does not change beside a score_mod"):
+            run(torch.tensor(2.0))
+
+    def test_numbers_that_change_are_inductor_s_operands_too(self):
+        q, k, v = three(s=(CHUNK, ROWS))
+        compiled = torch.compile(lambda c: qt.attention(q, k, v, is_causal=True, softcap=c), fullgraph=True)
+        for softcap in (1.5, 2.5, 3.5):
+            self.near(compiled(softcap), qt.attention(q, k, v, is_causal=True, softcap=softcap))
+
 
 if __name__ == "__main__":
     unittest.main()

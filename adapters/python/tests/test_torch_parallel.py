@@ -167,7 +167,9 @@ def steps(ranks, found):
     inner = _parallel._operators.run
     _parallel._operators.run = lambda q, k, *more: lengths.add(k.shape[2]) or inner(q, k, *more)
     try:
-        for name, options in (("causal", {"is_causal": True}), ("left", {"window": (6, -1)}), ("right", {"window": (-1, 3)})):
+        for name, options in (
+            ("causal", {"is_causal": True}), ("left", {"window": (6, -1)}), ("right", {"window": (-1, 3)}),
+        ):  # fmt: skip
             whole = [t[at].clone().requires_grad_() for at in "qkv"]
             exact = torch.autograd.grad(qt.attention(*whole, **options), whole, t["d_o"])
             for prefixes in (1, 2, 4, 9):
@@ -309,7 +311,8 @@ class Parallel(unittest.TestCase):
             for name, said in (
                 ("divide", ["30 rows", "8 equal chunks for 4 ranks", "pad it to 32"]),
                 ("odd", ["7 rows", "contiguous"]),
-                ("order", ["'striped'", "zigzag"]), ("prefixes", ["prefixes is 0", "1 or more"]), ("strategy", ["'ring'", "'gather' or 'heads'"]),
+                ("order", ["'striped'", "zigzag"]), ("prefixes", ["prefixes is 0", "1 or more"]),
+                ("strategy", ["'ring'", "'gather' or 'heads'"]),
                 ("heads", ["k has 1 heads", "4 ranks", "gather"]), ("bias", ["bias has dims", "8 rows", "32 keys"]),
                 ("bias by heads", ["bias is not exchanged"]), ("lengths", ["8 queries and 4 keys"]),
                 ("distributed", ["q is a DTensor", "to_local"]),

@@ -13,6 +13,10 @@ from ._fake import BETWEEN
 from ._lengths import lengths, padded, rows
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
+from ._told import constant, single
+
+#: A number of a launch; as a tensor of one element on the CPU it is an operand of a compiled program.
+Number = Union[float, Tensor, None]
 
 _plain: dict = {}
 
@@ -21,8 +25,8 @@ _plain: dict = {}
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None,
     block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
-    window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
-    alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
+    window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
     key_origin: Origin = None, enable_gqa: bool = True,
     return_lse: Literal[True], deterministic: bool = False, copy: bool = False,
@@ -33,8 +37,8 @@ def attention(
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None,
     block_mask: Any = None, bias: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = False,
-    window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None, sinks: Optional[Tensor] = None,
-    alibi_slopes: Optional[Tensor] = None, scale: Optional[float] = None, dropout_p: float = 0.0,
+    window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
     key_origin: Origin = None, enable_gqa: bool = True,
     return_lse: Literal[False] = False, deterministic: bool = False, copy: bool = False,
@@ -54,10 +58,10 @@ def attention(
     is_causal: bool = False,
     window: Window = None,
     bottom_right: bool = False,
-    softcap: Optional[float] = None,
+    softcap: Number = None,
     sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None,
-    scale: Optional[float] = None,
+    scale: Number = None,
     dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None,
     kv_lengths: Optional[Tensor] = None,
@@ -80,7 +84,8 @@ def attention(
       many keys a query sees on a side, itself not counted, as in flash-attention: (left, right), where -1 or None is
       all of them, or one number for both. With `is_causal`, nothing on the right is seen.
     * `softcap`: `softcap * tanh(score / softcap)`, before `score_mod`. `sinks`: a logit per query head.
-      `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default.
+      `alibi_slopes`: (head) or (batch, head). `scale`: 1 / sqrt(head dim) by default. Softcap and scale may be tensors
+      of one element on the CPU.
     * `q_lengths`, `kv_lengths`: (batch), integers on the GPU: how many rows of a sequence there are; what lies behind
       is not seen, and O is zero there. They may change from call to call.
     * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a
@@ -100,6 +105,8 @@ def attention(
         raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
     if q.dtype is torch.float32:
         q, k, v = _autocast(q, k, v)
+    if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
+        softcap, scale = single("softcap", softcap), single("scale", scale)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     plain = score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None
@@ -152,7 +159,8 @@ def parts(
     alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
 ) -> Parts:  # fmt: skip
     """The specification of any call."""
-    made = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    compiling = torch.compiler.is_compiling()
+    made = Parts(q.shape[-1] ** -0.5 if scale is None else scale if compiling else float(scale))
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -168,7 +176,7 @@ def parts(
         if mask_mod is not None:
             raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
         mask_mod = _of_blocks(block_mask)
-    if softcap is not None and not softcap > 0:
+    if softcap is not None and not isinstance(softcap, Tensor) and not softcap > 0:
         raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
     mask = band(is_causal, window, bottom_right)
     if score_mod is None and mask_mod is None:
@@ -176,6 +184,14 @@ def parts(
     else:
         from ._composed import composed
 
+        if compiling:
+            changing = {"softcap": softcap, **({} if bias is keep is None else dict(zip(_ORIGINS, made.origins or ())))}
+            for name, given in changing.items():
+                if given is not None and not constant(given):
+                    raise ArgumentError(
+                        f"under torch.compile, {name} does not change beside a score_mod or mask_mod, which is traced "
+                        "with it; call the attention outside of what is compiled"
+                    )
         dims = tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)
         made.functions(*functions, dims, q)
@@ -197,6 +213,9 @@ def parts(
     if deterministic:
         made.lines.append("deterministic: yes")
     return made
+
+
+_ORIGINS = ("query_origin", "key_origin")
 
 
 def _of_blocks(block_mask) -> Optional[Callable]:

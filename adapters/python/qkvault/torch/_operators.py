@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._library import call, library
-from . import _background, _fake
+from . import _background, _fake, _told
 from . import _native as native
 from ._context import configure, translated
 
@@ -48,9 +48,11 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     """The gradients of Q, K, V and all further tensors; None where there is none."""
     if torch.compiler.is_compiling() or d_o.stride() != o.stride():
         d_o = d_o if fits(d_o) else d_o.contiguous()
-    if type(d_o) not in _PLAIN and not extra and not torch.compiler.is_compiling():
+    if isinstance(numbers, Tensor):
+        d_q, d_k, d_v, more = _told.backward(d_o, q, k, v, o, stats, extra, spec, numbers)
+    elif type(d_o) not in _PLAIN and not extra and not torch.compiler.is_compiling():
         return *backward_plain(d_o, q, k, v, o, stats, extra, spec, numbers), []
-    if torch.compiler.is_compiling():
+    elif torch.compiler.is_compiling():
         d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
     elif torch._C._functorch.peek_interpreter_stack() is not None or torch.is_grad_enabled():
         d_q, d_k, d_v, *more = Gradients.apply(spec, numbers, d_o, q, k, v, o, stats, *extra)
@@ -109,6 +111,21 @@ def _nothing(ctx, inputs, output):
     pass
 
 
+def _setup_told(ctx, inputs, output):
+    *_, numbers = inputs
+    _setup(ctx, inputs, output)
+    ctx.numbers = None
+    ctx.save_for_backward(*ctx.to_save, numbers)
+
+
+def _backward_told(ctx, d_o, _d_stats):
+    q, k, v, o, stats, *extra, numbers = ctx.saved_tensors
+    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, numbers)
+    return d_q, d_k, d_v, each, None, None
+
+
+_told.forward.register_autograd(_backward_told, setup_context=_setup_told)
+_told.backward.register_autograd(_none, setup_context=_nothing)
 torch.library.register_autograd("qkvault::forward", _backward, setup_context=_setup)
 torch.library.register_autograd("qkvault::backward", _none, setup_context=_nothing)
 torch.library.register_autograd("qkvault::backward_plain", _none, setup_context=_nothing)
@@ -195,6 +212,10 @@ def run(
     )
     if torch.compiler.is_compiling() or type(q) not in _PLAIN:
         _shards.check(q, extra, spec)
+        if torch.compiler.is_compiling() and not hasattr(q, "placements"):
+            numbers = _told.told(numbers)
+            if isinstance(numbers, Tensor):
+                return _told.forward(q, k, v, extra, spec, numbers)
         if training or both:
             return forward(q, k, v, extra, spec, numbers)
         return attend(q, k, v, extra, spec, numbers), None

@@ -11,6 +11,7 @@ from qkvault_record import MAX_ORIGIN
 
 from .._errors import ArgumentError
 from ._spec import Parts
+from ._told import single
 
 Origin = Union[int, Tensor, None]
 
@@ -34,14 +35,9 @@ def number(name: str, given: Origin) -> Any:
     if isinstance(given, Tensor):
         if given.numel() != 1 or given.is_floating_point() or given.dtype is torch.bool:
             raise ArgumentError(f"{name} has dims {list(given.shape)} and {given.dtype}; give one integer")
-        if given.device.type not in ("cpu", "meta"):
-            raise ArgumentError(
-                f"{name} is on {given.device}, and a launch takes it from the host; give a number or a tensor on the "
-                f"CPU ({name}.item() waits for the GPU)"
-            )
-        given = 0 if given.device.type == "meta" else given.item()
-    if torch.compiler.is_compiling():  # It may be a symbol, whose value the launch checks.
-        return torch.sym_float(given)
+        given = single(name, given)
+    if torch.compiler.is_compiling():  # It may be a symbol or a tensor, whose value the launch checks.
+        return given
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= MAX_ORIGIN:
         raise ArgumentError(f"{name} is {given!r}; give a position: an integer of 0 to {MAX_ORIGIN}")
     return given

@@ -67,11 +67,11 @@ def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
 class Parts:
     """What a specification is made of."""
 
-    def __init__(self, scale: float):
+    def __init__(self, scale: Any):
         self.extra: list[str] = []
         self.tensors: list[Tensor] = []
         self.numbers: list[str] = ["scale"]
-        self.values: list[float] = [scale]
+        self.values: list[Any] = [scale]
         self.lines: list[str] = []
         #: The positions of the first query and the first key, if a launch says them.
         self.origins: Optional[tuple] = None
@@ -80,9 +80,9 @@ class Parts:
         self.extra.append(name)
         self.tensors.append(tensor)
 
-    def number(self, name: str, value: float) -> None:
+    def number(self, name: str, value: Any) -> None:
         self.numbers.append(name)
-        self.values.append(float(value))
+        self.values.append(value if torch.compiler.is_compiling() else float(value))
 
     def spec(self) -> str:
         head = [f"extra: {' '.join(self.extra)}"] if self.extra else []

@@ -74,6 +74,8 @@ pub(crate) struct Case {
     order: Order,
     kind: Kind,
     deterministic: bool,
+    /// Where the positions of the keys begin, of a dense attention whose last query stands at its last key by numbers.
+    origin: Option<usize>,
 }
 
 impl Case {
@@ -105,7 +107,7 @@ impl Case {
             let (b, h) = (dice.of(&[1, batch]), dice.of(&[1, heads.0]));
             [b, h, rows, keys]
         });
-        Case {
+        let mut case = Case {
             seed,
             dtype: dice.of(&[DType::BF16, DType::F16]),
             batch,
@@ -122,7 +124,11 @@ impl Case {
             order: dice.of(&[Order::Bshd, Order::Bhsd]),
             kind,
             deterministic: dice.yes(5),
-        }
+            origin: None,
+        };
+        let counts = case.left.is_some() || case.right.is_some() || case.slopes;
+        case.origin = (dense && counts && dice.yes(3)).then(|| dice.below(5000));
+        case
     }
 
     /// Options, and the same for the plain attention; with the tensors that have gradients.
@@ -130,6 +136,9 @@ impl Case {
         let mut dice = Dice::new(self.seed ^ 0xabcd);
         let mut options = base.clone().window_size_left(self.left).window_size_right(self.right);
         options = options.deterministic(self.deterministic).poison_outputs(true);
+        if let Some(first) = self.origin {
+            options = options.query_origin(first + self.keys - self.rows).key_origin(first);
+        }
         let mut of = Plain { left: self.left, right: self.right, ..Plain::default() };
         let mut variables = Vec::new();
         if let Some(cap) = self.softcap {
