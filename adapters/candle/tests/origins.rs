@@ -2,6 +2,7 @@
 
 mod plain;
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_qkvault::qkvault::graph::expr::{key, query};
 use candle_qkvault::qkvault::graph::{MAX_ORIGIN, text};
@@ -82,7 +83,7 @@ fn a_backward_has_the_origins_of_its_own_forward() -> Result<()> {
     let of = |options: &Options| attention(&rows, &half(&k)?, &half(&v)?, options);
     let first = of(&options)?;
     let second = of(&options.clone().query_origin(0))?;
-    let gradient = |o: &Tensor| Ok::<_, candle_core::Error>((o.to_dtype(DType::F32)? * &weights)?.backward()?);
+    let gradient = |o: &Tensor| -> Result<GradStore> { (o.to_dtype(DType::F32)? * &weights)?.backward() };
     let moved = gradient(&first)?;
     let d_v = moved.get(&v).expect("a gradient").narrow(1, 4, 4)?.abs()?.sum_all()?.to_scalar::<f32>()?;
     assert!(d_v > 0.1, "queries at 4 to 7 see keys from 4 on");

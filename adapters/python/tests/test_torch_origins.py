@@ -182,6 +182,14 @@ class Origins(Case):
         with self.assertRaisesRegex(Exception, "softcap does not change beside a score_mod"):
             run(torch.tensor(2.0))
 
+    def test_numbers_that_change_go_with_vmap(self):
+        q, k, v = (x.unsqueeze(0).repeat(3, 1, 1, 1, 1) for x in three(s=(CHUNK, ROWS)))
+        call = torch.func.vmap(lambda q, k, v, c: qt.attention(q, k, v, softcap=c), in_dims=(0, 0, 0, None))
+        torch._dynamo.reset()
+        compiled = torch.compile(call, backend="aot_eager")
+        for softcap in (1.5, 2.5, 3.5):
+            self.near(compiled(q, k, v, softcap), call(q, k, v, softcap))
+
     def test_numbers_that_change_are_inductor_s_operands_too(self):
         q, k, v = three(s=(CHUNK, ROWS))
         compiled = torch.compile(lambda c: qt.attention(q, k, v, is_causal=True, softcap=c), fullgraph=True)

@@ -88,15 +88,17 @@ class Gradients(torch.autograd.Function):
 def _setup(ctx, inputs, output):
     q, k, v, extra, spec, numbers = inputs
     o, stats = output
-    ctx.save_for_backward(q, k, v, o, stats, *extra)
+    ctx.told = isinstance(numbers, Tensor)  # Numbers of a compiled program.
+    ctx.save_for_backward(q, k, v, o, stats, *([numbers] if ctx.told else []), *extra)
     ctx.mark_non_differentiable(stats)
     ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
-    ctx.spec, ctx.numbers = spec, numbers
+    ctx.spec, ctx.numbers = spec, None if ctx.told else numbers
 
 
 def _backward(ctx, d_o, _d_stats):
-    q, k, v, o, stats, *extra = ctx.saved_tensors
-    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+    q, k, v, o, stats, *more = ctx.saved_tensors
+    numbers, extra = (more[0], more[1:]) if ctx.told else (ctx.numbers, more)
+    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, numbers)
     return d_q, d_k, d_v, each, None, None
 
 
@@ -111,20 +113,7 @@ def _nothing(ctx, inputs, output):
     pass
 
 
-def _setup_told(ctx, inputs, output):
-    *_, numbers = inputs
-    _setup(ctx, inputs, output)
-    ctx.numbers = None
-    ctx.save_for_backward(*ctx.to_save, numbers)
-
-
-def _backward_told(ctx, d_o, _d_stats):
-    q, k, v, o, stats, *extra, numbers = ctx.saved_tensors
-    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, numbers)
-    return d_q, d_k, d_v, each, None, None
-
-
-_told.forward.register_autograd(_backward_told, setup_context=_setup_told)
+_told.forward.register_autograd(_backward, setup_context=_setup)
 _told.backward.register_autograd(_none, setup_context=_nothing)
 torch.library.register_autograd("qkvault::forward", _backward, setup_context=_setup)
 torch.library.register_autograd("qkvault::backward", _none, setup_context=_nothing)

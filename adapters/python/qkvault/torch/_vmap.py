@@ -52,7 +52,9 @@ def _forward(info, axes, q, k, v, extra, spec, numbers):
     n, batch = info.batch_size, _inner(q, axes[0])
     new, spec = _extra(extra, axes[3], n, spec, batch)
     q, k, v = (_folded(t, axis, n) for t, axis in zip((q, k, v), axes))
-    o, stats = torch.ops.qkvault.forward_only(q, k, v, new, spec, numbers)
+    told = isinstance(numbers, torch.Tensor)  # Numbers of a compiled program.
+    run = torch.ops.qkvault.forward_told if told else torch.ops.qkvault.forward_only
+    o, stats = run(q, k, v, new, spec, numbers)
     return (_apart(o, n), _apart(stats, n)), (0, 0)
 
 
@@ -71,7 +73,9 @@ def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
             "qkvault: the gradient per sample of a tensor that all samples share; give it an axis with expand()"
         )
     new, spec = _extra(extra, axes[6], n, spec, batch)
-    d_q, d_k, d_v, more = torch.ops.qkvault.backward_only(*given, new, spec, numbers)
+    told = isinstance(numbers, torch.Tensor)
+    run = torch.ops.qkvault.backward_told if told else torch.ops.qkvault.backward_only
+    d_q, d_k, d_v, more = run(*given, new, spec, numbers)
     each = []
     for gradient, at in zip(more, places):
         apart, own = _apart(gradient, n), _inner(extra[at], axes[6][at])
@@ -82,5 +86,7 @@ def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
 torch.library.register_vmap("qkvault::attend", _attend)
 torch.library.register_vmap("qkvault::forward", _forward)
 torch.library.register_vmap("qkvault::forward_only", _forward)
+torch.library.register_vmap("qkvault::forward_told", _forward)
 torch.library.register_vmap("qkvault::backward", _backward)
 torch.library.register_vmap("qkvault::backward_only", _backward)
+torch.library.register_vmap("qkvault::backward_told", _backward)
