@@ -7,8 +7,8 @@ use crate::{Error, Options};
 impl Options {
     /// The position of the first query, for a chunk of a longer sequence: `causal`, windows, `alibi_slopes` and the
     /// indices of expressions count from there, and of keys from [`Options::key_origin`], 0 if nothing else is said.
-    /// Bounds are those of positions then: the last query need not stand at the last key. Tensors such as a bias are for
-    /// the queries and keys of the call. At most 8388608; it is no part of a plan, so one plan serves all chunks.
+    /// Bounds are those of positions then: the last query need not stand at the last key. Tensors such as a bias are
+    /// for the queries and keys of the call. At most 8388608; it is no part of a plan, so one plan serves all chunks.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
