@@ -119,6 +119,11 @@ pub enum DropoutSource {
     Philox,
     /// A keep mask (b, h_q, s_q, s_kv) of zeros and ones in Q's element type, which the caller gives.
     Mask,
+    /// Philox 4x32-10 by the place of each score: batch, head, query and key, with the seed and the offset that a
+    /// launch gets. Parts of an attention draw what the whole draws, so several GPUs can share it: a schedule of
+    /// `qkvault-parallel` runs it, also on one. It is another mask than that of [`DropoutSource::Philox`], which depends
+    /// on the shape of a launch in ways that cuDNN does not document; the two have different keys.
+    Places,
 }
 
 /// The content of rows beyond a sequence's length after a launch.
@@ -257,5 +262,12 @@ impl Dropout {
     #[must_use]
     pub const fn new(source: DropoutSource, probability: f32) -> Dropout {
         Dropout { source, probability }
+    }
+
+    /// Of [`DropoutSource::Places`]: a score whose 32 random bits are a number below this one is dropped.
+    #[must_use]
+    pub fn threshold(&self) -> u32 {
+        // A float32 below 1 has 24 bits, so this is below 2^32.
+        (f64::from(self.probability) * 4_294_967_296.0).round() as u32
     }
 }

@@ -131,7 +131,7 @@ impl Attention {
         self
     }
 
-    /// Adds Philox dropout.
+    /// Adds dropout by cuDNN's Philox; for several GPUs, see [`DropoutSource::Places`].
     #[must_use]
     pub fn with_dropout(mut self, probability: f32) -> Attention {
         self.dropout = Some(Dropout::new(DropoutSource::Philox, probability));

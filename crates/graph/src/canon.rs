@@ -56,6 +56,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
     let dropout = dropout.map(|Dropout { source, probability: _ }| match source {
         DropoutSource::Philox => 1_u8,
         DropoutSource::Mask => 2,
+        DropoutSource::Places => 3,
     });
     let operands = [q, k, v, o].map(tensor);
     let features =

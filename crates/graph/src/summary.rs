@@ -56,6 +56,7 @@ impl fmt::Display for Attention {
             let name = match source {
                 DropoutSource::Philox => "dropout",
                 DropoutSource::Mask => "dropout-mask",
+                DropoutSource::Places => "dropout-places",
             };
             write!(f, " {name} {probability}")?;
         }

@@ -43,6 +43,13 @@ pub(super) fn validate(mut combination: Combination) -> Result<ValidCombination,
                 same("to", to, DType::F32, &mut problems);
             }
         }
+        Combination::Keep { to, heads, below: _ } => {
+            added("to", to, true, to, &mut problems);
+            if to.dims[1] > i64::from(*heads) || i64::from(*heads) * to.dims[0] > i64::from(u32::MAX) {
+                let given = format!("{:?} for a part of {heads} heads", to.dims);
+                problems.add(codes::COMBINATION_DIMS.reason(given).at("to.dims"));
+            }
+        }
     }
     if let Some(refusal) = Refusal::of(problems.into_reasons()) {
         return Err(refusal);
@@ -97,7 +104,7 @@ impl Combination {
             }
             Combination::Sum { parts, rows: _, into } => parts.iter_mut().chain([into]).collect(),
             Combination::Copy { from, to } => vec![from, to],
-            Combination::Fill { to, hidden: _ } => vec![to],
+            Combination::Fill { to, hidden: _ } | Combination::Keep { to, .. } => vec![to],
         }
     }
 }

@@ -86,6 +86,17 @@ pub enum Combination {
         /// Whether the number is minus infinity.
         hidden: bool,
     },
+    /// A part of the keep mask of an attention with [`DropoutSource::Places`](crate::DropoutSource::Places): ones and
+    /// zeros for (batch, head, query, key). A launch gets the seed, the offset, and as
+    /// [`Role::Scalar`](crate::Role::Scalar) 0 to 2 the first head, query and key of the part in the whole attention.
+    Keep {
+        /// The part of the mask, in f16, bf16 or f32. It has all of the batch.
+        to: Tensor,
+        /// Query heads of the whole attention.
+        heads: u32,
+        /// What has a random number below this one is dropped: [`Dropout::threshold`](crate::Dropout::threshold).
+        below: u32,
+    },
 }
 
 impl Combination {
@@ -127,10 +138,14 @@ impl ValidCombination {
             Combination::Sum { .. } => (2, false),
             Combination::Copy { .. } => (3, false),
             Combination::Fill { hidden, .. } => (4, *hidden),
+            Combination::Keep { .. } => (5, false),
         };
         let tensors: Vec<_> = self.operands().iter().map(|o| (o.role.uid(), of(&o.tensor))).collect();
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(&codec::encode(&(kind, flag, tensors)));
+        if let Combination::Keep { to: _, heads, below } = &self.0 {
+            hasher.update(&codec::encode(&(heads, below)));
+        }
         GraphKey::from_bytes(*hasher.finalize().as_bytes())
     }
 
@@ -162,6 +177,10 @@ impl fmt::Display for ValidCombination {
             Combination::Copy { from, to } => write!(f, "copy of {} to {}", tensor(from), tensor(to)),
             Combination::Fill { to, hidden } => {
                 write!(f, "{} in {}", if *hidden { "minus infinity" } else { "zeros" }, tensor(to))
+            }
+            Combination::Keep { to, heads, below } => {
+                let dropped = f64::from(*below) / 4_294_967_296.0;
+                write!(f, "dropout mask of {dropped:.4} over {heads} heads in {}", tensor(to))
             }
         }
     }

@@ -44,6 +44,12 @@ impl ValidCombination {
             }
             Combination::Copy { from, to } => list.extend([output(Role::Into, *to), input(Role::Part(0), *from)]),
             Combination::Fill { to, hidden: _ } => list.push(output(Role::Into, *to)),
+            Combination::Keep { to, .. } => {
+                let number = |dtype| Tensor::bhsd(1, 1, 1, 1, dtype);
+                list.push(output(Role::Into, *to));
+                list.extend([Role::DropoutSeed, Role::DropoutOffset].map(|role| input(role, number(DType::I64))));
+                list.extend([0, 1, 2].map(|n| input(Role::Scalar(n), number(DType::I32))));
+            }
         }
         list.sort_by_key(|operand| operand.role.uid());
         list
@@ -55,7 +61,7 @@ impl ValidCombination {
         let binding = |CombinationOperand { role, tensor, output }| Binding {
             role,
             dtype: tensor.dtype,
-            scalar: false,
+            scalar: role.is_scalar(),
             output,
             bytes: tensor.bytes().map_or(u64::MAX, i64::unsigned_abs),
             alignment: tensor.dtype.size() as u32,

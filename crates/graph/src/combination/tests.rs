@@ -44,6 +44,9 @@ fn each_combination_has_a_key_and_operands_of_its_own() {
         Combination::Copy { from: o(), to: o() },
         Combination::Fill { to: stats(), hidden: false },
         Combination::Fill { to: stats(), hidden: true },
+        Combination::Keep { to: o(), heads: 4, below: 7 },
+        Combination::Keep { to: o(), heads: 8, below: 7 },
+        Combination::Keep { to: o(), heads: 4, below: 9 },
     ];
     let mut keys = BTreeSet::new();
     for combination in list {
@@ -53,7 +56,7 @@ fn each_combination_has_a_key_and_operands_of_its_own() {
         assert!(bound.windows(2).all(|pair| pair[0].0.uid() < pair[1].0.uid()), "{bound:?}");
         assert!(bound.iter().all(|(role, output)| *output == [Role::O, Role::Stats, Role::Into].contains(role)));
     }
-    assert_eq!(keys.len(), 10);
+    assert_eq!(keys.len(), 13);
 }
 
 #[test]
@@ -86,6 +89,8 @@ fn every_contradiction_is_told_with_its_place() {
     assert_eq!(refused(storage), [code(&codes::COMBINATION_STORAGE, "from.storage")]);
     let hidden = Combination::Fill { to: o(), hidden: true };
     assert_eq!(refused(hidden), [code(&codes::COMBINATION_DTYPE, "to.dtype")]);
+    let more = Combination::Keep { to: o(), heads: 3, below: 7 };
+    assert_eq!(refused(more), [code(&codes::COMBINATION_DIMS, "to.dims")]);
     let wide = Partial { o: o(), stats: o() };
     let stats = Combination::Merge { parts: vec![wide], rows: false, sink: false, o: o(), stats: None };
     assert_eq!(

@@ -187,7 +187,8 @@ pub(super) struct Drop {
 impl Drop {
     pub(super) fn new(g: &mut Builder, Dropout { source, probability }: Dropout, scores: [i64; 4], io: DType) -> Drop {
         let mask = match source {
-            DropoutSource::Philox => g.rng(1.0 - f64::from(probability), scores),
+            // Lowering refuses places before it writes anything.
+            DropoutSource::Philox | DropoutSource::Places => g.rng(1.0 - f64::from(probability), scores),
             DropoutSource::Mask => g.operand(Role::DropoutMask, &Tensor::dense(Order::Bhsd, scores, io)),
         };
         Drop { source, mask, probability }

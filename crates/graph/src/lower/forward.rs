@@ -77,7 +77,8 @@ fn dropped(g: &mut Builder, p: TensorId, a: &Attention, dims: [i64; 4]) -> Tenso
     let Some(Dropout { source, probability }) = a.dropout else { return p };
     let factor = Constant::f32(1.0 / (1.0 - probability));
     match source {
-        DropoutSource::Philox => {
+        // Lowering refuses places before it writes anything.
+        DropoutSource::Philox | DropoutSource::Places => {
             let mask = g.rng(1.0 - f64::from(probability), dims);
             let kept = g.binary(Pointwise::Mul, p, mask);
             let factor = g.constant(factor);

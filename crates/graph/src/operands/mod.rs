@@ -108,7 +108,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     list.when(*sink, Role::Sink, dense([1, h_q, 1, 1], DType::F32), false);
     if let Some(dropout) = dropout {
         match dropout.source {
-            DropoutSource::Philox => {
+            DropoutSource::Philox | DropoutSource::Places => {
                 list.input(Role::DropoutSeed, number(DType::I64));
                 list.input(Role::DropoutOffset, number(DType::I64));
             }

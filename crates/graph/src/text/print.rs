@@ -73,6 +73,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
             let source = match source {
                 DropoutSource::Philox => "philox",
                 DropoutSource::Mask => "mask",
+                DropoutSource::Places => "places",
             };
             writeln!(f, "dropout: {source} {probability:?}")?;
         }

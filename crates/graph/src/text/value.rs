@@ -98,7 +98,12 @@ pub(super) fn flag(c: &mut Cursor<'_>) -> Result<bool, ParseError> {
 }
 
 pub(super) fn dropout(c: &mut Cursor<'_>) -> Result<Option<Dropout>, ParseError> {
-    let choices = [("none", None), ("philox", Some(DropoutSource::Philox)), ("mask", Some(DropoutSource::Mask))];
+    let choices = [
+        ("none", None),
+        ("philox", Some(DropoutSource::Philox)),
+        ("mask", Some(DropoutSource::Mask)),
+        ("places", Some(DropoutSource::Places)),
+    ];
     let Some(source) = c.choice(&choices)? else { return Ok(None) };
     Ok(Some(Dropout { source, probability: c.number("a probability of zeroing of at least 0 and below 1")? }))
 }

@@ -182,7 +182,7 @@ fn is_identity(score: &ScoreExpr) -> bool {
 fn drops(dropout: &Dropout) -> bool {
     let Dropout { source, probability } = *dropout;
     match source {
-        DropoutSource::Philox => probability > 0.0,
+        DropoutSource::Philox | DropoutSource::Places => probability > 0.0,
         DropoutSource::Mask => true,
     }
 }

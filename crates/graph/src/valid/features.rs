@@ -36,7 +36,7 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
             problems.add(codes::DROPOUT_PROBABILITY.reason(probability.to_string()));
         }
         match source {
-            DropoutSource::Philox | DropoutSource::Mask => {}
+            DropoutSource::Philox | DropoutSource::Mask | DropoutSource::Places => {}
         }
     }
     if let Pass::Backward(gradients) = &a.pass {

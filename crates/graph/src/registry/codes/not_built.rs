@@ -2,7 +2,7 @@
 
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry};
-use crate::{Outputs, PaddedRows};
+use crate::{DropoutSource, Outputs, PaddedRows};
 
 const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
 const FIX: &str = "use the CPU reference, which computes it";
@@ -23,6 +23,21 @@ entries![
         evidence: "A block mask skips blocks only on compute capability 10.0, in the unified operation; no backward \
                    operation supports one (docs/results/forms.md).",
         applies: Applies::Lowering(|f| given(f.a.block_mask, "a block mask")),
+        ..Entry::not_built()
+    },
+    NOT_BUILT_DROPOUT_PLACES = Entry {
+        code: "not-built.dropout-places",
+        cause: "No single plan draws a dropout mask by the places of scores; the parts of a schedule get it from a \
+                kernel of its own.",
+        field: "dropout.source",
+        needed: "a schedule of qkvault-parallel, which may have one rank, or dropout by philox or a mask",
+        fix: "make a schedule (`--ranks 1` of `probe` and `warm`), or use DropoutSource::Philox where one GPU computes \
+              both directions",
+        source: SOURCE,
+        applies: Applies::Lowering(|f| {
+            let places = f.a.dropout.is_some_and(|d| d.source == DropoutSource::Places);
+            given(places, "dropout by places")
+        }),
         ..Entry::not_built()
     },
     NOT_BUILT_OUTPUTS = Entry {
