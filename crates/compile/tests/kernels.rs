@@ -292,6 +292,7 @@ fn combinations_are_compiled_once() {
         Combination::Sum { parts: vec![half; 2], rows: false, into: half },
         Combination::Copy { from: o, to: Tensor::bhsd(2, 8, 64, 128, DType::BF16) },
         Combination::Fill { to: part.stats, hidden: true },
+        Combination::Keep { to: Tensor::bhsd(2, 4, 64, 256, DType::BF16), heads: 8, below: 1 << 29 },
     ];
     for combination in list {
         let of = combination.validate().expect("is valid");

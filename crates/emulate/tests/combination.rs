@@ -40,7 +40,7 @@ fn random(noise: &mut Noise) -> Combination {
     let rows = [dims[0], dims[1], dims[2], 1];
     let parts = noise.pick(&[1, 2, 3, 4, 8, 17]);
     let (from, to) = (noise.pick(&wide), noise.pick(&wide));
-    match noise.below(6) {
+    match noise.below(7) {
         0..=2 => {
             let part =
                 |noise: &mut Noise| Partial { o: noise.tensor(dims, from), stats: noise.tensor(rows, DType::F32) };
@@ -62,6 +62,10 @@ fn random(noise: &mut Noise) -> Combination {
             let dtype = noise.pick(&[DType::U8, DType::BF16, DType::F32, DType::I64, DType::I32]);
             Combination::Copy { from: noise.tensor(dims, dtype), to: noise.tensor(dims, dtype) }
         }
+        5 => {
+            let heads = dims[1] as u32 + noise.below(3) as u32;
+            Combination::Keep { to: noise.tensor(dims, to), heads, below: noise.below(1 << 32) as u32 }
+        }
         _ => {
             let hidden = noise.below(2) == 0;
             let dtype = if hidden { DType::F32 } else { noise.pick(&[DType::U8, DType::F16, DType::F32]) };
@@ -80,7 +84,14 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
             buffers.insert(binding.role, Buffer::poisoned(binding.dtype, len).into_bytes());
             continue;
         }
+        if matches!(binding.role, Role::DropoutSeed | Role::DropoutOffset) {
+            let bytes = (noise.below(1 << 40) << 20 ^ noise.below(1 << 30)).to_ne_bytes().to_vec();
+            inputs.insert(binding.role, Buffer::new(binding.dtype, bytes.clone()).expect("one number"));
+            buffers.insert(binding.role, bytes);
+            continue;
+        }
         let number = |_| match binding.role {
+            Role::Scalar(_) => noise.below(70_000) as f64,
             Role::PartStats(_) if noise.below(3) == 0 => f64::NEG_INFINITY,
             Role::PartStats(_) | Role::Sink => noise.number() * 20.0,
             Role::PartRows(_) => f64::from(noise.below(3) > 0),
@@ -94,7 +105,7 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
     let (told, parts): (bool, Vec<(Tensor, Option<Tensor>)>) = match &**of {
         Combination::Merge { parts, rows, .. } => (*rows, parts.iter().map(|p| (p.o, Some(p.stats))).collect()),
         Combination::Sum { parts, rows, .. } => (*rows, parts.iter().map(|p| (*p, None)).collect()),
-        Combination::Copy { .. } | Combination::Fill { .. } => return (inputs, buffers),
+        Combination::Copy { .. } | Combination::Fill { .. } | Combination::Keep { .. } => return (inputs, buffers),
     };
     let [b, h, s, d] = parts[0].0.dims.map(|n| n as usize);
     let address = |t: &Tensor, at: [usize; 4]| (0..4).map(|i| at[i] * t.strides[i] as usize).sum::<usize>();
@@ -127,13 +138,19 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
     (inputs, buffers)
 }
 
+/// The operands that are numbers of the host.
+fn numbers(buffers: &BTreeMap<Role, Vec<u8>>) -> BTreeMap<Role, Vec<u8>> {
+    buffers.iter().filter(|(role, _)| role.is_scalar()).map(|(role, bytes)| (*role, bytes.clone())).collect()
+}
+
 fn check(of: &ValidCombination, seed: u64) -> Result<(), String> {
     let made = generate_combination(of, 90);
     let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
     let (inputs, mut buffers) = operands(of, &mut Noise(seed));
     let expected = combine(of, &inputs).map_err(|error| error.to_string())?;
     for turn in 0..2 {
-        program.launch(&made.recipe, &mut buffers, &BTreeMap::new(), &[], seed + turn, 0).map_err(|e| e.to_string())?;
+        let numbers = numbers(&buffers);
+        program.launch(&made.recipe, &mut buffers, &numbers, &[], seed + turn, 0).map_err(|e| e.to_string())?;
         for (role, buffer) in &expected {
             let found = Buffer::new(buffer.dtype(), buffers[role].clone()).expect("whole elements");
             let exact = !matches!(**of, Combination::Merge { .. });
@@ -182,6 +199,51 @@ fn as_many_parts_as_a_launch_combines() {
         Combination::Merge { parts: vec![part; MOST_PARTS], rows: true, sink: true, o: t, stats: Some(part.stats) };
     let sum = Combination::Sum { parts: vec![t; MOST_PARTS], rows: true, into: Tensor { dtype: DType::F32, ..t } };
     check_all(&[merge.validate().expect("sound"), sum.validate().expect("sound")]);
+}
+
+/// Parts of a mask that begin anywhere, in every order of dims: four keys have one counter, wherever a chunk begins.
+#[test]
+fn parts_of_dropout_masks_begin_anywhere() {
+    let list = Order::ALL.into_iter().flat_map(|order| [DType::F16, DType::BF16].map(|dtype| (order, dtype)));
+    let of = |(order, dtype)| {
+        let to = Tensor::dense(order, [2, 3, 5, 37], dtype);
+        Combination::Keep { to, heads: 7, below: 1 << 30 }.validate().expect("sound")
+    };
+    check_all(&list.map(of).collect::<Vec<_>>());
+}
+
+/// Faults of a mask, each of which must be noticed.
+const FAULTS_OF_MASKS: [(&str, &str); 8] = [
+    ("key / 4, query", "key / 4 + 1, query"),
+    ("i > 0 && key % 4 == 0", "i > 0 && i % 4 == 0"),
+    (" ^ (u32)(offset >> 32)", ""),
+    ("(u32)(seed >> 32)", "0"),
+    ("+ (u32)p.first_query", ""),
+    ("+ (u32)p.first_head", ""),
+    ("round < 10", "round < 9"),
+    (">= BELOW", "> BELOW + (1u << 26)"),
+];
+
+#[test]
+fn faults_of_a_dropout_mask_are_noticed() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let to = Tensor::bshd(2, 3, 9, 37, DType::BF16);
+    let of = Combination::Keep { to, heads: 7, below: 1 << 30 }.validate().expect("sound");
+    let made = generate_combination(&of, 90);
+    for (right, fault) in FAULTS_OF_MASKS {
+        assert!(made.source.contains(right), "{right}");
+        let program = Program::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
+        let noticed = (1..4).any(|seed| {
+            let (inputs, mut buffers) = operands(&of, &mut Noise(seed));
+            let expected = combine(&of, &inputs).expect("computes");
+            let numbers = numbers(&buffers);
+            let ran = program.launch(&made.recipe, &mut buffers, &numbers, &[], seed, 0);
+            ran.is_err() || buffers[&Role::Into] != expected[&Role::Into].bytes()
+        });
+        assert!(noticed, "{right} -> {fault}");
+    }
 }
 
 /// Faults in the source, each of which must be noticed.

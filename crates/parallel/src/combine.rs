@@ -1,4 +1,4 @@
-//! The merges, sums, copies and fills of a schedule as descriptions, which have keys and plans like attentions.
+//! The merges, sums, copies, fills and dropout masks of a schedule as descriptions, which have keys and plans like attentions.
 
 use qkvault_graph::{Combination, Partial, Refusal, Role, Storage, Tensor, ValidCombination};
 
@@ -54,6 +54,13 @@ impl Rank {
                 let mut pieces = vec![(Role::Into, *into)];
                 pieces.extend((0..).zip(parts).map(|(n, part)| (Role::Part(n), *part)));
                 (described, pieces, rows_of(rows))
+            }
+            Step::Keep { into, seed, offset, first, heads, below } => {
+                let described = Combination::Keep { to: of(into), heads: *heads, below: *below };
+                let pieces =
+                    vec![(Role::Into, *into), (Role::DropoutSeed, *seed), (Role::DropoutOffset, *offset)];
+                let number = |(n, first): (u16, &i64)| (Role::Scalar(n), Bind::Int(*first as i32));
+                (described, pieces, (0..).zip(first).map(number).collect())
             }
             Step::Exchange { .. } | Step::Launch(_) | Step::Record { .. } | Step::Wait { .. } => return None,
         };

@@ -15,7 +15,7 @@ pub struct Costs {
     pub messages: i64,
     /// Bytes of memory besides the caller's operands and the workspaces of plans.
     pub scratch: i64,
-    /// Bytes that copies, sums and merges read and write.
+    /// Bytes that copies, sums, merges and dropout masks read and write.
     pub touched: i64,
     /// Launches of attention.
     pub launches: i64,
@@ -48,7 +48,7 @@ impl Schedule {
                     costs.flops += self.flops_of(launch);
                 }
                 Step::Copy { from, to, .. } => costs.touched += bytes(from) + bytes(to),
-                Step::Fill { piece, .. } => costs.touched += bytes(piece),
+                Step::Fill { piece, .. } | Step::Keep { into: piece, .. } => costs.touched += bytes(piece),
                 Step::Sum { parts, rows: _, into } => {
                     costs.touched += parts.iter().map(bytes).sum::<i64>() + bytes(into)
                 }
@@ -115,6 +115,9 @@ impl Schedule {
             }
             Step::Sum { parts, rows, into } => {
                 format!("sum {}{} into {}", counted(rows), list(parts.iter().map(piece).collect()), piece(into))
+            }
+            Step::Keep { into, first: [head, query, key], .. } => {
+                format!("draw {} from head {head}, query {query} and key {key} on", piece(into))
             }
             Step::Record { mark, .. } => format!("mark {mark}"),
             Step::Wait { mark, .. } => format!("wait for {mark}"),

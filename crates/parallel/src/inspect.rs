@@ -54,6 +54,7 @@ impl Schedule {
                 read.map(|piece| (piece, false)).chain([(*o, true), (*stats, true)]).collect()
             }
             Step::Sum { parts, rows: _, into } => parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect(),
+            Step::Keep { into, seed, offset, .. } => vec![(*seed, false), (*offset, false), (*into, true)],
             Step::Record { .. } | Step::Wait { .. } => Vec::new(),
         }
     }

@@ -60,6 +60,9 @@ fn storage(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
             let given = format!("{} of extents {:?} beside packed sequences", o.role, o.tensor.dims);
             reasons.push(codes::SHARD_STORAGE.reason(given).at("score_mod"));
         }
+        if a.dropout.is_some_and(|dropout| dropout.source == DropoutSource::Places) {
+            reasons.push(codes::SHARD_STORAGE.reason("dropout by places beside packed sequences").at("dropout.source"));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use qkvault_graph::expr::{Axis, Expr, Place, ScoreExpr, Side, TensorSpec, head, int_scalar, key, query, tensor};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
-    Attention, BackwardOptions, DType, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role, ScoreModBprop,
+    Attention, BackwardOptions, DType, DropoutSource, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role, ScoreModBprop,
     Storage, Tensor, Valid, validate,
 };
 
@@ -79,6 +79,10 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     a.v = side(Role::V, &whole.v, h_v, keys);
     a.mask.band = band;
     a.sink = part.sink;
+    // A kernel of its own draws the part of the whole mask.
+    for dropout in a.dropout.iter_mut().filter(|dropout| dropout.source == DropoutSource::Places) {
+        dropout.source = DropoutSource::Mask;
+    }
     if part.joined {
         a.padded_rows = PaddedRows::Undefined;
     }

@@ -77,7 +77,7 @@ impl Schedule {
             let on = step.stream();
             let touched = match step {
                 Step::Copy { from, to, .. } => bytes(from) + bytes(to),
-                Step::Fill { piece, .. } => bytes(piece),
+                Step::Fill { piece, .. } | Step::Keep { into: piece, .. } => bytes(piece),
                 Step::Sum { parts, rows: _, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
                 Step::Merge { parts, rows: _, sink: _, o, stats: _ } => {
                     parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum::<f64>() + bytes(o)

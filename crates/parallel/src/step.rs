@@ -162,6 +162,21 @@ pub enum Step {
         /// The sum.
         into: Piece,
     },
+    /// Draws a part of the dropout mask of the whole attention, on the stream of launches.
+    Keep {
+        /// The part of the mask.
+        into: Piece,
+        /// The seed.
+        seed: Piece,
+        /// The offset.
+        offset: Piece,
+        /// Its first query head, query and key in the whole attention. It has all of the batch.
+        first: [i64; 3],
+        /// Query heads of the whole attention.
+        heads: u32,
+        /// What has a random number below this one is dropped.
+        below: u32,
+    },
     /// Marks a place of a stream.
     Record {
         /// The stream.
@@ -197,7 +212,7 @@ impl Step {
         match self {
             Step::Copy { on, .. } | Step::Fill { on, .. } | Step::Record { on, .. } | Step::Wait { on, .. } => *on,
             Step::Exchange { .. } => Stream::Exchange,
-            Step::Launch(_) | Step::Merge { .. } | Step::Sum { .. } => Stream::Compute,
+            Step::Launch(_) | Step::Merge { .. } | Step::Sum { .. } | Step::Keep { .. } => Stream::Compute,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What all schemes share: the caller's buffers, and a launch with everything that it binds.
 
 use qkvault_graph::op::ALIGNMENT;
-use qkvault_graph::{Attention, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands};
+use qkvault_graph::{Attention, Dropout, DropoutSource, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands};
 
 use crate::maker::{Maker, all, flat, in_order, like};
 use crate::part::{self, Part, names};
-use crate::step::{Bind, PerSequence, Piece, Stream};
+use crate::step::{Bind, PerSequence, Piece, Step, Stream};
 use crate::tile::Tile;
 use crate::{Scheme, Sharding, Slice};
 
@@ -88,6 +88,9 @@ impl Work<'_> {
                 },
                 _ => match self.by_sequence(&valid, role) {
                     Some(number) => Bind::Sequences(number),
+                    None if role == Role::DropoutMask && m.of(role).is_none() => {
+                        Bind::Piece(self.keep(m, &tensor, part))
+                    }
                     None => {
                         let Some(piece) = given(role).or_else(|| self.of_scores(m, &valid, part, role, local)) else {
                             continue;
@@ -104,6 +107,24 @@ impl Work<'_> {
             m.copy(Stream::Compute, from, to);
         }
         Ok(())
+    }
+
+    /// Draws the part's own part of the dropout mask, into memory that launches share.
+    fn keep(&self, m: &mut Maker, mask: &Tensor, part: &Part) -> Piece {
+        let name = "dropout mask of a launch";
+        let known = m.made.buffers.iter().position(|b| b.name == name && b.tensor == *mask);
+        let into = match known {
+            Some(at) => all(at as u32, mask),
+            None => m.scratch(name, *mask),
+        };
+        let whole = self.whole();
+        let dropout = whole.dropout.unwrap_or(Dropout::new(DropoutSource::Places, 0.0));
+        let (Some(seed), Some(offset)) = (m.of(Role::DropoutSeed), m.of(Role::DropoutOffset)) else { return into };
+        let block = part.tile.block;
+        let first = [part.heads.0, block.rows.0, block.keys.0];
+        let (heads, below) = (whole.q.dims[1] as u32, dropout.threshold());
+        m.push(Step::Keep { into, seed, offset, first, heads, below });
+        into
     }
 
     /// What a scalar of a part is bound to.
@@ -167,7 +188,7 @@ impl Work<'_> {
     pub(crate) fn score_buffers(&self, m: &mut Maker, rows: &[(i64, i64)], heads: (i64, i64)) {
         for o in operands(self.whole()) {
             match o.role {
-                Role::Sink | Role::DSink => {
+                Role::Sink | Role::DSink | Role::DropoutSeed | Role::DropoutOffset => {
                     m.operand(o.role, o.tensor, &[([0; 4], [0; 4], o.tensor.dims)]);
                 }
                 Role::ScoreTensor(_) | Role::DScoreTensor(_) | Role::DropoutMask => {

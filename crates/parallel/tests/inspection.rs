@@ -2,7 +2,9 @@
 
 use qkvault_graph::op::ALIGNMENT;
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, BackwardOptions, DType, Origins, Role, Valid, validate};
+use qkvault_graph::{
+    Attention, BackwardOptions, DType, Dropout, DropoutSource, Origins, Role, Tensor, Valid, validate,
+};
 use qkvault_parallel::{Bind, Order, Schedule, Scheme, Sharding, Step, schedule};
 
 fn training() -> Valid {
@@ -170,6 +172,14 @@ fn what_cannot_be_shared_is_refused_with_every_reason() {
         [&codes::SHARD_SEQUENCE, &codes::SHARD_SEQUENCE, &codes::SHARD_DROPOUT, &codes::SHARD_BLOCK_MASK]
             .map(|c| c.as_str().to_owned())
     );
+    let places = || Some(Dropout::new(DropoutSource::Places, 0.1));
+    let mut cache = a().with_lengths();
+    cache.dropout = places();
+    assert_eq!(refused(cache, Sharding::new(3, Scheme::Decode { run: 4 })), [codes::SHARD_DROPOUT.as_str()]);
+    let of = |heads| Tensor::thd(3, heads, 16, 64, 32, DType::BF16);
+    let mut packed = Attention::forward(of(8), of(2), of(2), of(8)).with_lengths();
+    packed.dropout = places();
+    assert_eq!(refused(packed, gather(2)), [codes::SHARD_STORAGE.as_str()]);
     let chunk = Attention::bshd(1, (8, 2), (32, 32), 64, DType::BF16).causal().with_origins(Origins::Any);
     assert_eq!(refused(chunk, gather(4)), [codes::SHARD_ORIGINS.as_str()]);
     let training = training();

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Pass, ScoreExpr, Storage, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, PaddedRows, Pass, Role, ScoreExpr,
+    Storage, Tensor,
 };
 use qkvault_parallel::testing::{Case, Space, case};
 use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, difference, schedule};
-use qkvault_reference::{Choice, Inputs, LengthChoice};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice};
 
 /// The largest difference of a case; `None` if its sharding is refused, with the codes.
 fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
@@ -45,6 +46,7 @@ fn features(a: &Attention) -> Vec<&'static str> {
         ("packed", varlen),
         ("paged", a.k.is_paged()),
         ("dropout", a.dropout.is_some()),
+        ("drawn dropout", a.dropout.is_some_and(|d| d.source == DropoutSource::Places)),
         ("deterministic", deterministic),
     ];
     list.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
@@ -93,7 +95,7 @@ fn ranks_together_compute_one_attention() {
         assert!(counts.get(kind).is_some_and(|n| *n >= 50), "few cases of {kind}: {counts:#?}");
     }
     let common = "causal window bottom_right softcap alibi index predicate sink one_key_head lengths";
-    let shared = format!("{common} packed dropout deterministic");
+    let shared = format!("{common} packed dropout drawn_dropout deterministic");
     for (scheme, list) in
         [("gather", &shared), ("heads", &shared), ("ring", &shared), ("decode", &format!("{common} paged"))]
     {
@@ -114,6 +116,43 @@ fn a_ring_of_one_chunk_counts_keys_from_the_first() {
     let sharding = Sharding::new(1, Scheme::Ring).with_order(Order::Contiguous);
     let (worst, place) = run(&Case { attention, sharding, seed: 1 }).expect("is taken");
     assert!(worst < 1e-10, "off by {worst:.1e} at {place}");
+}
+
+/// Every sharding of every number of ranks draws the mask of the whole, forward and backward; a part that counted from
+/// its own first query, key or head would draw another.
+#[test]
+fn dropout_by_places_is_the_same_for_every_sharding() {
+    let mut forward = Attention::bshd(2, (8, 8), (48, 48), 8, DType::BF16).causal().with_stats();
+    forward.dropout = Some(Dropout::new(DropoutSource::Places, 0.4));
+    let forward = forward.validate().expect("valid");
+    let backward = forward.backward(BackwardOptions::default()).validate().expect("valid");
+    let number = |n: i64| Buffer::new(DType::I64, n.to_ne_bytes().to_vec()).expect("one element");
+    for (ranks, scheme) in [1, 2, 3, 4, 8].into_iter().flat_map(|ranks| {
+        [(ranks, Scheme::Gather { groups: 2 }), (ranks, Scheme::Heads), (ranks, Scheme::Ring)]
+    }) {
+        if 8 % ranks != 0 && scheme == Scheme::Heads {
+            continue;
+        }
+        for attention in [&forward, &backward] {
+            let sharding = Sharding::new(ranks, scheme);
+            let made = schedule(attention, &sharding).expect("taken");
+            assert!(made.faults().is_empty(), "{sharding}: {:?}", made.faults());
+            let mut inputs = Inputs::random(attention, 3).expect("random operands");
+            // A seed of a program has up to 62 bits.
+            inputs.insert(Role::DropoutSeed, number(0x2345_6789_abcd_ef01));
+            inputs.insert(Role::DropoutOffset, number((3 << 32) + 5));
+            let (worst, place) = difference(&made, &inputs).expect("runs");
+            assert!(worst < 1e-10, "{sharding}: {attention}: off by {worst:.1e} at {place}");
+            let mut moved = made;
+            for step in moved.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
+                if let Step::Keep { first, .. } = step {
+                    *first = [0; 3];
+                }
+            }
+            let (worst, _) = difference(&moved, &inputs).expect("runs");
+            assert_eq!(worst > 1e-3, ranks > 1 || scheme != Scheme::Heads, "{sharding}: {worst:.1e}");
+        }
+    }
 }
 
 /// The schedule without what its merges and sums are told of rows.

@@ -1007,6 +1007,11 @@ const LIMITS: &[(&str, Given, Given)] = &[
     ),
     ("not-built.block-mask", ("q: bf16 [1,8,512,64]\nblock_mask: yes", "h200", "9.27"), (PLAIN, "h200", "9.27")),
     (
+        "not-built.dropout-places",
+        ("q: bf16 [1,8,512,64]\ndropout: places 0.1", "h200", "9.27"),
+        ("q: bf16 [1,8,512,64]\ndropout: philox 0.1", "h200", "9.27"),
+    ),
+    (
         "not-built.outputs",
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: max sum_exp", "h200", "9.27"),
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: stats", "h200", "9.27"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use qkvault_graph::{Combination, Role, Tensor, ValidCombination};
 
 use crate::places::{address, places};
-use crate::{Buffer, Inputs, ReferenceError};
+use crate::{Buffer, Inputs, Places, ReferenceError};
 
 /// Computes a combination: every output as the bytes that a device holds afterwards, with [`POISON`](crate::POISON)
 /// where the output's strides leave gaps. A merge is computed in float64 and rounded once, so a device may differ from
@@ -102,6 +102,17 @@ pub fn combine(combination: &ValidCombination, inputs: &Inputs) -> Result<BTreeM
         }
         Combination::Fill { to, hidden } => {
             places(to).for_each(|at| put(Role::Into, address(to, at), if *hidden { f64::NEG_INFINITY } else { 0.0 }));
+        }
+        Combination::Keep { to, heads, below } => {
+            let number = |role| Ok::<i64, ReferenceError>(inputs.buffer(role)?.int(0));
+            let (seed, offset) = (number(Role::DropoutSeed)?, number(Role::DropoutOffset)?);
+            let drawn = Places { seed, offset, heads: *heads, below: *below };
+            let first = [number(Role::Scalar(0))?, number(Role::Scalar(1))?, number(Role::Scalar(2))?];
+            let [head, query, key] = first.map(|n| n as usize);
+            for at in places(to) {
+                let place = [at[0], at[1] + head, at[2] + query, at[3] + key].map(|n| n as u32);
+                put(Role::Into, address(to, at), f64::from(u8::from(drawn.keeps(place))));
+            }
         }
     }
     Ok(outputs)

@@ -7,7 +7,7 @@ use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, MAX_ORIGIN, O
 use crate::fp8::Factors;
 use crate::score::{Bound, LANES, Registers, RowAt};
 use crate::view::SeqLens;
-use crate::{Buffer, Inputs, Real, ReferenceError, View};
+use crate::{Buffer, Inputs, Places, Real, ReferenceError, View};
 
 /// The memory of an operand, and the addresses of its rows.
 pub(crate) struct Source<'a> {
@@ -34,8 +34,14 @@ impl<'a> Source<'a> {
 
 /// A dropout mask, and the factor for the elements it keeps.
 pub(crate) struct Dropped<'a> {
-    mask: &'a Buffer,
+    kept: Kept<'a>,
     survivors: f64,
+}
+
+/// Which probabilities dropout keeps.
+enum Kept<'a> {
+    Mask(&'a Buffer),
+    Drawn(Places),
 }
 
 /// An attention with its operands.
@@ -157,7 +163,15 @@ impl<'a> Setup<'a> {
 
     /// The factor of each probability for these keys: 0 if dropped, else `1 / (1 - p)`; `None` without dropout.
     pub(crate) fn survivors(&self, at: RowAt, keys: Range<usize>) -> Option<Vec<f64>> {
-        let Dropped { mask, survivors } = self.dropped.as_ref()?;
+        let Dropped { kept, survivors } = self.dropped.as_ref()?;
+        let mask = match kept {
+            Kept::Mask(mask) => mask,
+            Kept::Drawn(places) => {
+                let [batch, head, query] = [at.batch, at.head, at.query].map(|n| n as u32);
+                let factor = |key| if places.keeps([batch, head, query, key as u32]) { *survivors } else { 0.0 };
+                return Some(keys.map(factor).collect());
+            }
+        };
         let (h_q, (s_q, s_kv)) = (self.a.q.dims[1] as usize, self.a.seq());
         let row = (at.batch * h_q + at.head) * s_q as usize + at.query;
         let mut factors = vec![0.0; keys.len()];
@@ -183,6 +197,7 @@ fn dropped<'a>(a: &Attention, inputs: &'a Inputs) -> Result<Option<Dropped<'a>>,
     let Some(dropout) = a.dropout.filter(|d| d.source == DropoutSource::Mask || d.probability > 0.0) else {
         return Ok(None);
     };
+    let survivors = 1.0 / (1.0 - f64::from(dropout.probability));
     let role = Role::DropoutMask;
     let mask = match (dropout.source, inputs.get(role)) {
         (DropoutSource::Philox, None) => return Err(ReferenceError::DropoutMask),
@@ -192,7 +207,16 @@ fn dropped<'a>(a: &Attention, inputs: &'a Inputs) -> Result<Option<Dropped<'a>>,
             let tensor = qkvault_graph::Tensor::bhsd(a.batch(), a.q.dims[1], s_q, s_kv, dtype);
             inputs.checked(&Operand { role, tensor, output: false })?
         }
+        (DropoutSource::Places, _) => {
+            let number = |role| {
+                let operand = operand(a, role).ok_or(ReferenceError::DropoutMask)?;
+                Ok::<i64, ReferenceError>(inputs.checked(&operand)?.int(0))
+            };
+            let (seed, offset) = (number(Role::DropoutSeed)?, number(Role::DropoutOffset)?);
+            let places = Places { seed, offset, heads: a.q.dims[1] as u32, below: dropout.threshold() };
+            return Ok(Some(Dropped { kept: Kept::Drawn(places), survivors }));
+        }
         (DropoutSource::Mask, _) => inputs.checked(&operand(a, role).ok_or(ReferenceError::DropoutMask)?)?,
     };
-    Ok(Some(Dropped { mask, survivors: 1.0 / (1.0 - f64::from(dropout.probability)) }))
+    Ok(Some(Dropped { kept: Kept::Mask(mask), survivors }))
 }

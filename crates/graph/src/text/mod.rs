@@ -17,7 +17,7 @@
 //! | `trust_score_mod_bprop` | `yes` or `no`: whether it is used without a check |
 //! | `origins` | `none`, `any` or `every-query-sees-a-key`: whether a launch says where positions begin ([`crate::Origins`]) |
 //! | `sink`, `block_mask`, `d_sink`, `deterministic` | `yes` or `no` |
-//! | `dropout` | `none`, `philox 0.1` or `mask 0.1` |
+//! | `dropout` | `none`, `philox 0.1`, `mask 0.1` or `places 0.1` |
 //! | `outputs` | `none`, or some of `stats max sum_exp no_amax` |
 //! | `padded_rows` | `undefined` or `zero` |
 //! | `fp8` | `none`, `delayed`, `current` or `block` |

@@ -101,7 +101,7 @@ fn every_variant_of_every_enum_round_trips() {
             }
         }
     }
-    for source in [DropoutSource::Philox, DropoutSource::Mask] {
+    for source in [DropoutSource::Philox, DropoutSource::Mask, DropoutSource::Places] {
         for probability in [0.0, 0.1, 1e-30, f32::INFINITY, -0.0] {
             with(&|a| a.dropout = Some(Dropout::new(source, probability)));
         }

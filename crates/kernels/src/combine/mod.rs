@@ -1,5 +1,5 @@
-//! From a combination of tensors to CUDA source and a launch recipe: merges, sums, copies and fills. They are bound by
-//! memory: every thread has 16 bytes of the result, or 32 of f32, and reads the same of each part.
+//! From a combination of tensors to CUDA source and a launch recipe: merges, sums, copies, fills and dropout masks. They
+//! are bound by memory: every thread has 16 bytes of the result, or 32 of f32, and reads the same of each part.
 
 mod axes;
 
@@ -16,6 +16,7 @@ const MACHINE: &str = include_str!("../cuda/machine.cu");
 const PLACES: &str = include_str!("../cuda/combine/places.cu");
 const MERGE: &str = include_str!("../cuda/combine/merge.cu");
 const SUM: &str = include_str!("../cuda/combine/sum.cu");
+const KEEP: &str = include_str!("../cuda/combine/keep.cu");
 const COPY: &str = include_str!("../cuda/combine/copy.cu");
 
 /// Threads of a block.
@@ -54,6 +55,7 @@ impl<'a> Writer<'a> {
         let (result, adds) = match &**of {
             Combination::Merge { o, .. } => (*o, true),
             Combination::Sum { into, .. } => (*into, true),
+            Combination::Keep { to, .. } => (*to, true),
             Combination::Copy { to, .. } | Combination::Fill { to, .. } => (*to, false),
         };
         let mut operands = Vec::new();
@@ -66,6 +68,9 @@ impl<'a> Writer<'a> {
                 Role::PartStats(n) => (format!("stats{n}"), false),
                 Role::PartRows(n) => (format!("rows{n}"), false),
                 Role::Sink => ("sink".to_owned(), false),
+                Role::DropoutSeed => ("seed".to_owned(), false),
+                Role::DropoutOffset => ("offset".to_owned(), false),
+                Role::Scalar(n) => (format!("first_{}", ["head", "query", "key"][usize::from(n).min(2)]), false),
                 _ => ("stats".to_owned(), false),
             };
             let t = operand.tensor;
@@ -73,11 +78,16 @@ impl<'a> Writer<'a> {
             lie.push(match operand.role {
                 Role::Sink => [0, 1, 0],
                 Role::PartRows(_) => [t.dims[2], 0, 1],
+                Role::DropoutSeed | Role::DropoutOffset | Role::Scalar(_) => [0; 3],
                 _ => strides(&t),
             });
             let element = if adds { added(t.dtype) } else { "Element" };
             let (role, output, size) = (operand.role, operand.output, t.dtype.size() as i64);
             operands.push(Operand { role, field, element, output, wide, size });
+        }
+        if matches!(**of, Combination::Keep { .. }) {
+            // The places of a chunk: as if a tensor counted one dim each.
+            lie.extend([[1, 0, 0], [0, 1, 0], [0, 0, 1]]);
         }
         // A number for each row keeps rows apart.
         let by_row = operands.iter().any(|operand| !operand.wide);
@@ -89,9 +99,15 @@ impl<'a> Writer<'a> {
     /// Where the elements of a place lie in an operand, as an expression.
     fn at(&self, role: Role) -> String {
         let found = self.operands.iter().zip(&self.axes.strides).find(|(operand, _)| operand.role == role);
-        let Some((operand, [a, b, c])) = found else { return "0".to_owned() };
+        let Some((operand, strides)) = found else { return "0".to_owned() };
         let column = if operand.wide { " + at.column" } else { "" };
-        format!("at.a * {a}ll + at.b * {b}ll + at.c * {c}ll{column}")
+        format!("{}{column}", along(*strides))
+    }
+
+    /// The batch, the head and the query of a place, as expressions. Their strides follow those of the operands.
+    fn places(&self) -> [String; 3] {
+        let of = |n: usize| self.axes.strides.get(self.operands.len() + n).map_or("0".to_owned(), |s| along(*s));
+        [of(0), of(1), of(2)]
     }
 
     /// Whether the row of a place counts in a part, as an expression.
@@ -114,7 +130,8 @@ impl<'a> Writer<'a> {
         };
         let [_, n1, n2] = self.axes.outer;
         let (row, chunk, all) = (self.axes.row, self.chunk, self.axes.chunks(self.chunk));
-        let adds = matches!(**self.of, Combination::Merge { .. } | Combination::Sum { .. });
+        let adds =
+            matches!(**self.of, Combination::Merge { .. } | Combination::Sum { .. } | Combination::Keep { .. });
         define("THREADS", THREADS.to_string());
         define("ADDS", u8::from(adds).to_string());
         define("VECTOR", u8::from(self.aligned()).to_string());
@@ -146,6 +163,15 @@ impl<'a> Writer<'a> {
                 let part = |n: u16| format!("DO(p.part{n}, {}, {})", self.at(Role::Part(n)), self.counts(n, *rows));
                 define("EACH_PART(DO)", (0..).take(parts.len()).map(part).collect::<Vec<_>>().join(" "));
             }
+            Combination::Keep { to: _, heads, below } => {
+                define("PART_F16", "0".to_owned());
+                define("HEADS", format!("{heads}u"));
+                define("BELOW", format!("{below}u"));
+                define("AT_INTO", self.at(Role::Into));
+                for (name, place) in ["AT_BATCH", "AT_HEAD", "AT_QUERY"].into_iter().zip(self.places()) {
+                    define(name, place);
+                }
+            }
             Combination::Copy { .. } => {
                 define("FILL", "0".to_owned());
                 define("AT_INTO", self.at(Role::Into));
@@ -165,6 +191,7 @@ impl<'a> Writer<'a> {
         text.push_str(match **self.of {
             Combination::Merge { .. } => MERGE,
             Combination::Sum { .. } => SUM,
+            Combination::Keep { .. } => KEEP,
             Combination::Copy { .. } | Combination::Fill { .. } => COPY,
         });
         text
@@ -173,6 +200,10 @@ impl<'a> Writer<'a> {
     fn params(&self) -> Params {
         let mut params = Params::default();
         for Operand { role, field, element, output, .. } in &self.operands {
+            if role.is_scalar() {
+                params.number("int", field, Value::Number(*role));
+                continue;
+            }
             let element = if *output { (*element).to_owned() } else { format!("const {element}") };
             params.pointer(&element, field, Value::Address(*role));
         }
@@ -196,11 +227,17 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// The sum of a place's numbers along the dims around a row, each times a stride, as an expression.
+fn along([a, b, c]: [i64; 3]) -> String {
+    format!("at.a * {a}ll + at.b * {b}ll + at.c * {c}ll")
+}
+
 /// The type of a tensor that is added up, or that tells what counts, in CUDA C.
 fn added(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
         DType::U8 => "unsigned char",
+        DType::I64 => "i64",
         _ => "u16",
     }
 }

@@ -16,7 +16,7 @@ pub trait Plans {
     /// Why it cannot be had.
     fn attention(&self, of: &Valid) -> Result<LoadedPlan, PlanFailure>;
 
-    /// The plan of a merge, a sum, a copy or a fill.
+    /// The plan of a merge, a sum, a copy, a fill or a dropout mask.
     ///
     /// # Errors
     ///

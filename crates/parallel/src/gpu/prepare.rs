@@ -69,7 +69,7 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
                 Act::Record(*on, *mark as usize)
             }
             Step::Wait { on, mark } => Act::Wait(*on, *mark as usize),
-            Step::Copy { .. } | Step::Fill { .. } | Step::Merge { .. } | Step::Sum { .. } => {
+            Step::Copy { .. } | Step::Fill { .. } | Step::Merge { .. } | Step::Sum { .. } | Step::Keep { .. } => {
                 let Some(combined) = rank.combination(step) else { continue };
                 let (of, binds) = combined?;
                 let plan = match combinations.get(&of.key()) {

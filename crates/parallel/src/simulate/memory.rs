@@ -1,6 +1,7 @@
 //! The memory of one rank in float64, poisoned with NaN, and the steps that only move and add numbers.
 
 use qkvault_graph::{Role, operand, operands};
+use qkvault_reference::Places;
 
 use super::Gathered;
 use crate::maker::flat;
@@ -67,6 +68,15 @@ impl Memory {
 
     pub(super) fn fill(&mut self, piece: Piece, x: f64) {
         self.write(piece, std::iter::repeat(x));
+    }
+
+    /// Draws a part of a dropout mask.
+    pub(super) fn keep(&mut self, into: Piece, first: [i64; 3], drawn: &Places) {
+        let [b, h, s, d] = into.dims;
+        let places = (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..s).map(move |s| [b, h, s])));
+        let all = places.flat_map(|[b, h, s]| (0..d).map(move |d| [b, h + first[0], s + first[1], d + first[2]]));
+        let kept: Vec<f64> = all.map(|at| f64::from(u8::from(drawn.keeps(at.map(|n| n as u32))))).collect();
+        self.write(into, kept);
     }
 
     /// Adds up the rows that count: all of them if there are no lists of rows.

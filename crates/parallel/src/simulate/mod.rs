@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use qkvault_graph::{Refusal, Role, Valid, operands, validate};
-use qkvault_reference::{Inputs, Outputs, ReferenceError, backward, forward};
+use qkvault_reference::{Inputs, Outputs, Places, ReferenceError, backward, forward};
 
 use self::launch::Numbers;
 use self::memory::Memory;
@@ -144,6 +144,10 @@ impl<'a> Given<'a> {
             return Some(saved.clone());
         }
         let buffer = self.inputs.get(role)?;
+        if matches!(role, Role::DropoutSeed | Role::DropoutOffset) {
+            // Float64 has no room for all of their bits as numbers.
+            return Some(vec![f64::from_bits(buffer.int(0) as u64)]);
+        }
         Some((0..buffer.len()).map(|at| buffer.get(at)).collect())
     }
 }
@@ -181,6 +185,11 @@ fn run(schedule: &Schedule, communicator: &mut dyn Communicator, given: &Given<'
             Step::Sum { parts, rows, into } => {
                 let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
                 memory.sum(parts, &rows, *into);
+            }
+            Step::Keep { into, seed, offset, first, heads, below } => {
+                let number = |piece: &crate::Piece| memory.behind(*piece)[0].to_bits() as i64;
+                let (seed, offset) = (number(seed), number(offset));
+                memory.keep(*into, *first, &Places { seed, offset, heads: *heads, below: *below });
             }
             Step::Record { .. } | Step::Wait { .. } => {}
         }

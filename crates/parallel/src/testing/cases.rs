@@ -210,7 +210,8 @@ fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) ->
     let diagonal = s_q == s_kv || a.mask.band.is_none();
     a.sink = diagonal && chance(rng, 3);
     if tensors && chance(rng, 5) {
-        a.dropout = Some(Dropout::new(DropoutSource::Mask, 0.25));
+        let source = if chance(rng, 2) { DropoutSource::Mask } else { DropoutSource::Places };
+        a.dropout = Some(Dropout::new(source, 0.25));
     }
     let backward = chance(rng, 2);
     a.outputs = Outputs::of(backward || chance(rng, 2), false, false);
