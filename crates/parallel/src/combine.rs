@@ -57,8 +57,7 @@ impl Rank {
             }
             Step::Keep { into, seed, offset, first, heads, below } => {
                 let described = Combination::Keep { to: of(into), heads: *heads, below: *below };
-                let pieces =
-                    vec![(Role::Into, *into), (Role::DropoutSeed, *seed), (Role::DropoutOffset, *offset)];
+                let pieces = vec![(Role::Into, *into), (Role::DropoutSeed, *seed), (Role::DropoutOffset, *offset)];
                 let number = |(n, first): (u16, &i64)| (Role::Scalar(n), Bind::Int(*first as i32));
                 (described, pieces, (0..).zip(first).map(number).collect())
             }

@@ -3,8 +3,8 @@
 use qkvault_graph::expr::{Axis, Expr, Place, ScoreExpr, Side, TensorSpec, head, int_scalar, key, query, tensor};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
-    Attention, BackwardOptions, DType, DropoutSource, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role, ScoreModBprop,
-    Storage, Tensor, Valid, validate,
+    Attention, BackwardOptions, DType, DropoutSource, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role,
+    ScoreModBprop, Storage, Tensor, Valid, validate,
 };
 
 use crate::tile::Tile;

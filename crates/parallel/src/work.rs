@@ -1,7 +1,9 @@
 //! What all schemes share: the caller's buffers, and a launch with everything that it binds.
 
 use qkvault_graph::op::ALIGNMENT;
-use qkvault_graph::{Attention, Dropout, DropoutSource, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands};
+use qkvault_graph::{
+    Attention, Dropout, DropoutSource, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands,
+};
 
 use crate::maker::{Maker, all, flat, in_order, like};
 use crate::part::{self, Part, names};

@@ -17,7 +17,9 @@ use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_exec::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, DeviceError, Session};
 use qkvault_graph::expr::parse_expr;
-use qkvault_graph::{Attention, BackwardOptions, CompileOptions, DType, Profile, Role, Tensor, Valid};
+use qkvault_graph::{
+    Attention, BackwardOptions, CompileOptions, DType, Dropout, DropoutSource, Profile, Role, Tensor, Valid,
+};
 use qkvault_parallel::testing::{Case, Member, Space, case, collected, expected, give, together, wrong};
 use qkvault_parallel::{
     Communicator, Fault, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, SessionPlans, Sharding, Store, World,
@@ -112,7 +114,7 @@ fn valid(attention: Attention) -> Valid {
     attention.validate().expect("the attentions of the tests are valid")
 }
 
-/// The attentions that each scheme runs: plain, causal, windows, sinks, positions in scores, lengths.
+/// The attentions that each scheme runs: drawn dropout, plain, causal, windows, sinks, positions in scores, lengths.
 fn attentions() -> Vec<Valid> {
     let plain = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_stats();
     let score = |text: &str| parse_expr(text).expect("parses");
@@ -121,7 +123,10 @@ fn attentions() -> Vec<Valid> {
     wide.sink = true;
     let mut sink = plain.clone().causal();
     sink.sink = true;
+    let mut drops = plain.clone().causal();
+    drops.dropout = Some(Dropout::new(DropoutSource::Places, 0.2));
     vec![
+        valid(drops),
         valid(plain.clone()),
         valid(plain.clone().causal()),
         valid(plain.clone().window(100)),

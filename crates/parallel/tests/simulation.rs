@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, PaddedRows, Pass, Role, ScoreExpr,
-    Storage, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, PaddedRows, Pass, Role,
+    ScoreExpr, Storage, Tensor,
 };
 use qkvault_parallel::testing::{Case, Space, case};
 use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, difference, schedule};
@@ -127,9 +127,10 @@ fn dropout_by_places_is_the_same_for_every_sharding() {
     let forward = forward.validate().expect("valid");
     let backward = forward.backward(BackwardOptions::default()).validate().expect("valid");
     let number = |n: i64| Buffer::new(DType::I64, n.to_ne_bytes().to_vec()).expect("one element");
-    for (ranks, scheme) in [1, 2, 3, 4, 8].into_iter().flat_map(|ranks| {
-        [(ranks, Scheme::Gather { groups: 2 }), (ranks, Scheme::Heads), (ranks, Scheme::Ring)]
-    }) {
+    for (ranks, scheme) in [1, 2, 3, 4, 8]
+        .into_iter()
+        .flat_map(|ranks| [(ranks, Scheme::Gather { groups: 2 }), (ranks, Scheme::Heads), (ranks, Scheme::Ring)])
+    {
         if 8 % ranks != 0 && scheme == Scheme::Heads {
             continue;
         }

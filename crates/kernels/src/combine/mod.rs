@@ -130,8 +130,7 @@ impl<'a> Writer<'a> {
         };
         let [_, n1, n2] = self.axes.outer;
         let (row, chunk, all) = (self.axes.row, self.chunk, self.axes.chunks(self.chunk));
-        let adds =
-            matches!(**self.of, Combination::Merge { .. } | Combination::Sum { .. } | Combination::Keep { .. });
+        let adds = matches!(**self.of, Combination::Merge { .. } | Combination::Sum { .. } | Combination::Keep { .. });
         define("THREADS", THREADS.to_string());
         define("ADDS", u8::from(adds).to_string());
         define("VECTOR", u8::from(self.aligned()).to_string());
