@@ -121,8 +121,8 @@ pub enum DropoutSource {
     Mask,
     /// Philox 4x32-10 by the place of each score: batch, head, query and key, with the seed and the offset that a
     /// launch gets. Parts of an attention draw what the whole draws, so several GPUs can share it: a schedule of
-    /// `qkvault-parallel` runs it, also on one. It is another mask than that of [`DropoutSource::Philox`], which depends
-    /// on the shape of a launch in ways that cuDNN does not document; the two have different keys.
+    /// `qkvault-parallel` runs it, also on one. It is another mask than that of [`DropoutSource::Philox`], which
+    /// depends on the shape of a launch in ways that cuDNN does not document; the two have different keys.
     Places,
 }
 

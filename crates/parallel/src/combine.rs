@@ -1,4 +1,5 @@
-//! The merges, sums, copies, fills and dropout masks of a schedule as descriptions, which have keys and plans like attentions.
+//! The merges, sums, copies, fills and dropout masks of a schedule as descriptions, which have keys and plans like
+//! attentions.
 
 use qkvault_graph::{Combination, Partial, Refusal, Role, Storage, Tensor, ValidCombination};
 

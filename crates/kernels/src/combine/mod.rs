@@ -1,4 +1,4 @@
-//! From a combination of tensors to CUDA source and a launch recipe: merges, sums, copies, fills and dropout masks. They
+//! From a combination of tensors to CUDA source and a launch recipe: merges, sums, copies, fills, dropout masks. They
 //! are bound by memory: every thread has 16 bytes of the result, or 32 of f32, and reads the same of each part.
 
 mod axes;

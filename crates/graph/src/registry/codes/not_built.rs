@@ -27,12 +27,10 @@ entries![
     },
     NOT_BUILT_DROPOUT_PLACES = Entry {
         code: "not-built.dropout-places",
-        cause: "No single plan draws a dropout mask by the places of scores; the parts of a schedule get it from a \
-                kernel of its own.",
+        cause: "No plan draws a dropout mask by places; a schedule's kernel does.",
         field: "dropout.source",
-        needed: "a schedule of qkvault-parallel, which may have one rank, or dropout by philox or a mask",
-        fix: "make a schedule (`--ranks 1` of `probe` and `warm`), or use DropoutSource::Philox where one GPU computes \
-              both directions",
+        needed: "a schedule, which may have one rank",
+        fix: "make a schedule (`--ranks 1`), or use DropoutSource::Philox in both directions",
         source: SOURCE,
         applies: Applies::Lowering(|f| {
             let places = f.a.dropout.is_some_and(|d| d.source == DropoutSource::Places);

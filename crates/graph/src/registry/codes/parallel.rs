@@ -82,12 +82,10 @@ entries![
     },
     SHARD_DROPOUT = Entry {
         code: "shard.dropout",
-        cause: "The mask of cuDNN's Philox depends on the shape of a launch, so parts have other masks than the whole; and \
-                decode draws none.",
+        cause: "The mask of cuDNN's Philox depends on the shape of a launch, and decode draws none.",
         field: "dropout.source",
-        needed: "dropout by the places of scores (DropoutSource::Places), which every sharding draws alike, or a mask \
-                 that the caller gives (DropoutSource::Mask); with the schemes gather, heads and ring",
-        fix: "use DropoutSource::Places in the forward and in the backward; `dropout: places 0.1` in text",
+        needed: "DropoutSource::Places or ::Mask with gather, heads or ring",
+        fix: "use DropoutSource::Places in both directions",
         source: "cuDNN documents no assignment of random numbers to elements",
         ..Entry::not_built()
     },
