@@ -188,7 +188,7 @@ fn combined(
         }
     }
     let all = list.len() * gpus.len();
-    let note = format!("{all} plans of merges, sums, copies and fills of the ranks, {missing} missing");
+    let note = format!("{all} plans of merges, sums, copies, fills and dropout masks of the ranks, {missing} missing");
     Ok((all > 0).then_some(note))
 }
 

@@ -117,17 +117,26 @@ fn rules_target(args: &Args) -> anyhow::Result<Target> {
 type Named = (String, Result<Valid, Refusal>);
 
 fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
-    let mut list = Vec::new();
+    let (mut list, mut notes) = (Vec::new(), Vec::new());
     for path in &args.text {
         let given = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
         let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
-        list.push((attention.to_string(), validate(attention)));
+        let (name, attention) = (attention.to_string(), validate(attention));
+        // Ranks that share it launch its parts.
+        let jobs = vec![jobs::Job { uses: Vec::new(), attention }];
+        let shared = args.model.ranks.share(jobs::Jobs { jobs, combinations: Vec::new(), notes: Vec::new() });
+        let named = |attention: Result<Valid, Refusal>| {
+            (attention.as_ref().map_or_else(|_| name.clone(), ToString::to_string), attention)
+        };
+        list.extend(shared.jobs.into_iter().map(|job| named(job.attention)));
+        notes.extend(shared.notes.iter().map(|note| format!("{name}{note}")));
     }
     if args.model.model.is_empty() {
         anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
-        return Ok((list, Vec::new()));
+        return Ok((list, notes));
     }
-    let jobs::Jobs { jobs, notes, .. } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, notes: more, .. } = jobs::plan(&args.model)?;
+    notes.extend(more);
     list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
     Ok((list, notes))
 }

@@ -61,6 +61,17 @@ fn a_refusal_has_every_reason_and_a_change_that_would_be_accepted() {
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("heads.group")));
 }
 
+/// `--ranks` had no effect on descriptions of `--text`, so what only ranks compute was refused.
+#[test]
+fn a_description_in_text_is_shared_by_ranks() {
+    let place = Place::new();
+    let file = place.file("places.txt", "q: bf16 [1,8,4096,64]\nmask: causal\ndropout: places 0.1");
+    let (code, report) = place.json(&format!("probe --text {file} --target h200 --ranks 2 --scheme ring"));
+    assert_eq!((code, report["supported"].as_array().unwrap().len()), (0, 2), "{report:#}");
+    let (code, report) = place.json(&format!("probe --text {file} --target h200"));
+    assert_eq!((code, &report["refused"][0]["reasons"][0]["code"]), (1, &"not-built.dropout-places".into()));
+}
+
 #[test]
 fn what_does_not_fit_in_memory_is_refused_with_alternatives() {
     let place = Place::new();
