@@ -5,7 +5,7 @@ use std::path::Path;
 use super::MOST_COLUMNS;
 
 /// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
-const MOST_BYTES: u64 = 580_000;
+const MOST_BYTES: u64 = 660_000;
 
 /// Pages that programs write completely. In other pages, comments mark the generated parts.
 const GENERATED: &[&str] = &["docs/models.md", "docs/reasons.md", "docs/support.md"];

@@ -31,7 +31,7 @@ fn the_fastest_measured_engine_is_asked_first_and_the_others_after_it() {
     use Engine::{Cudnn, Fa4, Kernels};
     let candidates = Candidates::of(&valid(prompt(4096, 128)), SM, EnginePolicy::Auto);
     assert_eq!(candidates.engines, [Fa4, Cudnn, Kernels]);
-    assert!(matches!(candidates.why, Why::Measured { ratio, beside: Cudnn, distance: 0.0 } if ratio < 0.9));
+    assert!(matches!(candidates.why, Why::Measured { ratio, beside: Cudnn, distance: 0.0 } if ratio < 0.91));
     assert_eq!(engines(&backward(prompt(4096, 128))), [Fa4, Cudnn], "kernels have no backward");
     // cuDNN keeps d64 at 1k forward, and not backward.
     let short = || Attention::bshd(8, (16, 16), (1024, 1024), 64, DType::BF16).causal();
@@ -86,7 +86,7 @@ fn forwards_over_pages_go_to_who_was_measured_and_name_who_was_not() {
     assert_eq!(candidates.engines, [Engine::Cudnn, Engine::Kernels]);
     let told = EngineChoice::of(&prompt, SM, EnginePolicy::Auto).to_string();
     let why = "not FlashAttention-4 unless it is named: no GPU has judged forwards over pages";
-    assert!(told.starts_with("cuDNN: no time was measured near it") && told.contains(why), "{told}");
+    assert!(told.starts_with("cuDNN: 0.73 of the time of kernels") && told.contains(why), "{told}");
 }
 
 /// What FlashAttention-4 has no kernel for goes to cuDNN, and the choice says why.
