@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+pub mod altered;
 pub mod bench;
 pub mod case;
 pub mod compile;

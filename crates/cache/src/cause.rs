@@ -47,11 +47,13 @@ pub enum Cause {
     PayloadLength,
     /// See [`Rejection::PayloadChecksum`].
     PayloadChecksum,
+    /// See [`Rejection::Discredited`].
+    Discredited,
 }
 
 impl Cause {
     /// Every cause, in the order of the checks; `ALL[c as usize] == c`.
-    pub const ALL: [Cause; 19] = [
+    pub const ALL: [Cause; 20] = [
         Cause::Unreadable,
         Cause::Untrusted,
         Cause::Seal,
@@ -71,6 +73,7 @@ impl Cause {
         Cause::Decompress,
         Cause::PayloadLength,
         Cause::PayloadChecksum,
+        Cause::Discredited,
     ];
 
     /// A stable name in lower case with dashes.
@@ -96,6 +99,7 @@ impl Cause {
             Cause::Decompress => "decompress",
             Cause::PayloadLength => "payload-length",
             Cause::PayloadChecksum => "payload-checksum",
+            Cause::Discredited => "discredited",
         }
     }
 }

@@ -110,7 +110,7 @@ impl Vault {
             match folder.load(key) {
                 Loaded::Absent => {}
                 Loaded::Bad(rejection) => {
-                    self.note_rejection(folder, key, &rejection, source);
+                    self.note_rejection(folder, key, &rejection, source, None);
                     first.get_or_insert(rejection);
                 }
                 Loaded::Good { entry, file, bytes } => {
@@ -234,13 +234,40 @@ impl Vault {
         }
     }
 
-    fn note_rejection(&self, folder: &Folder, key: &Key, rejection: &Rejection, source: Source) {
+    /// Takes an entry out of service that is whole, and that whoever asked for it found not to be what its key
+    /// promises: memory forgets it, and the file with it goes to quarantine if it lies in the vault's own folder.
+    ///
+    /// A layer or a remote keeps it; an entry that is stored in the vault afterwards comes before it.
+    pub fn discredit(&self, key: &Key, entry: &Entry, why: &str) {
+        self.inner.memory.forget(key);
+        let rejection = Rejection::Discredited { detail: why.to_owned() };
+        let mut told = false;
+        for (folder, source) in self.folders() {
+            if matches!(folder.load(key), Loaded::Good { entry: stored, .. } if stored == *entry) {
+                self.note_rejection(folder, key, &rejection, source, Some(entry));
+                told = true;
+            }
+        }
+        if !told {
+            self.inner.counters.count_rejection(&rejection);
+            tracing::warn!(%key, cause = %rejection.cause(), %why, "an entry was rejected");
+        }
+    }
+
+    fn note_rejection(
+        &self,
+        folder: &Folder,
+        key: &Key,
+        rejection: &Rejection,
+        source: Source,
+        discredited: Option<&Entry>,
+    ) {
         let inner = &*self.inner;
         inner.counters.count_rejection(rejection);
         let path = folder.layout.entry(key);
         let owned = source == Source::Disk && inner.settings.mode == Mode::ReadWrite;
         let moved = match owned && rejection.is_about_content() {
-            true => folder.set_aside(key, rejection),
+            true => folder.set_aside(key, rejection, discredited),
             false => None,
         };
         if moved.is_some() {

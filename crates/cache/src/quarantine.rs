@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::format::decode;
-use crate::{Key, Rejection};
+use crate::{Entry, Key, Rejection};
 
 /// Most files kept in quarantine; the oldest are deleted first.
 const KEPT: usize = 64;
@@ -17,7 +17,7 @@ impl Folder {
     ///
     /// Another process may have stored a good entry between the read and the move. So the moved file is read again, and
     /// moved back if it is good.
-    pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection) -> Option<PathBuf> {
+    pub(crate) fn set_aside(&self, key: &Key, rejection: &Rejection, discredited: Option<&Entry>) -> Option<PathBuf> {
         static UNIQUE: AtomicU64 = AtomicU64::new(0);
         let from = self.layout.entry(key);
         let to = self.layout.rejected(key, rejection.cause(), UNIQUE.fetch_add(1, Relaxed));
@@ -26,7 +26,12 @@ impl Folder {
             return None;
         }
         let again = self.read_path(&to).and_then(|bytes| decode(&bytes, Some(key)));
-        if again.is_ok() {
+        // Whoever discredits an entry knows it: another one in its place may be good.
+        let good = match (&again, discredited) {
+            (Ok((_, entry)), Some(discredited)) => entry != discredited,
+            (again, _) => again.is_ok(),
+        };
+        if good {
             // If a third process stored the key meanwhile, one good entry replaces another.
             if let Err(error) = fs::rename(&to, &from) {
                 tracing::warn!(path = %to.display(), %error, "a good entry could not be moved back from quarantine");

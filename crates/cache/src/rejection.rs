@@ -122,6 +122,12 @@ pub enum Rejection {
     /// The decompressed payload does not match its checksum.
     #[error("the payload does not match its checksum")]
     PayloadChecksum,
+    /// The entry is whole, and whoever asked for it found that it is not what its key promises.
+    #[error("{detail}")]
+    Discredited {
+        /// What is wrong.
+        detail: String,
+    },
 }
 
 impl Rejection {
@@ -148,6 +154,7 @@ impl Rejection {
             Rejection::Decompress { .. } => Cause::Decompress,
             Rejection::PayloadLength { .. } => Cause::PayloadLength,
             Rejection::PayloadChecksum => Cause::PayloadChecksum,
+            Rejection::Discredited { .. } => Cause::Discredited,
         }
     }
 

@@ -1,9 +1,8 @@
-//! `cache verify --deep`: compiles every plan again, compares the kernels, and prints one line per entry.
+//! `cache verify --deep`: generates every entry again from its description, compiles it, compares all that the entry
+//! says, and prints one line per entry. Nothing that is stored is run or compiled.
 
 use qkvault_cache::{Entry, Listed, Vault};
-use qkvault_compile::{
-    Compiler, KernelCompiler, Nvrtc, RebuildCheck, is_of_kernels, kernel_compiler_of, verify_fa4_by_rebuild,
-};
+use qkvault_compile::{Compiler, KernelCompiler, Nvrtc, RebuildCheck, Rebuilder, is_of_kernels, kernel_compiler_of};
 use qkvault_fa4::Installed;
 use qkvault_graph::PlanKey;
 use rayon::prelude::*;
@@ -34,8 +33,8 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     let by_nvrtc = |listed: &Listed| matches!(by(listed), Some(KernelCompiler::Nvrtc(..)));
     let nvrtc = all.iter().any(by_nvrtc).then(|| Nvrtc::open(None)).transpose()?;
     let fa4 = all.iter().any(by_fa4).then(Installed::find).transpose()?;
-    let compilers = (compiler.as_ref(), nvrtc.as_ref(), fa4.as_ref());
-    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, compilers, listed)).collect();
+    let rebuilder = Rebuilder::new(compiler.as_ref(), nvrtc.as_ref(), fa4.as_ref());
+    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &rebuilder, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
@@ -55,24 +54,13 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             out::line(&format!("{status} {}: {text}", &listed.key.to_string()[..12]));
         }
         let rest = format!("{different} different, {failed} failed, {bad} bad");
-        out::line(&format!("{same} compiled again to the same kernels, {skipped} skipped, {rest}"));
+        out::line(&format!("{same} the same when built again, {skipped} skipped, {rest}"));
     }
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-/// The compilers that the vault's plans need.
-type Compilers<'a> = (Option<&'a Compiler>, Option<&'a Nvrtc>, Option<&'a Installed>);
-
-fn check(vault: &Vault, (cudnn, nvrtc, fa4): Compilers<'_>, listed: Listed) -> Row {
-    let rebuilt = |entry: &Entry| {
-        let key = PlanKey::from_bytes(listed.key.0);
-        match (kernel_compiler_of(&entry.meta), cudnn, nvrtc, fa4) {
-            (Some(KernelCompiler::Nvrtc(..)), _, Some(nvrtc), _) => nvrtc.verify_by_rebuild(key, entry),
-            (Some(KernelCompiler::Fa4 { .. }), _, _, Some(fa4)) => verify_fa4_by_rebuild(fa4, key, entry),
-            (None, Some(cudnn), ..) => cudnn.verify_by_rebuild(key, entry),
-            _ => RebuildCheck::Skipped { why: "it was stored meanwhile".to_owned() },
-        }
-    };
+fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> Row {
+    let rebuilt = |entry: &Entry| rebuilder.verify(PlanKey::from_bytes(listed.key.0), entry);
     // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
     let (status, text) = match shown {
@@ -83,11 +71,13 @@ fn check(vault: &Vault, (cudnn, nvrtc, fa4): Compilers<'_>, listed: Listed) -> R
                 let s = if kernels == 1 { "" } else { "s" };
                 ("same", format!("{kernels} kernel{s}, {}: {}", out::bytes(kernel_bytes as u64), entry.what))
             }
+            RebuildCheck::SameRefusal => ("same", format!("refused again, for the same reasons: {}", entry.what)),
             RebuildCheck::Skipped { why } => ("skipped", why),
             RebuildCheck::Different(difference) => ("different", difference.to_string()),
             RebuildCheck::Failed(failure) => ("failed", failure.to_string()),
             RebuildCheck::Uncompiled(failure) => ("failed", failure.to_string()),
             RebuildCheck::UncompiledByFa4(failure) => ("failed", failure.to_string()),
+            other => ("failed", format!("{other:?}")),
         },
     };
     Row { listed, status, text }

@@ -6,6 +6,8 @@ use qkvault_graph::op::Binding;
 use qkvault_graph::{GraphKey, Valid, ValidCombination, ValidConversion};
 use qkvault_kernels::recipe;
 
+use crate::origin::Description;
+
 /// A description that kernels of qkvault's own compute. Its `Display` names it in messages and lists.
 pub trait Computation: Debug + Display + Sync {
     /// Its key.
@@ -13,6 +15,9 @@ pub trait Computation: Debug + Display + Sync {
 
     /// The operands that a launch binds, in order of unique id.
     fn bindings(&self) -> Vec<Binding>;
+
+    /// The description itself, as data.
+    fn description(&self) -> Description;
 }
 
 impl Computation for Valid {
@@ -22,6 +27,10 @@ impl Computation for Valid {
 
     fn bindings(&self) -> Vec<Binding> {
         recipe::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::attention(self)
     }
 }
 
@@ -33,6 +42,10 @@ impl Computation for ValidConversion {
     fn bindings(&self) -> Vec<Binding> {
         ValidConversion::bindings(self)
     }
+
+    fn description(&self) -> Description {
+        Description::Conversion(**self)
+    }
 }
 
 impl Computation for ValidCombination {
@@ -42,5 +55,9 @@ impl Computation for ValidCombination {
 
     fn bindings(&self) -> Vec<Binding> {
         ValidCombination::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::Combination((**self).clone())
     }
 }

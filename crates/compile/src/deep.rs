@@ -1,42 +1,53 @@
-//! Checks a stored plan by a rebuild: compiles it again from the inputs that are stored with it, and compares the
-//! kernels.
+//! Checks a stored entry by a rebuild: everything in it is generated again from the description that it keeps, compiled
+//! again by this version's compilers, and compared.
 //!
-//! Two builds of one plan have different bytes, because cuDNN writes pointers into it; the compiled kernels, the engine
-//! and the workspace are equal.
+//! What follows without a compiler is compared first. Nothing of an entry but its description, versions and options
+//! from closed lists is used, so an entry of a stranger can be checked.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::{Choice, CompileOptions, CudnnVersion, OpGraph, PlanKey, Target, codec, plan_key_of};
-use serde::{Deserialize, Serialize};
+use qkvault_fa4::{CompileError, Installed, SM};
+use qkvault_graph::{PlanKey, Refusal, Valid, codec, plan_key_of};
+use qkvault_kernels::{Generated, generate, generate_combination, generate_conversion};
+use qkvault_probe::lowered;
 
 use crate::compile::{Compiled, Compiler};
+use crate::difference::Difference;
+use crate::fa4::{Fa4Compiler, Fa4Failure, Fa4Plan, compiler, name};
+use crate::facts::{Altered, Made, PlanFacts};
 use crate::failure::Failure;
-use crate::nvrtc::NvrtcError;
-use crate::plan::{BadPlan, Plan};
+use crate::job::Job;
+use crate::kernels::{KernelCompiler, KernelPlan};
+use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
+use crate::origin::{By, Origin, RefusalOrigin, ValidDescription};
+use crate::plan::{self, Plan};
+use crate::same_code::{Parameter, kernels, parameters_that_differ, same_code};
 
-/// All inputs of a plan's compilation. They follow cuDNN's bytes in the entry's payload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Origin {
-    pub(crate) graph: OpGraph,
-    pub(crate) target: Target,
-    pub(crate) options: CompileOptions,
-    pub(crate) choice: Choice,
+/// The compilers that a check may use. An entry of another one is skipped.
+#[derive(Debug, Default)]
+pub struct Rebuilder<'a> {
+    cudnn: Option<&'a Compiler>,
+    nvrtc: Option<&'a Nvrtc>,
+    fa4: Option<&'a Installed>,
+    /// Kernels are compiled once for all entries.
+    known: Fa4Compiler,
 }
 
 /// The result of a rebuild.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum RebuildCheck {
-    /// The same kernels, engine and workspace.
+    /// Every fact, the kernels, and the labels are the same.
     Same {
         /// Number of compiled kernels in the plan.
         kernels: usize,
         /// Their bytes in the plan.
         kernel_bytes: usize,
     },
-    /// It was not compiled: it is a refusal, or a plan for another cuDNN than the loaded one.
+    /// It is refused again, for the same reasons.
+    SameRefusal,
+    /// It was not compiled: it is a measurement, or what compiled it is not here.
     Skipped {
         /// The reason.
         why: String,
@@ -48,157 +59,238 @@ pub enum RebuildCheck {
     /// NVRTC does not compile its source.
     Uncompiled(NvrtcError),
     /// FlashAttention-4's toolchain does not compile its kernels.
-    UncompiledByFa4(qkvault_fa4::CompileError),
+    UncompiledByFa4(Fa4Failure),
 }
 
-/// The difference between a stored plan and its rebuild.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Difference {
-    /// The entry is not a plan with this key.
-    #[error("{0}")]
-    Plan(#[from] BadPlan),
-    /// The stored inputs are missing or cannot be read.
-    #[error("its inputs cannot be read: {0}; another version of qkvault wrote it")]
-    Origin(#[from] codec::DecodeError),
-    /// The stored inputs have another key.
-    #[error("its inputs have the key {found}: somebody else stored it under this key")]
-    Key {
-        /// The key of the stored inputs.
-        found: PlanKey,
-    },
-    /// The kernels differ.
-    #[error("its kernels are not those that cuDNN {cudnn} compiles ({stored} inside, {compiled} compiled)")]
-    Kernels {
-        /// The version that compiled.
-        cudnn: CudnnVersion,
-        /// Kernels in the stored plan.
-        stored: usize,
-        /// Kernels in the rebuild.
-        compiled: usize,
-    },
-    /// The cubins or the recipe differ.
-    #[error("its code is not what its source compiles to ({stored} bytes inside, {compiled} compiled)")]
-    Cubins {
-        /// Bytes of the stored cubins.
-        stored: usize,
-        /// Bytes of the compiled ones.
-        compiled: usize,
-    },
-    /// Engine or workspace differ.
-    #[error("it has {stored}, and the rebuild has {compiled}")]
-    Facts {
-        /// Engine and workspace of the stored plan.
-        stored: String,
-        /// Those of the rebuild.
-        compiled: String,
-    },
+/// How often a plan is compiled again to find out whether cuDNN leaves a parameter unset: what it leaves there is of
+/// the process, and mostly differs in the second.
+const BUILDS: usize = 4;
+
+/// Why a check ends early.
+enum Stop {
+    Different(Difference),
+    Other(RebuildCheck),
 }
 
-impl Compiler {
-    /// Compiles a stored plan again, from the op graph and for the target that are stored with it, and compares.
+impl<T: Into<Difference>> From<T> for Stop {
+    fn from(difference: T) -> Stop {
+        Stop::Different(difference.into())
+    }
+}
+
+fn skipped<T>(why: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Other(RebuildCheck::Skipped { why: why.into() }))
+}
+
+impl<'a> Rebuilder<'a> {
+    /// With these compilers.
     #[must_use]
-    pub fn verify_by_rebuild(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
-        match self.deep(key, entry) {
-            Ok(deep) => deep,
-            Err(difference) => RebuildCheck::Different(difference),
+    pub fn new(cudnn: Option<&'a Compiler>, nvrtc: Option<&'a Nvrtc>, fa4: Option<&'a Installed>) -> Rebuilder<'a> {
+        Rebuilder { cudnn, nvrtc, fa4, known: Fa4Compiler::default() }
+    }
+
+    /// Generates an entry again from its description, compiles it, and compares all that the entry says: key, facts,
+    /// bindings, recipe, code, labels; of a refusal its reasons.
+    #[must_use]
+    pub fn verify(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
+        let check = match entry.kind {
+            EntryKind::Plan => self.plan(key, entry),
+            EntryKind::Refusal => self.refusal(key, entry),
+            EntryKind::Times => skipped("measured times cannot be computed"),
+        };
+        match check {
+            Ok(check) | Err(Stop::Other(check)) => check,
+            Err(Stop::Different(difference)) => RebuildCheck::Different(difference),
         }
     }
 
-    fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
-        match entry.kind {
-            EntryKind::Plan => {}
-            EntryKind::Refusal => return Ok(RebuildCheck::Skipped { why: "a refusal has no kernels".to_owned() }),
-            EntryKind::Times => return Ok(RebuildCheck::Skipped { why: "measured times have no kernels".to_owned() }),
-        }
+    fn plan(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Stop> {
         let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
-        let Origin { graph, target, options, choice } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let found = plan_key_of(&graph, &target, &options, choice);
-        if found != key {
-            return Err(Difference::Key { found });
+        let tail = &entry.payload[plan.blob.len()..];
+        let Origin { of, by } = codec::decode(tail)?;
+        let of = of.validate()?;
+        // Its one form, which this version writes: nothing else may lie in it.
+        let again = Origin { of: of.computation().description(), by: by.clone().canonical() };
+        if codec::encode(&again) != tail {
+            return Err(Difference::Description.into());
         }
-        let compiled = match self.compile_choice(&graph, &target, &options, choice) {
-            Ok(compiled) => compiled,
-            Err(failure @ Failure::OtherLibrary { .. }) => {
-                return Ok(RebuildCheck::Skipped { why: failure.to_string() });
+        match (by, &of) {
+            (By::Cudnn { target, options, choice }, ValidDescription::Attention(attention)) => {
+                of_job(attention, &target, &options, choice, |job| self.cudnn(key, entry, &plan, job))
             }
+            (By::Nvrtc { sm }, _) => self.nvrtc(key, entry, &plan, &of, sm),
+            (By::Fa4 { told: _ }, ValidDescription::Attention(attention)) => self.fa4(key, entry, &plan, attention),
+            _ => Err(Difference::Description.into()),
+        }
+    }
+
+    fn cudnn(&self, key: PlanKey, entry: &Entry, plan: &Plan, job: &Job<'_>) -> Result<RebuildCheck, Stop> {
+        same_key(key, job.key)?;
+        same_facts(&plan.facts, &job.facts(Made::of(&plan.facts)))?;
+        same_labels(entry, &Plan { facts: plan.facts.clone(), blob: plan.blob.clone() }.to_entry(job.target))?;
+        let Compiled { blob, engine, passed_over, workspace, milliseconds } = match self.compiled(job)? {
+            Ok(compiled) => compiled,
             Err(failure) => return Ok(RebuildCheck::Failed(failure)),
         };
-        let (stored, now) = (kernels(&plan.blob), kernels(&compiled.blob));
-        if !same(&stored, &now) || stored.is_empty() {
-            return Err(Difference::Kernels { cudnn: target.cudnn, stored: stored.len(), compiled: now.len() });
+        let made = Made { engine, passed_over, workspace, compile_ms: milliseconds, blob_bytes: blob.len() as u64 };
+        same_facts(&plan.facts, &job.facts(made))?;
+        let kernels = kernels(&plan.blob);
+        let different = || Difference::Kernels { cudnn: job.target.cudnn, stored: kernels.len() };
+        let doubted = parameters_that_differ(&plan.blob, &blob).filter(|_| !kernels.is_empty());
+        if !self.are_unset(job, doubted.ok_or_else(different)?, &blob)? {
+            return Err(different().into());
         }
-        let Compiled { engine, workspace, passed_over: _, blob: _, milliseconds: _ } = &compiled;
-        let facts = |engine: &str, workspace: u64| format!("{engine} with {workspace} bytes of workspace");
-        if (&plan.facts.engine, plan.facts.workspace) != (engine, *workspace) {
-            let stored = facts(&plan.facts.engine, plan.facts.workspace);
-            return Err(Difference::Facts { stored, compiled: facts(engine, *workspace) });
-        }
-        Ok(RebuildCheck::Same { kernels: stored.len(), kernel_bytes: stored.iter().map(|kernel| kernel.len()).sum() })
+        Ok(RebuildCheck::Same { kernels: kernels.len(), kernel_bytes: kernels.iter().map(|kernel| kernel.len()).sum() })
     }
-}
 
-/// Whether kernels are equal except for the update of NVRTC that made them: a number in a note of the file, which no
-/// key contains.
-fn same(stored: &[&[u8]], now: &[&[u8]]) -> bool {
-    let pairs = || stored.iter().zip(now);
-    stored.len() == now.len()
-        && (stored == now || pairs().all(|(a, b)| without_update(a).is_some_and(|a| Some(a) == without_update(b))))
-}
+    /// Whether cuDNN leaves parts of these parameters unset: they differ between plans that it makes here.
+    fn are_unset(&self, job: &Job<'_>, mut doubted: Vec<Parameter>, blob: &[u8]) -> Result<bool, Stop> {
+        for _ in 0..BUILDS {
+            if doubted.is_empty() {
+                break;
+            }
+            if let Ok(Compiled { blob: again, .. }) = self.compiled(job)? {
+                let differ = parameters_that_differ(&again, blob).unwrap_or_default();
+                doubted.retain(|parameter| !differ.contains(parameter));
+            }
+        }
+        Ok(doubted.is_empty())
+    }
 
-/// The name of NVRTC in a kernel, as in `Cuda compilation tools, release 13.0, V13.0.88`.
-const RELEASE: &[u8] = b"Cuda compilation tools, release ";
-
-/// Whether cubins are equal except for the update of NVRTC that made them.
-pub(crate) fn same_code(stored: &[u8], now: &[u8]) -> bool {
-    stored == now || code_without_update(stored.to_vec()) == code_without_update(now.to_vec())
-}
-
-/// The file of a kernel with zeros for the number of the compiler's update; `None` if it is not a kernel.
-fn without_update(text: &[u8]) -> Option<Vec<u8>> {
-    STANDARD.decode(text).ok().map(code_without_update)
-}
-
-fn code_without_update(mut file: Vec<u8>) -> Vec<u8> {
-    let places: Vec<usize> =
-        file.windows(RELEASE.len()).enumerate().filter(|(_, bytes)| *bytes == RELEASE).map(|(at, _)| at).collect();
-    for at in places {
-        let line = &mut file[at..];
-        let end = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
-        let line = &mut line[..end];
-        if let Some(update) = line.windows(3).position(|bytes| bytes == b", V") {
-            line[update + 3..].fill(0);
+    /// What cuDNN makes of a job, here.
+    fn compiled(&self, job: &Job<'_>) -> Result<Result<Compiled, Failure>, Stop> {
+        let Some(compiler) = self.cudnn else { return skipped("there is no cuDNN here") };
+        match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
+            Err(failure @ Failure::OtherLibrary { .. }) => skipped(failure.to_string()),
+            made => Ok(made),
         }
     }
-    file
-}
 
-/// The compiled kernels in a plan's bytes: the texts that begin like base64 of an ELF file.
-fn kernels(blob: &[u8]) -> Vec<&[u8]> {
-    blob.split(|byte| *byte == b'"').filter(|text| text.starts_with(b"f0VMR")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kernel(release: &str, code: u8) -> String {
-        let mut file = b"\x7fELF\x02\x01".to_vec();
-        file.extend(b"Cuda compilation tools, release ");
-        file.extend(release.as_bytes());
-        file.extend([0, code, b',', b' ', b'V', code]);
-        STANDARD.encode(file)
+    fn nvrtc(
+        &self,
+        key: PlanKey,
+        entry: &Entry,
+        plan: &Plan,
+        of: &ValidDescription,
+        sm: u32,
+    ) -> Result<RebuildCheck, Stop> {
+        let Generated { source, options, recipe } = match of {
+            ValidDescription::Attention(attention) => generate(attention, sm)?,
+            ValidDescription::Conversion(conversion) => generate_conversion(conversion, sm)?,
+            ValidDescription::Combination(combination) => generate_combination(combination, sm),
+        };
+        let now = KernelPlan { of: of.computation(), source: &source, options: &options, recipe: &recipe };
+        if let Some(KernelCompiler::Nvrtc(major, minor)) = plan.facts.kernels.as_ref().map(|kernels| &kernels.by)
+            && (*major, *minor) != NVRTC
+            && now.key_of((*major, *minor)) == key
+        {
+            return skipped(format!("NVRTC {major}.{minor} compiled it, and this is {}.{}", NVRTC.0, NVRTC.1));
+        }
+        same_key(key, now.key())?;
+        same_facts(&plan.facts, &now.facts(plan.facts.blob_bytes, 0))?;
+        same_labels(entry, &now.entry(plan))?;
+        let Some(nvrtc) = self.nvrtc else { return skipped("there is no NVRTC here") };
+        let compiled = match now.compile(nvrtc) {
+            Ok(compiled) => compiled,
+            Err(failure) => return Ok(RebuildCheck::Uncompiled(failure)),
+        };
+        same_cubins(plan, &compiled)
     }
 
-    /// 13.0.48 and 13.0.88 gave the same code under one key.
-    #[test]
-    fn b3_kernels_of_two_updates_of_one_nvrtc_are_the_same_and_others_are_not() {
-        let like = |a: &str, b: &str| same(&[a.as_bytes()], &[b.as_bytes()]);
-        let base = kernel("13.0, V13.0.88", 1);
-        assert!(base.starts_with("f0VMR"));
-        assert!(like(&base, &base) && like(&base, &kernel("13.0, V13.0.48", 1)));
-        assert!(!like(&base, &kernel("13.0, V13.0.88", 2)), "other code");
-        assert!(!like(&base, &kernel("13.2, V13.2.51", 1)), "another NVRTC");
-        assert!(!same(&[base.as_bytes()], &[]) && !like(&base, "f0VMR!"));
+    fn fa4(&self, key: PlanKey, entry: &Entry, plan: &Plan, attention: &Valid) -> Result<RebuildCheck, Stop> {
+        let now = Fa4Plan::of(attention, SM)?;
+        let by = plan.facts.kernels.as_ref().map(|kernels| &kernels.by);
+        if now.key() != key && by.is_some_and(|by| matches!(by, KernelCompiler::Fa4 { .. }) && *by != compiler()) {
+            return skipped(format!("another compiler than {} compiled it", name()));
+        }
+        same_key(key, now.key())?;
+        now.read(&Arc::new(entry.clone()))?;
+        let Some(toolchain) = self.fa4 else { return skipped("FlashAttention-4's toolchain is not here") };
+        let compile = |list: &[_]| -> Result<Vec<_>, CompileError> {
+            self.known.compile_by(list, |missing| toolchain.compile(missing))
+        };
+        let again = match now.entry_by(compile) {
+            Ok(again) => again,
+            Err(failure) => return Ok(RebuildCheck::UncompiledByFa4(failure)),
+        };
+        same_labels(entry, &again)?;
+        let again = Arc::new(again);
+        let compiled = Plan::from_entry(key, &again)?;
+        if again.payload[compiled.blob.len()..] != entry.payload[plan.blob.len()..] {
+            return Err(Difference::Description.into());
+        }
+        same_facts(&plan.facts, &PlanFacts { blob_bytes: plan.facts.blob_bytes, ..compiled.facts.clone() })?;
+        same_cubins(plan, &compiled)
     }
+
+    fn refusal(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Stop> {
+        let RefusalOrigin { origin: Origin { of, by } } = codec::decode(&entry.meta)?;
+        let by = by.canonical();
+        let stored: Refusal = plan::refusal_of(entry)?;
+        let (By::Cudnn { target, options, choice }, ValidDescription::Attention(attention)) = (by, of.validate()?)
+        else {
+            return Err(Difference::Description.into());
+        };
+        of_job(&attention, &target, &options, choice, |job| {
+            same_key(key, job.key)?;
+            let again = plan::refusal_entry(&stored, job.what, job.target, &job.origin());
+            same_labels(entry, &again)?;
+            if (&again.meta, &again.payload) != (&entry.meta, &entry.payload) {
+                return Err(Difference::Description.into());
+            }
+            match self.compiled(job)? {
+                Err(Failure::Refused(now)) if now == stored => Ok(RebuildCheck::SameRefusal),
+                Err(Failure::Refused(now)) => Err(Altered::of("reasons", &stored, &now).into()),
+                Err(failure) => Ok(RebuildCheck::Failed(failure)),
+                Ok(_) => Err(Difference::NotRefused.into()),
+            }
+        })
+    }
+}
+
+/// Lowers, and checks the job with its op graph.
+fn of_job(
+    attention: &Valid,
+    target: &qkvault_graph::Target,
+    options: &qkvault_graph::CompileOptions,
+    choice: qkvault_graph::Choice,
+    check: impl FnOnce(&Job<'_>) -> Result<RebuildCheck, Stop>,
+) -> Result<RebuildCheck, Stop> {
+    let graph = lowered(attention, target, options)?;
+    let (key, what) = (plan_key_of(&graph, target, options, choice), attention.to_string());
+    check(&Job { attention, graph: &graph, target, options, choice, key, graph_key: attention.key(), what: &what })
+}
+
+fn same_key(stored: PlanKey, found: PlanKey) -> Result<(), Difference> {
+    if stored == found { Ok(()) } else { Err(Difference::Key { found }) }
+}
+
+fn same_facts(stored: &PlanFacts, expected: &PlanFacts) -> Result<(), Altered> {
+    stored.altered(expected).map_or(Ok(()), Err)
+}
+
+/// Compares what a list of entries shows.
+fn same_labels(stored: &Entry, expected: &Entry) -> Result<(), Altered> {
+    let Entry { kind, target, what, library, meta: _, payload: _ } = expected;
+    let labels = [
+        ("target in the header", &stored.target, target),
+        ("description in the header", &stored.what, what),
+        ("library in the header", &stored.library, library),
+    ];
+    if stored.kind != *kind {
+        return Err(Altered::of("kind", &stored.kind, kind));
+    }
+    match labels.into_iter().find(|(_, stored, expected)| stored != expected) {
+        Some((label, stored, expected)) => Err(Altered::of(label, stored, expected)),
+        None => Ok(()),
+    }
+}
+
+fn same_cubins(stored: &Plan, compiled: &Plan) -> Result<RebuildCheck, Stop> {
+    if !same_code(&stored.blob, &compiled.blob) {
+        let (stored, compiled) = (stored.blob.len(), compiled.blob.len());
+        return Err(Difference::Cubins { stored, compiled }.into());
+    }
+    let kernels = compiled.facts.kernels.as_ref().map_or(0, |facts| facts.recipe.modules.len());
+    Ok(RebuildCheck::Same { kernels, kernel_bytes: compiled.blob.len() })
 }

@@ -7,20 +7,20 @@ use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError};
 use qkvault_fa4::{
-    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, Request, SM, TOOLCHAIN,
+    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told,
 };
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
 use qkvault_kernels::Engine;
-use qkvault_kernels::recipe::{architecture, bindings};
-use serde::{Deserialize, Serialize};
+use qkvault_kernels::recipe::{Recipe, architecture, bindings};
 
 use crate::blob::Blob;
 use crate::choice::EngineChoice;
-use crate::deep::{Difference, RebuildCheck, same_code};
+use crate::facts::PlanFacts;
 use crate::kernels::{KernelCompiler, KernelFacts};
-use crate::look::{stored, vault_key};
+use crate::look::{discredit, stored, vault_key};
 use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
-use crate::plan::{BadPlan, Plan, PlanFacts};
+use crate::origin::{By, Description, Origin};
+use crate::plan::{BadPlan, Plan};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 pub(crate) use kept::Fa4Compiler;
 
@@ -43,16 +43,6 @@ pub enum Fa4Failure {
 pub struct Fa4Plan<'a> {
     attention: &'a Valid,
     program: Program,
-}
-
-/// What a plan was compiled from. It follows the cubins in the entry's payload.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Inputs {
-    request: String,
-    /// Source and options of the kernel of our own, whose cubin is the last.
-    #[serde(default)]
-    own: Option<(String, Vec<String>)>,
 }
 
 impl<'a> Fa4Plan<'a> {
@@ -85,13 +75,27 @@ impl<'a> Fa4Plan<'a> {
         &self,
         compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
     ) -> Result<Plan, Fa4Failure> {
+        Ok(self.made_by(compile)?.0)
+    }
+
+    /// The plan, and what the compiler told.
+    fn made_by(
+        &self,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+    ) -> Result<(Plan, Vec<Told>), Fa4Failure> {
         let started = Instant::now();
         let compiled = compile(&self.program.kernels)?;
-        let own = self.program.own.as_ref().map(|own| own_code(&own.source, &own.options)).transpose()?;
-        let bindings = bindings(self.attention);
-        let Launches { recipe, code } = self.program.plan(&compiled, own.as_deref(), &bindings)?;
+        let own = self.program.own.as_ref().map(own_code).transpose()?;
+        let Launches { recipe, code } = self.program.plan(&compiled, own.as_deref(), &bindings(self.attention))?;
+        let milliseconds = started.elapsed().as_millis().try_into().unwrap_or(u32::MAX);
+        let plan = Plan { facts: self.facts(recipe, milliseconds), blob: Blob::from(code) };
+        Ok((plan, compiled.into_iter().map(|one| one.told).collect()))
+    }
+
+    /// The facts of the plan with a recipe. All others but the time of compiling follow from the attention.
+    fn facts(&self, recipe: Recipe, compile_ms: u32) -> PlanFacts {
         let none = CudnnVersion::new(0, 0, 0);
-        let facts = PlanFacts {
+        PlanFacts {
             key: self.key(),
             graph_key: self.attention.key(),
             what: self.attention.to_string(),
@@ -105,50 +109,64 @@ impl<'a> Fa4Plan<'a> {
             engine: name(),
             passed_over: Vec::new(),
             workspace: recipe.scratch,
-            compile_ms: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
-            blob_bytes: code.len() as u64,
-            bindings,
+            compile_ms,
+            blob_bytes: recipe.modules.iter().sum(),
+            bindings: bindings(self.attention),
             again: Vec::new(),
             fixed: Vec::new(),
             kernels: Some(Box::new(KernelFacts { by: compiler(), recipe })),
-        };
-        Ok(Plan { facts, blob: Blob::from(code) })
+        }
     }
 
     fn built(&self, toolchain: &Fa4Compiler) -> Result<Entry, Fa4Failure> {
+        self.entry_by(|kernels| toolchain.compile(kernels))
+    }
+
+    /// The plan as an entry of a vault, with what it is compiled from.
+    pub(crate) fn entry_by(
+        &self,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+    ) -> Result<Entry, Fa4Failure> {
         let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.attention).entered();
-        let plan = self.compile_by(|kernels| toolchain.compile(kernels))?;
+        let (plan, told) = self.made_by(compile)?;
         let mut entry = plan.entry(&format!("{} fa4", architecture(SM)), format!("fa4 {}", TOOLCHAIN.flash_attn));
-        let request = Request::of(&self.program.kernels);
-        let request = request.map_err(|error| CompileError::Answer { why: error.to_string() })?;
-        let own = self.program.own.clone().map(|Own { source, options }| (source, options));
-        entry.payload.extend(codec::encode(&Inputs { request: request.text().to_owned(), own }));
+        let origin = Origin { of: Description::attention(self.attention), by: By::Fa4 { told } };
+        entry.payload.extend(codec::encode(&origin));
         Ok(entry)
     }
 
-    fn read(&self, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
+    /// The plan of an entry, if all its facts are those that follow from the attention: its recipe is written again
+    /// from the attention, the cubins, and what the compiler told of their launches.
+    pub(crate) fn read(&self, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
         let key = self.key();
-        let plan = Plan::from_entry(key, entry)?;
-        let ours = plan.facts.kernels.as_ref().is_some_and(|kernels| kernels.by == compiler());
-        if ours && plan.facts.bindings == bindings(self.attention) {
-            Ok(Arc::new(plan))
-        } else {
-            Err(BadPlan::OtherOperands { key })
-        }
+        let Plan { facts, blob } = Plan::from_entry(key, entry)?;
+        let lengths = facts.kernels.as_ref().map_or(&[][..], |kernels| &kernels.recipe.modules);
+        let unread = |why: String| BadPlan::Origin { key, why };
+        let told = match codec::decode(&entry.payload[blob.len()..]) {
+            Ok(Origin { by: By::Fa4 { told }, of: _ }) => told,
+            Ok(_) => return Err(unread("another engine is named".to_owned())),
+            Err(error) => return Err(unread(error.to_string())),
+        };
+        let recipe = self.program.recipe_again(&blob, lengths, &told, &bindings(self.attention));
+        let recipe = recipe.map_err(|error| unread(error.to_string()))?;
+        let facts = self.facts(recipe, facts.compile_ms).asked(&facts);
+        let facts = facts.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
+        Ok(Arc::new(Plan { facts, blob }))
     }
 }
 
 /// The cubin of a kernel of our own.
-fn own_code(source: &str, options: &[String]) -> Result<Vec<u8>, NvrtcError> {
+fn own_code(Own { source, options }: &Own) -> Result<Vec<u8>, NvrtcError> {
     Nvrtc::open(None)?.compile("blocks.cu", source, options, SM)
 }
 
-fn name() -> String {
+/// The toolchain by which this version compiles.
+pub(crate) fn name() -> String {
     let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     format!("FlashAttention-4 {flash_attn} by nvidia-cutlass-dsl {cutlass_dsl}, quack-kernels {quack}")
 }
 
-fn compiler() -> KernelCompiler {
+pub(crate) fn compiler() -> KernelCompiler {
     let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     let [flash_attn, cutlass_dsl, quack] = [flash_attn, cutlass_dsl, quack].map(str::to_owned);
     KernelCompiler::Fa4 { flash_attn, cutlass_dsl, quack }
@@ -166,7 +184,13 @@ impl Planner {
     pub fn fa4(&self, fa4: &Fa4Plan<'_>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
         let (started, key) = (Instant::now(), fa4.key());
         let known = stored(&self.vault, &key, on_miss == OnMiss::Memory);
-        let known = known.and_then(|(source, entry)| Some((source, None, fa4.read(&entry).ok()?)));
+        let known = known.and_then(|(source, entry)| match fa4.read(&entry) {
+            Ok(plan) => Some((source, None, plan)),
+            Err(bad) => {
+                discredit(&self.vault, &key, &entry, &bad.into());
+                None
+            }
+        });
         let found = match known {
             Some(found) => found,
             None if on_miss != OnMiss::Compile => {
@@ -192,8 +216,11 @@ impl Planner {
         let obtained = self.vault.get_or_build(&vault_key(&key), || fa4.built(&self.fa4_toolchain)).map_err(failed)?;
         match fa4.read(&obtained.entry) {
             Ok(plan) => Ok((obtained.source, obtained.unstored, plan)),
-            // A valid entry of another version of qkvault, or of somebody else.
-            Err(_) => self.fa4_replaced(fa4, key),
+            // A whole entry of another version of qkvault, or an altered one.
+            Err(bad) => {
+                discredit(&self.vault, &key, &obtained.entry, &bad.into());
+                self.fa4_replaced(fa4, key)
+            }
         }
     }
 
@@ -211,41 +238,4 @@ fn resolution(fa4: &Fa4Plan<'_>, (source, unstored, plan): Found, started: Insta
     let (key, graph_key) = (Some(fa4.key()), fa4.attention.key());
     let engine = EngineChoice::named(Engine::Fa4);
     Resolution { key, graph_key, source, unstored, engine, outcome: Ok(plan), milliseconds }
-}
-
-/// Compiles a stored plan of FlashAttention-4's kernels again, from the request that is stored with it, and compares
-/// the cubins.
-#[must_use]
-pub fn verify_fa4_by_rebuild(toolchain: &Installed, key: PlanKey, entry: &Entry) -> RebuildCheck {
-    match deep(toolchain, key, entry) {
-        Ok(check) => check,
-        Err(difference) => RebuildCheck::Different(difference),
-    }
-}
-
-fn deep(toolchain: &Installed, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
-    let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
-    match plan.facts.kernels.as_ref().map(|facts| facts.by == compiler()) {
-        Some(true) => {}
-        Some(false) => {
-            let why = format!("another compiler than {} compiled it", name());
-            return Ok(RebuildCheck::Skipped { why });
-        }
-        None => return Ok(RebuildCheck::Skipped { why: "it is a plan of cuDNN".to_owned() }),
-    }
-    let Inputs { request, own } = codec::decode(&entry.payload[plan.blob.len()..])?;
-    let compiled = match toolchain.compile_request(&Request::stored(request)) {
-        Ok(compiled) => compiled,
-        Err(failure) => return Ok(RebuildCheck::UncompiledByFa4(failure)),
-    };
-    let own = match own.map(|(source, options)| own_code(&source, &options)).transpose() {
-        Ok(own) => own,
-        Err(error) => return Ok(RebuildCheck::Skipped { why: error.to_string() }),
-    };
-    let code: Vec<u8> = compiled.into_iter().map(|one| one.cubin).chain(own).flatten().collect();
-    if !same_code(&plan.blob, &code) {
-        return Err(Difference::Cubins { stored: plan.blob.len(), compiled: code.len() });
-    }
-    let kernels = plan.facts.kernels.as_ref().map_or(0, |facts| facts.recipe.modules.len());
-    Ok(RebuildCheck::Same { kernels, kernel_bytes: code.len() })
 }

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Error as VaultError, Source, StoreError};
-use qkvault_graph::{Choice, CompileOptions, GraphKey, OpGraph, Origin, PlanKey, Refusal, Target, Valid, plan_key_of};
+use qkvault_graph::{
+    Choice, CompileOptions, GraphKey, OpGraph, Origin as ReasonOrigin, PlanKey, Refusal, Target, Valid, plan_key_of,
+};
 
+use crate::facts::{Made, PlanFacts};
 use crate::failure::Failure;
+use crate::origin::{By, Description, Origin};
 use crate::plan::Plan;
 use crate::planner::PlanError;
 use qkvault_probe::{Request, check};
@@ -43,6 +47,40 @@ impl<'a> Job<'a> {
         Job { choice, key: plan_key_of(self.graph, self.target, self.options, choice), ..self }
     }
 
+    /// The facts of the plan, with what compiling told.
+    pub(crate) fn facts(&self, made: Made) -> PlanFacts {
+        let Made { engine, passed_over, workspace, compile_ms, blob_bytes } = made;
+        let Job { attention, graph, target, options: _, choice: _, key, graph_key, what } = *self;
+        PlanFacts {
+            key,
+            graph_key,
+            what: what.to_owned(),
+            cudnn: target.cudnn,
+            libraries: target.libraries,
+            toolchain: target.toolchain.clone(),
+            sm: target.sm(),
+            multi_processors: target.device.multi_processor_count,
+            driver: target.device.driver_ver,
+            memory_bus: target.device.memory_bus_width,
+            engine,
+            passed_over,
+            workspace,
+            compile_ms,
+            blob_bytes,
+            bindings: graph.bindings(Some(attention)),
+            again: graph.declared_again(),
+            fixed: graph.fixed_numbers(),
+            kernels: None,
+        }
+    }
+
+    /// What the plan is compiled from.
+    pub(crate) fn origin(&self) -> Origin {
+        let Job { attention, target, options, choice, .. } = *self;
+        let by = By::Cudnn { target: Box::new(target.clone()), options: *options, choice };
+        Origin { of: Description::attention(attention), by }
+    }
+
     pub(crate) fn unbuilt(&self, error: VaultError<Build>) -> Result<Found, PlanError> {
         let VaultError::Build(build) = error else {
             return Err(PlanError::Interrupted { key: self.key, why: error.to_string() });
@@ -58,6 +96,6 @@ impl<'a> Job<'a> {
     /// does not compile from a failure of the moment.
     pub(crate) fn known_refusal(&self) -> Option<Refusal> {
         let verdict = check(&Request::new(self.attention, self.target).with_policy(*self.options));
-        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.origin == Origin::Rule).collect())
+        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.origin == ReasonOrigin::Rule).collect())
     }
 }

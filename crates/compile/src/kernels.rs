@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, Vault};
-use qkvault_graph::op::Binding;
 use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Toolchain, codec};
 use qkvault_kernels::Engine;
 use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
@@ -13,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::choice::EngineChoice;
 use crate::computation::Computation;
-use crate::deep::{Difference, RebuildCheck};
-use crate::look::{stored, vault_key};
+use crate::facts::PlanFacts;
+use crate::look::{discredit, stored, vault_key};
 use crate::nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
-use crate::plan::{BadPlan, Plan, PlanFacts};
+use crate::origin::{By, Origin as PlanOrigin};
+use crate::plan::{BadPlan, Plan};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 
 /// The facts of a plan of kernels, beside those that every plan has.
@@ -81,15 +81,6 @@ pub struct KernelPlan<'a> {
     pub recipe: &'a Recipe,
 }
 
-/// All inputs of the compilation. They follow the cubins in the entry's payload.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Inputs {
-    source: String,
-    options: Vec<String>,
-    recipe: Recipe,
-}
-
 /// The name of the source in the compiler's messages.
 const FILE: &str = "attention.cu";
 
@@ -97,8 +88,13 @@ impl KernelPlan<'_> {
     /// The key of the plan.
     #[must_use]
     pub fn key(&self) -> PlanKey {
+        self.key_of(NVRTC)
+    }
+
+    /// The key with another NVRTC.
+    pub(crate) fn key_of(&self, nvrtc: (u32, u32)) -> PlanKey {
         let KernelPlan { of: _, source, options, recipe } = *self;
-        Origin { source, options, recipe, nvrtc: NVRTC }.key()
+        Origin { source, options, recipe, nvrtc }.key()
     }
 
     /// The plan, compiled by NVRTC, which is loaded if it is not.
@@ -109,13 +105,19 @@ impl KernelPlan<'_> {
     pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Plan, NvrtcError> {
         let started = Instant::now();
         let cubin = nvrtc.compile(FILE, self.source, self.options, self.recipe.sm)?;
+        let milliseconds = started.elapsed().as_millis().try_into().unwrap_or(u32::MAX);
+        Ok(Plan { facts: self.facts(cubin.len() as u64, milliseconds), blob: Blob::from(cubin) })
+    }
+
+    /// The facts of the plan with a cubin of so many bytes. All of them but these two numbers follow from what is
+    /// computed.
+    pub(crate) fn facts(&self, blob_bytes: u64, compile_ms: u32) -> PlanFacts {
         let KernelPlan { of, recipe, .. } = *self;
-        let blob_bytes = cubin.len() as u64;
         // A driver that is older than the compiler does not load what it made.
         let driver = recipe.driver.max(NVRTC_DRIVER);
         let whole = Recipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
         let none = CudnnVersion::new(0, 0, 0);
-        let facts = PlanFacts {
+        PlanFacts {
             key: self.key(),
             graph_key: of.graph_key(),
             what: of.to_string(),
@@ -129,14 +131,13 @@ impl KernelPlan<'_> {
             engine: format!("kernels by NVRTC {}.{}", NVRTC.0, NVRTC.1),
             passed_over: Vec::new(),
             workspace: recipe.scratch,
-            compile_ms: started.elapsed().as_millis().try_into().unwrap_or(u32::MAX),
+            compile_ms,
             blob_bytes,
             bindings: of.bindings(),
             again: Vec::new(),
             fixed: Vec::new(),
             kernels: Some(Box::new(KernelFacts { by: KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), recipe: whole })),
-        };
-        Ok(Plan { facts, blob: Blob::from(cubin) })
+        }
     }
 
     fn built(&self) -> Result<Entry, NvrtcError> {
@@ -144,13 +145,12 @@ impl KernelPlan<'_> {
         Ok(self.entry(&self.compile(&Nvrtc::open(None)?)?))
     }
 
-    /// The plan as an entry of a vault, with its inputs.
-    fn entry(&self, plan: &Plan) -> Entry {
+    /// The plan as an entry of a vault, with what it is compiled from.
+    pub(crate) fn entry(&self, plan: &Plan) -> Entry {
         let library = format!("nvrtc {}.{}", NVRTC.0, NVRTC.1);
         let mut entry = plan.entry(&format!("{} kernels", architecture(self.recipe.sm)), library);
-        let KernelPlan { source, options, recipe, .. } = *self;
-        let inputs = Inputs { source: source.to_owned(), options: options.to_vec(), recipe: recipe.clone() };
-        entry.payload.extend(codec::encode(&inputs));
+        let origin = PlanOrigin { of: self.of.description(), by: By::Nvrtc { sm: self.recipe.sm } };
+        entry.payload.extend(codec::encode(&origin));
         entry
     }
 }
@@ -196,8 +196,11 @@ impl Planner {
         let obtained = self.vault.get_or_build(&vault_key(&key), || kernels.built()).map_err(failed)?;
         match read(kernels, key, &obtained.entry) {
             Ok(plan) => Ok((obtained.source, obtained.unstored, plan)),
-            // A valid entry of another version of qkvault, or of somebody else.
-            Err(_) => self.replaced(kernels, key),
+            // A whole entry of another version of qkvault, or an altered one.
+            Err(bad) => {
+                discredit(&self.vault, &key, &obtained.entry, &bad.into());
+                self.replaced(kernels, key)
+            }
         }
     }
 
@@ -215,25 +218,25 @@ type Compiled = (Source, Option<Arc<qkvault_cache::StoreError>>, Arc<Plan>);
 /// A stored plan.
 fn found(vault: &Vault, kernels: &KernelPlan<'_>, key: PlanKey, on_miss: OnMiss) -> Option<(Source, Arc<Plan>)> {
     let (source, entry) = stored(vault, &key, on_miss == OnMiss::Memory)?;
-    Some((source, read(kernels, key, &entry).ok()?))
+    match read(kernels, key, &entry) {
+        Ok(plan) => Some((source, plan)),
+        Err(bad) => {
+            discredit(vault, &key, &entry, &bad.into());
+            None
+        }
+    }
 }
 
-/// The plan of an entry, if it is that of the computation, with the capacities of this one: those of pools and varlen
-/// buffers are in no key.
+/// The plan of an entry, if all its facts are those that follow from the computation, with the capacities of this one:
+/// those of pools and varlen buffers are in no key.
 fn read(kernels: &KernelPlan<'_>, key: PlanKey, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
-    let mut plan = Plan::from_entry(key, entry)?;
-    let Some(facts) = plan.facts.kernels.clone() else { return Err(BadPlan::OtherOperands { key }) };
-    let bindings = kernels.of.bindings();
-    if plan.facts.bindings == bindings {
-        return Ok(Arc::new(plan));
+    let Plan { facts, blob } = Plan::from_entry(key, entry)?;
+    let asked = kernels.facts(facts.blob_bytes, facts.compile_ms).asked(&facts);
+    let asked = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
+    if let Some(kernels) = &asked.kernels {
+        kernels.check(&asked)?;
     }
-    let sizeless = |all: &[Binding]| all.iter().map(|b| Binding { bytes: 0, ..*b }).collect::<Vec<_>>();
-    if sizeless(&plan.facts.bindings) != sizeless(&bindings) {
-        return Err(BadPlan::OtherOperands { key });
-    }
-    (plan.facts.bindings, plan.facts.graph_key) = (bindings, kernels.of.graph_key());
-    facts.check(&plan.facts)?;
-    Ok(Arc::new(plan))
+    Ok(Arc::new(Plan { facts: asked, blob }))
 }
 
 /// Whether an entry's metadata are the facts of a plan of kernels.
@@ -246,43 +249,4 @@ pub fn is_of_kernels(meta: &[u8]) -> bool {
 #[must_use]
 pub fn kernel_compiler_of(meta: &[u8]) -> Option<KernelCompiler> {
     codec::decode::<PlanFacts>(meta).ok()?.kernels.map(|kernels| kernels.by)
-}
-
-impl Nvrtc {
-    /// Compiles a stored plan of kernels again, from the source that is stored with it, and compares the cubins.
-    #[must_use]
-    pub fn verify_by_rebuild(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
-        match self.deep(key, entry) {
-            Ok(check) => check,
-            Err(difference) => RebuildCheck::Different(difference),
-        }
-    }
-
-    fn deep(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Difference> {
-        let plan = Plan::from_entry(key, &Arc::new(entry.clone()))?;
-        let Some((facts, nvrtc)) = plan.facts.kernels.as_deref().and_then(|facts| match facts.by {
-            KernelCompiler::Nvrtc(major, minor) => Some((facts, (major, minor))),
-            KernelCompiler::Fa4 { .. } => None,
-        }) else {
-            return Ok(RebuildCheck::Skipped { why: "NVRTC compiled none of it".to_owned() });
-        };
-        let Inputs { source, options, recipe } = codec::decode(&entry.payload[plan.blob.len()..])?;
-        let found = Origin { source: &source, options: &options, recipe: &recipe, nvrtc }.key();
-        if found != key {
-            return Err(Difference::Key { found });
-        }
-        if nvrtc != NVRTC {
-            let why = format!("NVRTC {}.{} compiled it, and this is {}.{}", nvrtc.0, nvrtc.1, NVRTC.0, NVRTC.1);
-            return Ok(RebuildCheck::Skipped { why });
-        }
-        let cubin = match self.compile(FILE, &source, &options, recipe.sm) {
-            Ok(cubin) => cubin,
-            Err(failure) => return Ok(RebuildCheck::Uncompiled(failure)),
-        };
-        let whole = Recipe { modules: facts.recipe.modules.clone(), driver: facts.recipe.driver, ..recipe };
-        if whole != facts.recipe || !crate::deep::same_code(&plan.blob, &cubin) {
-            return Err(Difference::Cubins { stored: plan.blob.len(), compiled: cubin.len() });
-        }
-        Ok(RebuildCheck::Same { kernels: facts.recipe.modules.len(), kernel_bytes: cubin.len() })
-    }
 }

@@ -4,8 +4,8 @@ use qkvault_cache::Vault;
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Choice, PlanKey, Reason};
 
+use crate::facts::PlanFacts;
 use crate::job::{Found, Job};
-use crate::plan::PlanFacts;
 use crate::planner::PlanError;
 
 /// The reason if a plan exceeds the limit; the plan is the one that needs the least.

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use qkvault_cache::{Entry, EntryKind, Key, Lookup, Source, Vault};
 use qkvault_graph::{PlanKey, Refusal, codec};
 
+use crate::facts::Made;
 use crate::job::{Found, Job};
+use crate::origin::Origin;
 use crate::plan::{self, BadPlan, Plan};
 use crate::planner::PlanError;
 
 /// Looks up an existing entry. `OnMiss::Memory` reads no disk, for code that must not wait.
 pub(crate) fn look(vault: &Vault, job: &Job<'_>, memory_alone: bool) -> Result<Found, PlanError> {
-    if let Some((source, entry)) = stored(vault, &job.key, memory_alone)
-        && let Ok(outcome) = outcome(job.key, &entry)
-    {
-        return Ok((source, None, outcome));
+    if let Some((source, entry)) = stored(vault, &job.key, memory_alone) {
+        match outcome(job, &entry) {
+            Ok(outcome) => return Ok((source, None, outcome)),
+            Err(bad) => discredit(vault, &job.key, &entry, &bad),
+        }
     }
     let (what, target) = (job.what.to_owned(), job.target.label());
     Err(PlanError::Missing { key: job.key, what, target, memory_alone })
@@ -49,11 +52,39 @@ pub(crate) enum BadEntry {
     Times,
 }
 
-/// The plan or the refusal of an entry.
-pub(crate) fn outcome(key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+/// The plan or the refusal of an entry. Every fact that follows from the job is compared with the job's.
+pub(crate) fn outcome(job: &Job<'_>, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
     match entry.kind {
-        EntryKind::Plan => Ok(Ok(Arc::new(Plan::from_entry(key, entry)?))),
+        EntryKind::Plan => {
+            let Plan { facts, blob } = Plan::from_entry(job.key, entry)?;
+            // The description begins where cuDNN's bytes end.
+            let origin: Result<Origin, _> = codec::decode(&entry.payload[blob.len()..]);
+            origin.map_err(|error| BadPlan::Origin { key: job.key, why: error.to_string() })?;
+            let asked = job.facts(Made::of(&facts)).asked(&facts);
+            let facts = asked.map_err(|altered| BadPlan::Altered { key: job.key, altered: Box::new(altered) })?;
+            Ok(Ok(Arc::new(Plan { facts, blob })))
+        }
         EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
         EntryKind::Times => Err(BadEntry::Times),
+    }
+}
+
+impl BadEntry {
+    /// Whether the entry says something wrong, rather than something that this version does not read.
+    fn is_wrong(&self) -> bool {
+        match self {
+            BadEntry::Plan(bad) => bad.is_wrong(),
+            BadEntry::Refusal(_) => false,
+            BadEntry::Times => true,
+        }
+    }
+}
+
+/// Serves an entry no more: a wrong one goes to the vault's quarantine with the reason.
+pub(crate) fn discredit(vault: &Vault, key: &PlanKey, entry: &Arc<Entry>, bad: &BadEntry) {
+    if bad.is_wrong() {
+        vault.discredit(&vault_key(key), entry, &bad.to_string());
+    } else {
+        tracing::warn!(%key, %bad, "a vault entry is not read");
     }
 }

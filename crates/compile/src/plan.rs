@@ -3,17 +3,12 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::op::{self, Binding, Fixed, Scratch};
-use qkvault_graph::{
-    Attention, CudnnVersion, GraphKey, LibrarySet, OpGraph, PlanKey, Refusal, Role, Target, Toolchain, Valid, codec,
-};
+use qkvault_graph::{PlanKey, Refusal, Target, codec};
 use qkvault_kernels::recipe::BadRecipe;
-use qkvault_probe::Footprint;
-use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
-use crate::kernels::KernelFacts;
-use crate::passed::PassedOver;
+use crate::facts::{Altered, PlanFacts};
+use crate::origin::{Origin, RefusalOrigin};
 
 /// A compiled plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,76 +17,6 @@ pub struct Plan {
     pub facts: PlanFacts,
     /// cuDNN's serialised plan, with code for the GPU; for a plan of kernels, its cubins one after the other.
     pub blob: Blob,
-}
-
-/// The facts about a plan that are known without cuDNN.
-///
-/// A plan of kernels ([`PlanFacts::kernels`]) needs no cuDNN: the fields about cuDNN's version, library set, toolchain,
-/// multiprocessors and memory bus say nothing about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanFacts {
-    /// Key of the plan.
-    pub key: PlanKey,
-    /// Key of its attention.
-    pub graph_key: GraphKey,
-    /// Short description of the attention.
-    pub what: String,
-    /// Version that compiled it, the only one that can load it.
-    pub cudnn: CudnnVersion,
-    /// Library set that compiled it.
-    pub libraries: LibrarySet,
-    /// The rest of the toolchain that compiled it: CUDA build, NVRTC, host architecture, environment.
-    pub toolchain: Toolchain,
-    /// Compute capability, major * 10 + minor.
-    pub sm: u32,
-    /// Streaming multiprocessors of the target.
-    pub multi_processors: i64,
-    /// CUDA version of the driver of the target, major * 1000 + minor * 10; for kernels, the oldest that loads them.
-    pub driver: i64,
-    /// Width of the target's memory bus in bits, if its cuDNN reports it.
-    pub memory_bus: Option<i64>,
-    /// Engine and knobs of the plan.
-    pub engine: String,
-    /// Configurations before it in cuDNN's order that gave no plan, each with its reason.
-    pub passed_over: Vec<PassedOver>,
-    /// Bytes of scratch memory that a launch needs.
-    pub workspace: u64,
-    /// Time that compiling took, in milliseconds.
-    pub compile_ms: u32,
-    /// Bytes of cuDNN's serialised plan.
-    pub blob_bytes: u64,
-    /// Operands to bind, in order of unique id.
-    pub bindings: Vec<Binding>,
-    /// Operands that the graph declares a second time: a launch passes the address of [`Role::memory`] for each.
-    pub again: Vec<Role>,
-    /// Constants of the graph, which cuDNN also needs at every launch.
-    pub fixed: Vec<Fixed>,
-    /// The facts of a plan of kernels; `None` for cuDNN's plans.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernels: Option<Box<KernelFacts>>,
-}
-
-impl PlanFacts {
-    /// All scratch memory of a launch: cuDNN's workspace (the field `workspace`) and, after it, the buffers that are
-    /// neither inputs nor outputs.
-    #[must_use]
-    pub fn scratch(&self) -> Scratch {
-        Scratch::of(self.workspace, &self.bindings)
-    }
-
-    /// Whether cuDNN keeps a gradient of every score in its workspace, which then grows with queries times keys: see
-    /// [`qkvault_graph::op::keeps_scores`].
-    #[must_use]
-    pub fn keeps_scores(&self) -> bool {
-        // Kernels tell all their scratch memory, and keep no such gradient.
-        self.kernels.is_none() && op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
-    }
-
-    /// The device memory that a launch of the attention needs.
-    #[must_use]
-    pub fn footprint(&self, attention: &Valid) -> Footprint {
-        Footprint::of_launch(attention, &self.scratch(), self.keeps_scores())
-    }
 }
 
 /// The error for a vault entry that is not a plan of this version of qkvault.
@@ -111,11 +36,21 @@ pub enum BadPlan {
     /// The recipe refers to what is not there.
     #[error(transparent)]
     Recipe(#[from] BadRecipe),
-    /// The entry is a plan of another attention or engine.
-    #[error("the entry with the key {key} has other operands than the attention; it will be built again")]
-    OtherOperands {
+    /// A fact is not the one that follows from what was asked.
+    #[error("the entry with the key {key} was altered: {altered}; it will be built again")]
+    Altered {
         /// The key.
         key: PlanKey,
+        /// The first such fact.
+        altered: Box<Altered>,
+    },
+    /// What it was compiled from cannot be read.
+    #[error("what plan {key} was compiled from cannot be read: {why}; it will be built again")]
+    Origin {
+        /// The key.
+        key: PlanKey,
+        /// Why not.
+        why: String,
     },
     /// The entry's length differs from its facts.
     #[error("the entry has {found} bytes of plan, and its facts require {wanted}")]
@@ -125,20 +60,6 @@ pub enum BadPlan {
         /// The actual length.
         found: u64,
     },
-}
-
-/// The plan with the capacities of an attention's varlen operands and pools. Its key does not contain them, so it may
-/// have been compiled for an attention with other capacities.
-pub(crate) fn for_capacity(plan: Arc<Plan>, graph: &OpGraph, attention: &Attention) -> Arc<Plan> {
-    let pools = [&attention.k, &attention.v].into_iter().any(|t| t.is_paged());
-    if !pools && graph.tensors.iter().all(|t| t.offsets.is_none()) {
-        return plan;
-    }
-    let bindings = graph.bindings(Some(attention));
-    if plan.facts.bindings == bindings {
-        return plan;
-    }
-    Arc::new(Plan { facts: PlanFacts { bindings, ..plan.facts.clone() }, blob: plan.blob.clone() })
 }
 
 /// Cuts a label to the length of a header field, between characters.
@@ -184,20 +105,31 @@ impl Plan {
         let found = entry.payload.len() as u64;
         let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?;
         if let Some(kernels) = &facts.kernels {
-            kernels.check(&facts)?;
+            kernels.check(&facts)?.check_code(&blob)?;
         }
         Ok(Plan { facts, blob })
     }
 }
 
-/// A refusal as a vault entry, for the version that refused.
-pub(crate) fn refusal_entry(refusal: &Refusal, what: &str, target: &Target) -> Entry {
+impl BadPlan {
+    /// Whether the entry says something wrong, rather than something that this version does not read.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        match self {
+            BadPlan::Facts(_) | BadPlan::Origin { .. } | BadPlan::Recipe(BadRecipe::Format { .. }) => false,
+            BadPlan::WrongKey { .. } | BadPlan::Length { .. } | BadPlan::Recipe(_) | BadPlan::Altered { .. } => true,
+        }
+    }
+}
+
+/// A refusal as a vault entry, for the version that refused, with what was refused.
+pub(crate) fn refusal_entry(refusal: &Refusal, what: &str, target: &Target, origin: &Origin) -> Entry {
     Entry {
         kind: EntryKind::Refusal,
         target: label(&target.label()),
         what: label(what),
         library: target.cudnn.to_string(),
-        meta: Vec::new(),
+        meta: codec::encode(&RefusalOrigin { origin: origin.clone() }),
         payload: codec::encode(refusal),
     }
 }
@@ -210,7 +142,7 @@ pub(crate) fn refusal_of(entry: &Entry) -> Result<Refusal, codec::DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{KEY_FORMAT, Profile};
+    use qkvault_graph::{CudnnVersion, GraphKey, KEY_FORMAT, LibrarySet, Profile};
 
     /// A vault's folder holds keys of one format. Whoever raises the format of keys raises the vault's format, and both
     /// numbers here.

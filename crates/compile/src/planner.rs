@@ -9,16 +9,16 @@ use qkvault_graph::{
 };
 
 use crate::choice::EngineChoice;
-use crate::compile::Compiler;
-use crate::deep::Origin;
+use crate::compile::{Compiled, Compiler};
 use crate::fa4::{Fa4Compiler, Fa4Plan};
+use crate::facts::Made;
 use crate::failure::Failure;
 use crate::job::{Build, Found, Job};
 use crate::kernels::KernelPlan;
 use crate::limit::within;
-use crate::look::{look, outcome, vault_key};
+use crate::look::{discredit, look, outcome, vault_key};
 use crate::open::OpenCompiler;
-use crate::plan::{self, Plan, PlanFacts};
+use crate::plan::{self, Plan};
 pub use crate::plan_error::PlanError;
 use qkvault_kernels::Engine;
 use qkvault_probe::lowered;
@@ -197,8 +197,7 @@ impl Planner {
         let of_cudnn = || {
             self.resolve(attention, target, options, |vault, job| {
                 let anew = job.key == *unusable;
-                let found = if anew { self.replace(vault, job)? } else { self.obtain(vault, job)? };
-                Ok(of_attention(found, job))
+                if anew { self.replace(vault, job) } else { self.obtain(vault, job) }
             })
         };
         let again = |kernels: &KernelPlan<'_>| match kernels.key() == *unusable {
@@ -249,12 +248,11 @@ impl Planner {
 
     /// Finds a plan or a refusal by its key, as far as `on_miss` allows.
     fn find(&self, vault: &Vault, job: &Job<'_>, on_miss: OnMiss) -> Result<Found, PlanError> {
-        let found = match on_miss {
-            OnMiss::Memory => look(vault, job, true)?,
-            OnMiss::Load => look(vault, job, false)?,
-            OnMiss::Compile => self.obtain(vault, job)?,
-        };
-        Ok(of_attention(found, job))
+        match on_miss {
+            OnMiss::Memory => look(vault, job, true),
+            OnMiss::Load => look(vault, job, false),
+            OnMiss::Compile => self.obtain(vault, job),
+        }
     }
 
     fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
@@ -263,11 +261,11 @@ impl Planner {
             Ok(obtained) => obtained,
             Err(error) => return job.unbuilt(error),
         };
-        match outcome(job.key, &obtained.entry) {
+        match outcome(job, &obtained.entry) {
             Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
             Err(bad) => {
-                // A valid entry of another version of qkvault: the plan is built again and replaces it.
-                tracing::warn!(key = %job.key, %bad, "vault entry replaced");
+                // A whole entry of another version of qkvault, or an altered one: the plan is built again.
+                discredit(vault, &job.key, &obtained.entry, &bad);
                 self.replace(vault, job)
             }
         }
@@ -280,7 +278,7 @@ impl Planner {
             Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
         };
         let outcome =
-            outcome(job.key, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
+            outcome(job, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
         let unstored = vault.put(&vault_key(&job.key), Entry::clone(&entry)).err().map(Arc::new);
         Ok((Source::Built, unstored, outcome))
     }
@@ -289,35 +287,14 @@ impl Planner {
         let compiler = self.compiler.get().map_err(Build::NoCompiler)?;
         let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
         match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
-            Ok(compiled) => {
-                let facts = PlanFacts {
-                    key: job.key,
-                    graph_key: job.graph_key,
-                    what: job.what.to_owned(),
-                    cudnn: job.target.cudnn,
-                    libraries: job.target.libraries,
-                    toolchain: job.target.toolchain.clone(),
-                    sm: job.target.sm(),
-                    multi_processors: job.target.device.multi_processor_count,
-                    driver: job.target.device.driver_ver,
-                    memory_bus: job.target.device.memory_bus_width,
-                    engine: compiled.engine,
-                    passed_over: compiled.passed_over,
-                    workspace: compiled.workspace,
-                    compile_ms: compiled.milliseconds,
-                    blob_bytes: compiled.blob.len() as u64,
-                    bindings: job.graph.bindings(Some(job.attention)),
-                    again: job.graph.declared_again(),
-                    fixed: job.graph.fixed_numbers(),
-                    kernels: None,
-                };
-                let mut entry = Plan { facts, blob: compiled.blob.into() }.to_entry(job.target);
-                let Job { graph, target, options, choice, .. } = *job;
-                let origin = Origin { graph: graph.clone(), target: target.clone(), options: *options, choice };
-                entry.payload.extend(codec::encode(&origin));
+            Ok(Compiled { blob, engine, passed_over, workspace, milliseconds }) => {
+                let blob_bytes = blob.len() as u64;
+                let made = Made { engine, passed_over, workspace, compile_ms: milliseconds, blob_bytes };
+                let mut entry = Plan { facts: job.facts(made), blob: blob.into() }.to_entry(job.target);
+                entry.payload.extend(codec::encode(&job.origin()));
                 Ok(entry)
             }
-            Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target)),
+            Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target, &job.origin())),
             Err(failure) if failure.is_uncompiled() => Err(match job.known_refusal() {
                 Some(refusal) => Build::Known(refusal),
                 None => Build::Failed(Arc::new(failure)),
@@ -328,11 +305,6 @@ impl Planner {
 }
 
 /// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
-fn unlimited(options: &CompileOptions) -> CompileOptions {
+pub(crate) fn unlimited(options: &CompileOptions) -> CompileOptions {
     CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
-}
-
-/// One plan is for every capacity of varlen buffers; the attention decides how much of them a launch may use.
-fn of_attention((source, unstored, outcome): Found, job: &Job<'_>) -> Found {
-    (source, unstored, outcome.map(|plan| plan::for_capacity(plan, job.graph, job.attention)))
 }

@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Key, Source, Vault, VaultOptions};
-use qkvault_compile::{
-    Fa4Plan, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, verify_fa4_by_rebuild,
-};
+use qkvault_compile::{Fa4Plan, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, Rebuilder};
 use qkvault_fa4::{DRIVER, Installed, SM};
 use qkvault_graph::expr::library;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
@@ -53,12 +51,13 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
     let (_, entry) = vault.show(&Key(*key.bytes())).into_iter().next().expect("it is stored");
     let entry = entry.expect("it is whole");
-    let check = verify_fa4_by_rebuild(&toolchain, key, &entry);
+    let rebuilder = Rebuilder::new(None, None, Some(&toolchain));
+    let check = rebuilder.verify(key, &entry);
     assert!(matches!(check, RebuildCheck::Same { kernels: 1, .. }), "{check:?}");
     let mut other = qkvault_cache::Entry::clone(&entry);
     let place = found.blob.len() / 2;
     other.payload[place] ^= 1;
-    let check = verify_fa4_by_rebuild(&toolchain, key, &other);
+    let check = rebuilder.verify(key, &other);
     assert!(matches!(check, RebuildCheck::Different(_)), "{check:?}");
     assert!(Plan::from_entry(key, &Arc::new(other)).is_ok(), "the vault's hash finds this, not the recipe");
 }
@@ -84,7 +83,7 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
     assert_eq!(launches.collect::<Vec<_>>()[0], (1, true, [3, 1, 2]));
     assert_eq!((recipe.steps.len(), recipe.modules.len()), (2, 2));
     let (_, entry) = vault().show(&Key(*plan.facts.key.bytes())).into_iter().next().expect("it is stored");
-    let check = verify_fa4_by_rebuild(&toolchain, plan.facts.key, &entry.expect("it is whole"));
+    let check = Rebuilder::new(None, None, Some(&toolchain)).verify(plan.facts.key, &entry.expect("it is whole"));
     assert!(matches!(check, RebuildCheck::Same { kernels: 2, .. }), "{check:?}");
 }
 

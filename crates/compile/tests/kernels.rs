@@ -11,7 +11,7 @@ use qkvault_compile::graph::{
 };
 use qkvault_compile::{
     BadPlan, Because, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed, Plan, PlanError, PlanFacts,
-    Planner, RebuildCheck, Why,
+    Planner, RebuildCheck, Rebuilder, Why,
 };
 use qkvault_graph::{Partial, Role};
 use qkvault_kernels::Engine;
@@ -150,27 +150,46 @@ fn a_plan_serves_pools_of_every_size_with_the_bytes_of_the_one_that_asks() {
 }
 
 #[test]
-fn a_deep_check_compiles_the_source_again_and_finds_other_code() {
+fn a_deep_check_compiles_the_description_again_and_finds_other_code() {
     let Some(nvrtc) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("is made");
-    let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { of: &attention, source: SOURCE, options: &[], recipe: &recipe };
-    let key = of.key();
+    let mut a = Attention::bshd(2, (8, 2), (1, 512), 64, DType::BF16).with_lengths();
+    a.k = Tensor::paged_nhd(2, 2, 512, 64, 16, 64, DType::BF16);
+    a.v = a.k;
+    let attention = validate(a).expect("valid");
     let planner = planner(folder.path());
-    planner.kernels(&of, OnMiss::Compile).expect("compiles");
+    let rebuilder = Rebuilder::new(None, Some(&nvrtc), None);
+    let plan = planner.kernels_of(&attention, 90, OnMiss::Compile).expect("compiles").outcome.expect("a plan");
+    let key = plan.facts.key;
     let good = entry(&planner, key);
-    let check = nvrtc.verify_by_rebuild(key, &good);
+    let check = rebuilder.verify(key, &good);
     assert!(matches!(check, RebuildCheck::Same { kernels: 1, kernel_bytes } if kernel_bytes > 1000), "{check:?}");
     let mut other = Entry::clone(&good);
-    let middle = 2000;
+    // Machine code, which only a rebuild knows.
+    let middle = plan.blob.len() / 2;
     other.payload[middle] ^= 1;
-    let check = nvrtc.verify_by_rebuild(key, &other);
+    let check = rebuilder.verify(key, &other);
     assert!(matches!(check, RebuildCheck::Different(Difference::Cubins { .. })), "{check:?}");
-    let mut other = Entry::clone(&good);
-    let last = other.payload.windows(SOURCE.len()).position(|bytes| bytes == SOURCE.as_bytes()).expect("the source");
-    other.payload[last] = b'E';
-    let check = nvrtc.verify_by_rebuild(key, &other);
-    assert!(matches!(check, RebuildCheck::Different(Difference::Key { .. })), "{check:?}");
+    assert!(Plan::from_entry(key, &Arc::new(other)).is_ok(), "the vault's hash finds this, not the recipe");
+    let check = rebuilder.verify(PlanKey::from_bytes([7; 32]), &good);
+    assert!(matches!(check, RebuildCheck::Different(Difference::Plan(_))), "{check:?}");
+}
+
+/// The audit's second fault: a stored source and stored options were compiled, and `--create-pch=FILE` wrote that file.
+#[test]
+fn audit_2_a_source_of_somebody_else_is_never_compiled() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("is made");
+    let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
+    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let planner = planner(folder.path());
+    planner.kernels(&of, OnMiss::Compile).expect("compiles");
+    // The entry is whole and its key is that of its source; yet the source is not in it, and a check generates its own.
+    let stored = entry(&planner, of.key());
+    let has = |text: &str| stored.payload.windows(text.len()).any(|bytes| bytes == text.as_bytes());
+    assert!(!has(SOURCE) && !has("--std"));
+    let check = Rebuilder::new(None, Some(&nvrtc), None).verify(of.key(), &stored);
+    assert!(matches!(check, RebuildCheck::Different(Difference::Key { .. } | Difference::Refused(_))), "{check:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use qkvault_graph::{DType, Role};
 use qkvault_kernels::recipe::{Param, Patch, TensorMap, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::divisor::Divisor;
 use crate::types::{Leaf, LeafKind, Type};
@@ -133,7 +134,8 @@ impl Part {
 }
 
 /// How the compiler cuts a tensor into boxes for one tensor map.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Boxes {
     /// For each dim of the map, the fastest first: the extent of the box, and the axis of the view.
     pub dims: Vec<(u32, usize)>,

@@ -1,21 +1,65 @@
 """Compiles kernels of FlashAttention-4 on a machine with no GPU, no driver and no PyTorch.
 
-Usage: python -I -S compiler.py SITE REQUEST ANSWER
-SITE is the folder of the fetched packages. REQUEST is a file of JSON: a list of kernels, each with its kind and what
-decides its code (`fa4::request` in Rust). ANSWER is written: for each kernel its machine code, and what the compiler
-prints about its launch.
+Usage: python -I -S -B compiler.py SITE SECONDS MEGABYTES < REQUEST
+SITE is the folder of the fetched packages. REQUEST is one line of JSON: a list of kernels, each with its kind and what
+decides its code (`fa4::request` in Rust), all of it data. `answer.json` is written beside this file: for each kernel its
+machine code, and what the compiler prints about its launch. Nothing is written elsewhere.
+
+This process ends, and its folder with it, when whoever holds the other end of its standard input is gone.
 """
 
 import base64
-import functools
 import importlib.util
 import json
+import operator
 import os
 import re
+import resource
+import shutil
+import signal
+import struct
 import sys
 import tempfile
+import threading
 import types
 import warnings
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def bounded(seconds, megabytes):
+    """Limits of this process: time of a core, memory, sizes of files; no core is dumped."""
+    memory = megabytes << 20
+    for limit, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, memory),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(limit)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (most, most))
+
+
+def request_while_wanted():
+    """The request. From then on, when the standard input ends, so does this process, with its folder and children."""
+    # By the descriptor: the interpreter's own buffer is locked while a thread waits in it, also at the end.
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1 << 20)
+        if not part:
+            raise EOFError("the request is cut off")
+        line += part
+
+    def watch():
+        while os.read(0, 1 << 10):
+            pass
+        shutil.rmtree(HERE, ignore_errors=True)
+        # It leads a group of its own (`child.rs`).
+        os.killpg(os.getpgrp(), signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return json.loads(line)
 
 
 class Name:
@@ -98,12 +142,67 @@ def module(name, path):
     return made
 
 
-def straight(source, name):
-    """A straight-line function of a request, from source that this project wrote in the words of `words.py`."""
-    path = os.path.join(SCRATCH, f"{name}_{len(os.listdir(SCRATCH))}.py")
-    with open(path, "w") as file:
-        file.write(source)
-    return functools.partial(getattr(module(os.path.basename(path)[:-3], path), name), WORDS)
+WORDS_OF_REQUESTS = frozenset(
+    "select negate rem_whole floor_rem_whole rem floor_rem minimum maximum power atan2 sqrt rsqrt log sin cos tan erf "
+    "floor ceil absolute reciprocal bit absolute_whole exp tanh sigmoid relu elu gelu gelu_tanh softplus swish "
+    "to_real".split()
+)
+OPERATORS = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "and": operator.and_,
+    "or": operator.or_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+POINT = frozenset("score upstream batch head query key queries keys".split())
+
+
+def straight(steps, words):
+    """A straight-line function (`fa4::code` in Rust) of a point: each step is data, and its word one of those above."""
+
+    def of_number(point, at):
+        return None if at is None else point.numbers[at]
+
+    def value(kind, given, point, values):
+        if kind == "point" and given in POINT:
+            return getattr(point, given)
+        if kind == "number":
+            return point.numbers[given]
+        if kind == "real":
+            return words.real(struct.unpack("f", struct.pack("I", given))[0])
+        if kind == "whole":
+            return words.whole(given)
+        if kind == "truth":
+            return words.truth(given is True)
+        if kind == "quotient":
+            return words.floor_div(values[given[0]], int(given[1]))
+        if kind == "element":
+            dims = [(values[at], of_number(point, last), of_number(point, step)) for at, last, step in given["dims"]]
+            return words.element(point.numbers[given["address"]], given["dtype"], dims)
+        if kind == "word":
+            name, operands = given[0], [values[at] for at in given[1]]
+            if name in OPERATORS:
+                return OPERATORS[name](*operands)
+            if name in WORDS_OF_REQUESTS:
+                return getattr(words, name)(*operands)
+        raise ValueError(f"no step of an expression is {kind} {given}")
+
+    def function(point):
+        values = []
+        for step in steps:
+            ((kind, given),) = step.items()
+            values.append(value(kind, given, point, values))
+        return values[-1]
+
+    return function
 
 
 class Point:
@@ -136,11 +235,11 @@ def vector(numbers, shape):
     return made.load()
 
 
-def score_mod(source, group=1):
+def score_mod(steps, group=1):
     """A score modification as the kernels call it: with vectors of scores and of their places."""
-    if source is None:
+    if steps is None:
         return None
-    modified = straight(source, "score_mod")
+    modified = straight(steps, WORDS)
 
     def modification(score, batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
         at = Point(*lanes(batch, head, q_idx, kv_idx), seqlen_info, aux_scalars, group)
@@ -149,11 +248,11 @@ def score_mod(source, group=1):
     return modification
 
 
-def score_mod_bwd(source, group):
+def score_mod_bwd(steps, group):
     """The backward of a score modification: the gradient of the score from that of the modified one."""
-    if source is None:
+    if steps is None:
         return None
-    gradient = straight(source, "score_mod_bwd")
+    gradient = straight(steps, WORDS)
 
     def derivative(grad, score, batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
         at = Point(*lanes(batch, head, q_idx, kv_idx), seqlen_info, aux_scalars, group)
@@ -162,11 +261,11 @@ def score_mod_bwd(source, group):
     return derivative
 
 
-def mask_mod(source):
+def mask_mod(steps):
     """A predicate as the kernels call it: with vectors of one place."""
-    if source is None:
+    if steps is None:
         return None
-    seen = straight(source, "mask_mod")
+    seen = straight(steps, WORDS)
 
     def predicate(batch, head, q_idx, kv_idx, seqlen_info, aux_tensors, aux_scalars=()):
         return [seen(Point(batch[0], head[0], q_idx[0], kv_idx[0], seqlen_info, aux_scalars))]
@@ -435,8 +534,10 @@ def versions():
 
 
 if __name__ == "__main__":
-    site, request, answer = sys.argv[1:4]
-    SCRATCH = tempfile.mkdtemp(dir=os.path.dirname(answer))
+    site = sys.argv[1]
+    bounded(*map(int, sys.argv[2:4]))
+    kernels = request_while_wanted()
+    SCRATCH = tempfile.mkdtemp(dir=HERE)
     sys.path[:0] = [site, os.path.join(site, "nvidia_cutlass_dsl", "dsl_packages")]
     os.environ.update(CUTE_DSL_ARCH="sm_90a", CUTE_DSL_KEEP="ir-debug", CUTE_DSL_DUMP_DIR=SCRATCH)
     os.environ.update(FLASH_ATTENTION_ARCH="sm_90", CUTE_DSL_DISABLE_FILE_CACHING="1")
@@ -449,11 +550,9 @@ if __name__ == "__main__":
     without_front_end("quack")
     import quack.dsl  # noqa: F401  It gives tensors the indexing that the kernels use.
 
-    beside = lambda name: module(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py"))
+    beside = lambda name: module(name, os.path.join(HERE, f"{name}.py"))
     WORDS, PACKED = beside("words"), beside("packed")
 
-    with open(request) as file:
-        kernels = json.load(file)
     result = {"versions": versions(), "kernels": [compiled(kernel) for kernel in kernels]}
-    with open(answer, "w") as file:
+    with open(os.path.join(HERE, "answer.json"), "w") as file:
         json.dump(result, file)

@@ -1,13 +1,14 @@
 //! Runs the compiler: a child process of Python that is given kernels and gives back machine code.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use qkvault_kernels::recipe::CubinKernel;
 use serde::Deserialize;
 
 use crate::args::Boxes;
-use crate::cubin::{BadCubin, Kernel as Read};
+use crate::child::{Ended, Limits, Room};
 use crate::request::{Kernel, Request};
+use crate::told::Told;
 use crate::toolchain::{Installed, NotInstalled, TOOLCHAIN};
 use crate::types::{Type, UnknownType};
 
@@ -20,11 +21,14 @@ pub(crate) const WORDS: &str = include_str!("words.py");
 /// What makes kernels for sequences one after another of FlashAttention-4's.
 pub(crate) const PACKED: &str = include_str!("packed.py");
 
-/// Variables of the caller that the child gets: those by which programs find files, and nothing that changes code.
-const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"];
+/// Time that a child may take: to start, and for each kernel. Both are some thirty times what they take.
+const TIME: [Duration; 2] = [Duration::from_secs(180), Duration::from_secs(120)];
 
-/// Characters of a child's last words that an error repeats.
-const LAST_WORDS: usize = 600;
+/// Bytes of address space of a child: some three times what it takes.
+const MEMORY: u64 = 12 << 30;
+
+/// Bytes of an answer for each kernel: some hundred times what one has.
+const ANSWER: u64 = 16 << 20;
 
 /// Why kernels are not compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,17 +82,9 @@ pub struct Compiled {
     /// The machine code.
     pub cubin: Vec<u8>,
     /// What the code itself tells.
-    pub kernel: Read,
-    /// Types of the parameters.
-    pub params: Vec<Type>,
-    /// How tensors are cut into boxes, for each tensor map in order.
-    pub boxes: Vec<Boxes>,
-    /// Threads of a block.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub shared: u32,
-    /// Whether it may begin before the kernel before it has ended.
-    pub overlap: bool,
+    pub kernel: CubinKernel,
+    /// What the compiler tells about its launch.
+    pub told: Told,
     /// The host function in LLVM's dialect of MLIR. Nothing of a launch is taken from it: tests compare launches with
     /// what it computes.
     pub host: String,
@@ -139,51 +135,22 @@ impl Installed {
     /// [`CompileError`] with the child's last words, or what is not as expected in its answer.
     pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
         let request = Request::of(kernels).map_err(unreadable)?;
-        let compiled = self.compile_request(&request)?;
-        if compiled.len() == kernels.len() {
-            return Ok(compiled);
-        }
-        Err(CompileError::Answer { why: format!("{} kernels for {}", compiled.len(), kernels.len()) })
-    }
-
-    /// Compiles the kernels of a request.
-    ///
-    /// # Errors
-    ///
-    /// As [`Installed::compile`].
-    pub fn compile_request(&self, request: &Request) -> Result<Vec<Compiled>, CompileError> {
-        let text = request.text();
-        let folder = tempfile::Builder::new().prefix("qkvault-fa4-").tempdir().map_err(file("make"))?;
-        let [program, request, answer] =
-            ["compiler.py", "request.json", "answer.json"].map(|name| folder.path().join(name));
-        std::fs::write(&program, PROGRAM).map_err(file("write"))?;
-        for (name, text) in [("words.py", WORDS), ("packed.py", PACKED)] {
-            std::fs::write(folder.path().join(name), text).map_err(file("write"))?;
-        }
-        std::fs::write(&request, text).map_err(file("write"))?;
-        self.run(&[&program, &self.site, &request, &answer])?;
-        let text = std::fs::read_to_string(&answer).map_err(file("read"))?;
+        let _span = tracing::info_span!("fa4.compile").entered();
+        let room = Room::with(&[("compiler.py", PROGRAM), ("words.py", WORDS), ("packed.py", PACKED)])?;
+        let count = u32::try_from(kernels.len()).unwrap_or(u32::MAX);
+        let [start, each] = TIME;
+        let limits = Limits {
+            time: start.saturating_add(each.saturating_mul(count)),
+            memory: MEMORY,
+            answer: ANSWER.saturating_mul(count.into()),
+        };
+        let text = room.run(&self.python, "compiler.py", &[&self.site], request.text(), limits)?;
         let Answer { versions, kernels: printed } = serde_json::from_str(&text).map_err(unreadable)?;
         self.check(versions)?;
-        printed.into_iter().map(|printed| Compiled::of(printed).map_err(|why| CompileError::Answer { why })).collect()
-    }
-
-    fn run(&self, arguments: &[&Path]) -> Result<(), CompileError> {
-        let mut command = Command::new(&self.python.program);
-        // Isolated and without site-packages: nothing that is installed beside the fetched packages is imported.
-        command.args(["-I", "-S", "-B"]).args(arguments).stdin(Stdio::null()).env_clear();
-        command.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        let _span = tracing::info_span!("fa4.compile").entered();
-        let failed = |status: String, words: &str| {
-            let words = words.trim();
-            let from = words.char_indices().rev().nth(LAST_WORDS).map_or(0, |(at, _)| at);
-            CompileError::Failed { status, words: words[from..].replace('\n', " | ") }
-        };
-        let done = command.output().map_err(|error| failed("it does not start".to_owned(), &error.to_string()))?;
-        if done.status.success() {
-            return Ok(());
+        if printed.len() != kernels.len() {
+            return Err(CompileError::Answer { why: format!("{} kernels for {}", printed.len(), kernels.len()) });
         }
-        Err(failed(done.status.to_string(), &String::from_utf8_lossy(&done.stderr)))
+        printed.into_iter().map(|printed| Compiled::of(printed).map_err(|why| CompileError::Answer { why })).collect()
     }
 
     fn check(&self, Versions { flash_attn, cutlass_dsl, quack }: Versions) -> Result<(), CompileError> {
@@ -208,7 +175,7 @@ impl Compiled {
             return Err("a kernel is launched cooperatively".to_owned());
         }
         let cubin = decoded(&cubin).ok_or("a cubin is no base64")?;
-        let kernel = Read::read(&cubin).map_err(|error: BadCubin| error.to_string())?;
+        let kernel = CubinKernel::only(&cubin).map_err(|error| error.to_string())?;
         let params: Vec<Type> = params
             .iter()
             .map(|text| Type::read(text))
@@ -216,7 +183,11 @@ impl Compiled {
             .map_err(|e| e.to_string())?;
         let boxes = maps.iter().map(|map| Boxes::read(map).ok_or_else(|| format!("a tensor map of '{}'", map.basis)));
         let boxes = boxes.collect::<Result<_, String>>()?;
-        Ok(Compiled { cubin, kernel, params, boxes, block, shared, overlap: overlap != 0, host })
+        let told = Told { params, boxes, block, shared, overlap: overlap != 0 };
+        if !told.is_bounded() {
+            return Err("a kernel has more parameters than any kernel has".to_owned());
+        }
+        Ok(Compiled { cubin, kernel, told, host })
     }
 }
 
@@ -247,6 +218,11 @@ fn unreadable(error: serde_json::Error) -> CompileError {
     CompileError::Answer { why: error.to_string() }
 }
 
-fn file(what: &'static str) -> impl Fn(std::io::Error) -> CompileError {
-    move |error| CompileError::File { what, why: error.to_string() }
+impl From<Ended> for CompileError {
+    fn from(ended: Ended) -> CompileError {
+        match ended {
+            Ended::File { what, why } => CompileError::File { what, why },
+            Ended::Failed { status, words } => CompileError::Failed { status, words },
+        }
+    }
 }

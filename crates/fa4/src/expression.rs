@@ -1,10 +1,8 @@
-//! Expressions of score modifications and masks as straight-line functions of Python, in the words of `words.py`.
+//! Expressions of score modifications and masks as straight-line functions ([`Function`]) in the words of `words.py`.
 //!
-//! A function has two parameters: `w`, the words, and `p`, the point of a score with the numbers of the launch. Nothing
-//! in it branches, so the compiler sees one expression for each score. A quotient by a number of the launch becomes a
-//! product with its reciprocal, which is one for all scores: a division for each score costs more than the score.
-
-use std::fmt::Write as _;
+//! Nothing in them branches, so the compiler sees one expression for each score. A quotient by a number of the launch
+//! becomes a product with its reciprocal, which is one for all scores: a division for each score costs more than the
+//! score.
 
 use qkvault_graph::expr::{
     Axis, Binary, Compare, Logic, Node, NodeId, Program, ScoreExpr, Side, TensorSpec, Ty, Unary,
@@ -12,16 +10,17 @@ use qkvault_graph::expr::{
 use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
 use crate::args::Arg;
+use crate::code::{At, Function, Step};
 
 /// What the expressions of an attention become, and what a launch gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// The score modification: the modified score.
-    pub(crate) score_mod: Option<String>,
+    pub(crate) score_mod: Option<Function>,
     /// Its backward: the gradient of the score, from that of the modified one.
-    pub(crate) score_mod_bwd: Option<String>,
+    pub(crate) score_mod_bwd: Option<Function>,
     /// The predicate of the mask with its band: whether a key is seen.
-    pub(crate) mask_mod: Option<String>,
+    pub(crate) mask_mod: Option<Function>,
     /// Types of the numbers of a launch, in the order of [`arguments`].
     pub(crate) scalars: Vec<&'static str>,
 }
@@ -91,55 +90,77 @@ fn ends(axis: Axis) -> bool {
     matches!(axis, Axis::Query | Axis::Key)
 }
 
-fn score_mod(e: &ScoreExpr, slots: Slots) -> String {
-    let mut text = String::from("def score_mod(w, p):\n");
-    let root = statements(e.program(), slots, &mut text);
-    let _ = writeln!(text, "    return {root}");
-    text
+fn score_mod(e: &ScoreExpr, slots: Slots) -> Function {
+    let mut code = Function::default();
+    statements(e.program(), slots, &mut code);
+    code
 }
 
-fn score_mod_bwd(factor: &Program, slots: Slots) -> String {
-    let mut text = String::from("def score_mod_bwd(w, p):\n");
-    let root = statements(factor, slots, &mut text);
-    let product = format!("p.upstream * {root}");
+fn score_mod_bwd(factor: &Program, slots: Slots) -> Function {
+    let mut code = Function::default();
+    let root = statements(factor, slots, &mut code);
+    let upstream = code.point("upstream");
+    let product = code.word("mul", [upstream, root]);
     // Scores that a mask hides, and rows behind the last one, have the gradient 0 whatever the factor is there.
-    let product = match finite(factor) {
-        true => product,
-        false => format!("w.select(p.upstream == w.real(0.0), p.upstream, {product})"),
-    };
-    let _ = writeln!(text, "    return {product}");
-    text
+    if !finite(factor) {
+        let zero = code.push(Step::Real(0));
+        let hidden = code.word("eq", [upstream, zero]);
+        code.word("select", [hidden, upstream, product]);
+    }
+    code
 }
 
-fn mask_mod(a: &Valid, slots: Slots) -> String {
+fn mask_mod(a: &Valid, slots: Slots) -> Function {
     let before = a.score_mod.as_ref().map(|e| e.program());
     let (scalars, tensors) = before.map_or((0, &[][..]), |program| (program.scalars().len(), program.tensors()));
     let behind = tensors.iter().map(numbers).sum::<usize>();
     let slots = Slots { scalar: slots.scalar + scalars, tensor: slots.tensor + behind };
-    let mut text = String::from("def mask_mod(w, p):\n");
-    let predicate = a.mask.mask_mod.as_ref().map(|e| statements(e.program(), slots, &mut text));
-    let mut seen = vec![predicate.unwrap_or_else(|| "w.truth(True)".to_owned())];
+    let mut code = Function::default();
+    let predicate = a.mask.mask_mod.as_ref().map(|e| statements(e.program(), slots, &mut code));
+    let mut seen = vec![predicate.unwrap_or_else(|| code.push(Step::Truth(true)))];
     if a.block_mask {
-        let first = arguments(a).len() - block_mask(a).len();
-        let [address, batch, head, row, last, last_byte] = std::array::from_fn(|n| format!("p.numbers[{}]", first + n));
-        let _ = writeln!(
-            text,
-            "    row, tile = w.floor_div(p.query, {TILE}), w.floor_div(p.key, {TILE})\n    byte = w.element({address}, \
-             \"u8\", ((p.batch, None, {batch}), (p.head, None, {head}), (row, {last}, {row}), (w.floor_div(tile, 8), \
-             {last_byte}, None)))"
-        );
-        seen.push("w.bit(byte, w.rem_whole(tile, w.whole(8)))".to_owned());
+        seen.push(block_bit(arguments(a).len() - block_mask(a).len(), &mut code));
     }
     if let Some(Band { corner, left, right }) = a.mask.band {
         // The kernels know a band or a predicate.
-        let ahead =
-            if corner == Corner::BottomRight { "p.key - p.query - (p.keys - p.queries)" } else { "p.key - p.query" };
-        let _ = writeln!(text, "    ahead = {ahead}");
-        seen.extend(right.map(|right| format!("(ahead <= w.whole({right}))")));
-        seen.extend(left.map(|left| format!("(ahead > w.whole({}))", -left)));
+        let (key, query) = (code.point("key"), code.point("query"));
+        let mut ahead = code.word("sub", [key, query]);
+        if corner == Corner::BottomRight {
+            let (keys, queries) = (code.point("keys"), code.point("queries"));
+            let corner = code.word("sub", [keys, queries]);
+            ahead = code.word("sub", [ahead, corner]);
+        }
+        for (word, bound) in [("le", right), ("gt", left.map(|left| -left))] {
+            if let Some(bound) = bound {
+                let bound = code.push(Step::Whole(bound));
+                seen.push(code.word(word, [ahead, bound]));
+            }
+        }
     }
-    let _ = writeln!(text, "    return {}", seen.join(" & "));
-    text
+    // The last step is the value, also where nothing is joined: only a band adds steps behind the predicate.
+    let mut all = seen[0];
+    for also in &seen[1..] {
+        all = code.word("and", [all, *also]);
+    }
+    code
+}
+
+/// The bit of the block mask for the tile of a score; `first` is the first of its numbers.
+fn block_bit(first: usize, code: &mut Function) -> At {
+    let (batch, head, query, key) = (code.point("batch"), code.point("head"), code.point("query"), code.point("key"));
+    let (row, tile) = (code.push(Step::Quotient(query, TILE as i64)), code.push(Step::Quotient(key, TILE as i64)));
+    let byte = code.push(Step::Quotient(tile, 8));
+    let [address, by_batch, by_head, by_row, last, last_byte] = std::array::from_fn(|n| first + n);
+    let dims = vec![
+        (batch, None, Some(by_batch)),
+        (head, None, Some(by_head)),
+        (row, Some(last), Some(by_row)),
+        (byte, Some(last_byte), None),
+    ];
+    let byte = code.push(Step::Element { address, dtype: "u8", dims });
+    let eight = code.push(Step::Whole(8));
+    let bit = code.word("rem_whole", [tile, eight]);
+    code.word("bit", [byte, bit])
 }
 
 /// Whether a program is finite for finite scores, up to overflows.
@@ -166,27 +187,33 @@ fn uniform(program: &Program) -> Vec<bool> {
     })
 }
 
-/// Writes statements that compute a program, and returns the name of its value.
-fn statements(program: &Program, slots: Slots, text: &mut String) -> String {
+/// Adds steps that compute a program; the place of its value.
+fn statements(program: &Program, slots: Slots, code: &mut Function) -> At {
     let uniform = uniform(program);
     let of_score = marked(program, |node, operands| node == Node::Score || operands.contains(&true));
-    let name = |id: NodeId| format!("n{}", id.0);
-    for (at, &node) in program.nodes().iter().enumerate() {
-        let value = match node {
-            Node::Scalar(id) => format!("p.numbers[{}]", slots.scalar + id.at()),
-            Node::Tensor(id) => element(program.tensors(), id.at(), slots.tensor),
+    let mut places: Vec<At> = Vec::with_capacity(program.nodes().len());
+    for &node in program.nodes() {
+        let at = |id: NodeId| places[id.at()];
+        let place = match node {
+            Node::Scalar(id) => code.push(Step::Number(slots.scalar + id.at())),
+            Node::Tensor(id) => element(program.tensors(), id.at(), slots.tensor, code),
             // A quotient of positions keeps its division: it may be rounded to a whole number.
-            Node::Binary(Binary::Div, a, b) if uniform[b.at()] && of_score[a.at()] => match program.node(b) {
-                Node::Float(x) if x.value().recip().is_normal() => {
-                    format!("{} * w.real({:?})", name(a), x.value().recip())
-                }
-                _ => format!("{} * w.reciprocal({})", name(a), name(b)),
-            },
-            node => value(program, node, &name),
+            Node::Binary(Binary::Div, a, b) if uniform[b.at()] && of_score[a.at()] => {
+                let inverse = match program.node(b) {
+                    Node::Float(x) if x.value().recip().is_normal() => code.push(real(x.value().recip())),
+                    _ => code.word("reciprocal", [at(b)]),
+                };
+                code.word("mul", [at(a), inverse])
+            }
+            node => value(program, node, &at, code),
         };
-        let _ = writeln!(text, "    {} = {value}", name(NodeId(at as u32)));
+        places.push(place);
     }
-    name(program.root())
+    places[program.root().at()]
+}
+
+fn real(x: f32) -> Step {
+    Step::Real(x.to_bits())
 }
 
 /// Marks nodes by themselves and the marks of their operands.
@@ -205,56 +232,72 @@ fn numbers(spec: &TensorSpec) -> usize {
 }
 
 /// The element of a tensor at the point; `first` is the first number of the first tensor.
-fn element(tensors: &[TensorSpec], number: usize, first: usize) -> String {
+fn element(tensors: &[TensorSpec], number: usize, first: usize, code: &mut Function) -> At {
     let (spec, address) = (tensors[number], first + tensors[..number].iter().map(numbers).sum::<usize>());
-    let (mut parts, mut slot) = (String::new(), address);
-    let mut next = |there: bool, otherwise: &str| {
+    let mut slot = address;
+    let mut next = |there: bool| {
         slot += usize::from(there);
-        if there { format!("p.numbers[{slot}]") } else { otherwise.to_owned() }
+        there.then_some(slot)
     };
-    for (axis, _, step) in dims(spec.dims) {
-        let (last, step) = (next(ends(axis), "None"), next(step != 1, "None"));
-        let _ = write!(parts, "(p.{}, {last}, {step}),", axis.name());
-    }
+    let dims = dims(spec.dims).map(|(axis, _, step)| {
+        let (last, step) = (next(ends(axis)), next(step != 1));
+        (code.point(axis.name()), last, step)
+    });
+    let dims = dims.collect();
     let dtype = match spec.dtype {
         DType::F16 => "f16",
         DType::BF16 => "bf16",
         DType::I32 => "i32",
         _ => "f32",
     };
-    format!("w.element(p.numbers[{address}], \"{dtype}\", ({parts}))")
+    code.push(Step::Element { address, dtype, dims })
 }
 
-fn value(program: &Program, node: Node, name: &impl Fn(NodeId) -> String) -> String {
+fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> At, code: &mut Function) -> At {
     match node {
-        Node::Score => "p.score".to_owned(),
-        Node::Upstream => "p.upstream".to_owned(),
-        Node::Index(axis) => format!("p.{}", axis.name()),
-        Node::Length(Side::Query) => "p.queries".to_owned(),
-        Node::Length(Side::Key) => "p.keys".to_owned(),
-        Node::Float(x) => format!("w.real({:?})", x.value()),
-        Node::Int(n) => format!("w.whole({n})"),
-        Node::Bool(truth) => format!("w.truth({})", if truth { "True" } else { "False" }),
+        Node::Score => code.point("score"),
+        Node::Upstream => code.point("upstream"),
+        Node::Index(axis) => code.point(axis.name()),
+        Node::Length(Side::Query) => code.point("queries"),
+        Node::Length(Side::Key) => code.point("keys"),
+        Node::Float(x) => code.push(real(x.value())),
+        Node::Int(n) => code.push(Step::Whole(n.into())),
+        Node::Bool(truth) => code.push(Step::Truth(truth)),
         Node::Scalar(_) | Node::Tensor(_) => unreachable!("the caller writes these"),
-        Node::ToFloat(a) => format!("w.to_real({})", name(a)),
-        Node::Unary(op, a) => unary(op, program.ty(a), &name(a)),
-        Node::Binary(op, a, b) => binary(program, op, a, b, name),
-        Node::Compare(op, a, b) => compare(op, &name(a), &name(b)),
-        Node::Not(a) => format!("w.negate({})", name(a)),
-        Node::Logic(Logic::And, a, b) => format!("{} & {}", name(a), name(b)),
-        Node::Logic(Logic::Or, a, b) => format!("{} | {}", name(a), name(b)),
-        Node::Select { keep, yes, no } => format!("w.select({}, {}, {})", name(keep), name(yes), name(no)),
+        Node::ToFloat(a) => code.word("to_real", [at(a)]),
+        Node::Unary(Unary::Neg, a) if program.ty(a) == Ty::Int => {
+            let zero = code.push(Step::Whole(0));
+            code.word("sub", [zero, at(a)])
+        }
+        Node::Unary(op, a) => code.word(unary(op, program.ty(a)), [at(a)]),
+        // Its divisor is a constant, which the compiler divides by without a division.
+        Node::Binary(Binary::FloorDiv, a, b) => match program.node(b) {
+            Node::Int(n) => code.push(Step::Quotient(at(a), n.into())),
+            other => unreachable!("a whole quotient by {other:?}"),
+        },
+        Node::Binary(op, a, b) => code.word(binary(op, program.ty(a)), [at(a), at(b)]),
+        Node::Compare(op, a, b) => code.word(compare(op), [at(a), at(b)]),
+        Node::Not(a) => code.word("negate", [at(a)]),
+        Node::Logic(Logic::And, a, b) => code.word("and", [at(a), at(b)]),
+        Node::Logic(Logic::Or, a, b) => code.word("or", [at(a), at(b)]),
+        Node::Select { keep, yes, no } => code.word("select", [at(keep), at(yes), at(no)]),
     }
 }
 
-fn compare(op: Compare, a: &str, b: &str) -> String {
-    format!("{a} {} {b}", op.name())
+fn compare(op: Compare) -> &'static str {
+    match op {
+        Compare::Eq => "eq",
+        Compare::Ne => "ne",
+        Compare::Lt => "lt",
+        Compare::Le => "le",
+        Compare::Gt => "gt",
+        Compare::Ge => "ge",
+    }
 }
 
-fn unary(op: Unary, ty: Ty, a: &str) -> String {
-    let word = match op {
-        Unary::Neg if ty == Ty::Int => return format!("w.whole(0) - {a}"),
-        Unary::Neg => return format!("-{a}"),
+fn unary(op: Unary, ty: Ty) -> &'static str {
+    match op {
+        Unary::Neg => "neg",
         Unary::Abs if ty == Ty::Int => "absolute_whole",
         Unary::Abs => "absolute",
         Unary::Reciprocal => "reciprocal",
@@ -276,23 +319,17 @@ fn unary(op: Unary, ty: Ty, a: &str) -> String {
         Unary::GeluTanh => "gelu_tanh",
         Unary::Softplus => "softplus",
         Unary::Swish => "swish",
-    };
-    format!("w.{word}({a})")
+    }
 }
 
-fn binary(program: &Program, op: Binary, a: NodeId, b: NodeId, name: &impl Fn(NodeId) -> String) -> String {
-    let (int, divisor) = (program.ty(a) == Ty::Int, program.node(b));
-    let (a, b) = (name(a), name(b));
-    let word = match op {
-        Binary::Add => return format!("{a} + {b}"),
-        Binary::Sub => return format!("{a} - {b}"),
-        Binary::Mul => return format!("{a} * {b}"),
-        Binary::Div => return format!("{a} / {b}"),
-        // Its divisor is a constant, which the compiler divides by without a division.
-        Binary::FloorDiv => match divisor {
-            Node::Int(n) => return format!("w.floor_div({a}, {n})"),
-            other => unreachable!("a whole quotient by {other:?}"),
-        },
+fn binary(op: Binary, ty: Ty) -> &'static str {
+    let int = ty == Ty::Int;
+    match op {
+        Binary::Add => "add",
+        Binary::Sub => "sub",
+        Binary::Mul => "mul",
+        Binary::Div => "div",
+        Binary::FloorDiv => unreachable!("the caller writes these"),
         Binary::Min => "minimum",
         Binary::Max => "maximum",
         Binary::Pow => "power",
@@ -301,8 +338,7 @@ fn binary(program: &Program, op: Binary, a: NodeId, b: NodeId, name: &impl Fn(No
         Binary::FloorRem if int => "floor_rem_whole",
         Binary::FloorRem => "floor_rem",
         Binary::Atan2 => "atan2",
-    };
-    format!("w.{word}({a}, {b})")
+    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@
 
 mod args;
 mod backward;
+mod child;
+mod code;
 mod compiler;
-mod cubin;
 mod divisor;
 mod expression;
 mod forward;
@@ -27,19 +28,21 @@ mod request;
 mod schedule;
 mod takes;
 mod tiles;
+mod told;
 mod toolchain;
 mod types;
 mod views;
 
 pub use args::{Boxes, Mismatch};
+pub use code::Function;
 pub use compiler::{CompileError, Compiled};
-pub use cubin::{BadCubin, Kernel as Cubin};
 pub use plan::{Plan, PlanError};
 pub use program::{Own, Program};
 pub use proven::unproven;
 pub use python::{NoPython, PYTHON_VARIABLE, Python};
 pub use request::{Kernel, Request};
 pub use takes::{HEAD_DIM, SM, takes};
+pub use told::Told;
 pub use toolchain::{DRIVER, Installed, NotInstalled, PYTHONS, TOOLCHAIN, Toolchain, folder};
 pub use types::{Leaf, LeafKind, Type, UnknownType};
 

@@ -1,13 +1,14 @@
 //! A program and its compiled kernels become a recipe and the bytes of its cubins.
 
 use qkvault_graph::op::Binding;
-use qkvault_kernels::recipe::{self, BadRecipe, Launch, Limits, Param, RECIPE_FORMAT, Recipe};
+use qkvault_kernels::recipe::{self, BadCubin, BadRecipe, CubinKernel, Launch, Limits, Param, RECIPE_FORMAT, Recipe};
 
 use crate::args::{Mismatch, params};
 use crate::compiler::Compiled;
 use crate::program::{Program, Step};
 use crate::request::Kernel;
 use crate::takes::SM;
+use crate::told::Told;
 use crate::toolchain::DRIVER;
 
 /// A launch recipe and the cubins that it names, one after the other.
@@ -30,9 +31,20 @@ pub enum PlanError {
         /// What does not fit.
         mismatch: Mismatch,
     },
+    /// The code is none.
+    #[error("FlashAttention-4's kernels are not launched: {0}")]
+    Code(BadCubin),
     /// The recipe is not right.
     #[error(transparent)]
     Recipe(#[from] BadRecipe),
+}
+
+/// A compiled kernel, as a launch recipe needs it.
+#[derive(Clone, Copy, Debug)]
+struct Part<'a> {
+    cubin: &'a [u8],
+    kernel: &'a CubinKernel,
+    told: &'a Told,
 }
 
 impl Program {
@@ -45,31 +57,75 @@ impl Program {
     ///
     /// [`PlanError`] with the first difference.
     pub fn plan(&self, compiled: &[Compiled], own: Option<&[u8]>, bindings: &[Binding]) -> Result<Plan, PlanError> {
-        let modules: Vec<&[u8]> = compiled.iter().map(|one| one.cubin.as_slice()).chain(own).collect();
+        let parts = compiled.iter().map(|Compiled { cubin, kernel, told, host: _ }| Part { cubin, kernel, told });
+        let parts: Vec<Part<'_>> = parts.collect();
+        let recipe = self.recipe(&parts, own, bindings)?;
+        let code = parts.iter().map(|part| part.cubin).chain(own).collect::<Vec<_>>().concat();
+        Ok(Plan { recipe, code })
+    }
+
+    /// The recipe of a stored plan, written again from its cubins (of these lengths, one after the other, that of
+    /// [`Program::own`] last) and from what the compiler told of their launches.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`] with the first difference: cubins that are none, other counts, parameters that do not fit.
+    pub fn recipe_again(
+        &self,
+        code: &[u8],
+        lengths: &[u64],
+        told: &[Told],
+        bindings: &[Binding],
+    ) -> Result<Recipe, PlanError> {
+        let counts =
+            |has, given| PlanError::Mismatch { name: "list".to_owned(), mismatch: Mismatch::Count { has, given } };
+        let modules = self.kernels.len() + usize::from(self.own.is_some());
+        if lengths.len() != modules || told.len() != self.kernels.len() || !told.iter().all(Told::is_bounded) {
+            return Err(counts(modules, lengths.len()));
+        }
+        let (mut rest, mut cubins) = (code, Vec::with_capacity(modules));
+        for &length in lengths {
+            let length = usize::try_from(length).ok().filter(|length| *length <= rest.len());
+            let (cubin, behind) = rest.split_at(length.ok_or_else(|| counts(code.len(), usize::MAX))?);
+            cubins.push(cubin);
+            rest = behind;
+        }
+        let own = self.own.as_ref().and_then(|_| cubins.pop());
+        let kernels: Vec<CubinKernel> =
+            cubins.iter().map(|cubin| CubinKernel::only(cubin)).collect::<Result<_, _>>().map_err(PlanError::Code)?;
+        let parts =
+            cubins.into_iter().zip(&kernels).zip(told).map(|((cubin, kernel), told)| Part { cubin, kernel, told });
+        self.recipe(&parts.collect::<Vec<_>>(), own, bindings)
+    }
+
+    fn recipe(&self, parts: &[Part<'_>], own: Option<&[u8]>, bindings: &[Binding]) -> Result<Recipe, PlanError> {
+        let modules: Vec<u64> =
+            parts.iter().map(|part| part.cubin).chain(own).map(|cubin| cubin.len() as u64).collect();
         let steps = self.steps.iter().map(|step| match step {
             Step::Own(launch) => {
-                let module = u32::try_from(compiled.len()).unwrap_or(u32::MAX);
+                let module = u32::try_from(parts.len()).unwrap_or(u32::MAX);
                 Ok(recipe::Step::Launch(Launch { module, ..Launch::clone(launch) }))
             }
             Step::Clear { at, bytes } => Ok(recipe::Step::Clear { at: *at, bytes: *bytes, value: 0 }),
             Step::Launch { kernel, args, grid, threads } => {
-                let Some(compiled) = compiled.get(*kernel) else {
-                    let mismatch = Mismatch::Count { has: compiled.len(), given: self.kernels.len() };
+                let Some(part) = parts.get(*kernel) else {
+                    let mismatch = Mismatch::Count { has: parts.len(), given: self.kernels.len() };
                     return Err(PlanError::Mismatch { name: format!("number {kernel}"), mismatch });
                 };
-                let name = compiled.kernel.name.clone();
+                let name = part.kernel.name.clone();
                 let failed = |mismatch| PlanError::Mismatch { name: name.clone(), mismatch };
-                let params = params(args, &compiled.params, &compiled.boxes).map_err(failed)?;
-                same_places(compiled, &params).map_err(failed)?;
-                let grid = same_launch(compiled, *grid, *threads).map_err(failed)?;
+                let Told { params: types, boxes, block, shared, overlap } = part.told;
+                let params = params(args, types, boxes).map_err(failed)?;
+                same_places(part, &params).map_err(failed)?;
+                let grid = same_launch(part, *grid, *threads).map_err(failed)?;
                 Ok(recipe::Step::Launch(Launch {
                     module: u32::try_from(*kernel).unwrap_or(u32::MAX),
                     function: name,
                     grid,
-                    block: compiled.block,
-                    shared: compiled.shared,
+                    block: *block,
+                    shared: *shared,
                     cluster: None,
-                    overlap: compiled.overlap && !reads_before_it_waits(&self.kernels[*kernel]),
+                    overlap: *overlap && !reads_before_it_waits(&self.kernels[*kernel]),
                     params,
                 }))
             }
@@ -79,12 +135,11 @@ impl Program {
             sm: SM,
             driver: DRIVER,
             scratch: self.scratch,
-            modules: modules.iter().map(|cubin| cubin.len() as u64).collect(),
             steps: steps.collect::<Result<_, PlanError>>()?,
+            modules,
         };
-        let code = modules.concat();
-        recipe.clone().check(bindings, code.len() as u64)?;
-        Ok(Plan { recipe, code })
+        let length = recipe.modules.iter().sum();
+        Ok(recipe.check(bindings, length)?.into_inner())
     }
 }
 
@@ -94,8 +149,8 @@ fn reads_before_it_waits(kernel: &Kernel) -> bool {
 }
 
 /// Compares the places of parameters in the cubin with those of the types that were printed.
-fn same_places(compiled: &Compiled, params: &[Param]) -> Result<(), Mismatch> {
-    let Compiled { kernel, params: types, .. } = compiled;
+fn same_places(part: &Part<'_>, params: &[Param]) -> Result<(), Mismatch> {
+    let Part { kernel, told: Told { params: types, .. }, cubin: _ } = part;
     if kernel.params.len() != params.len() {
         return Err(Mismatch::Count { has: kernel.params.len(), given: params.len() });
     }
@@ -119,8 +174,8 @@ fn same_places(compiled: &Compiled, params: &[Param]) -> Result<(), Mismatch> {
 }
 
 /// Compares block and architecture, and gives the grid as the driver takes it.
-fn same_launch(compiled: &Compiled, grid: [i64; 3], threads: i64) -> Result<[u32; 3], Mismatch> {
-    let Compiled { kernel, block, .. } = compiled;
+fn same_launch(part: &Part<'_>, grid: [i64; 3], threads: i64) -> Result<[u32; 3], Mismatch> {
+    let Part { kernel, told: Told { block, .. }, cubin: _ } = part;
     let differs = |what, has: String, given: String| Err(Mismatch::Launch { what, has, given });
     if kernel.sm != SM {
         return differs("the compute capability", kernel.sm.to_string(), SM.to_string());

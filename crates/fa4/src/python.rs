@@ -1,6 +1,7 @@
 //! The Python that runs FlashAttention-4's compiler: found by trying, because distributions name it differently.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The variable that names the one Python to use.
@@ -9,13 +10,13 @@ pub const PYTHON_VARIABLE: &str = "QKVAULT_PYTHON";
 /// Names under which Python may be installed, in the order in which they are tried.
 const NAMES: [&str; 6] = ["python3", "python", "python3.11", "python3.12", "python3.13", "python3.14"];
 
-/// What a Python is asked for: its kind and version.
-const QUESTION: &str = "import sys; print(sys.implementation.name, *sys.version_info[:2])";
+/// What a Python is asked for: its kind and version, and its program, which may be behind a script that chooses one.
+const QUESTION: &str = "import sys; print(sys.implementation.name, *sys.version_info[:2]); print(sys.executable)";
 
 /// A Python that can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Python {
-    /// How it is started.
+    /// Its program, by an absolute path.
     pub program: OsString,
     /// Major and minor version.
     numbers: (u32, u32),
@@ -57,7 +58,7 @@ impl Python {
         let programs = exact.map_or_else(|| NAMES.map(OsString::from).to_vec(), |program| vec![program]);
         let mut tried = Vec::new();
         for program in programs {
-            let answer = match Python::ask(&program) {
+            let answer = match Python::ask(&located(&program)) {
                 Ok(python) if wanted.contains(&python.version()) => match choose(&python) {
                     Some(chosen) => return Ok(chosen),
                     None => format!("is Python {}", python.version()),
@@ -78,15 +79,20 @@ impl Python {
     }
 
     fn ask(program: &OsString) -> Result<Python, String> {
-        let done = Command::new(program).args(["-S", "-c", QUESTION]).stdin(Stdio::null()).output();
+        // Isolated: nothing of the caller's environment or folder is imported.
+        let mut command = Command::new(program);
+        command.args(["-I", "-S", "-B", "-c", QUESTION]).env_clear().current_dir("/").stdin(Stdio::null());
+        let done = command.output();
         let done = done.map_err(|error| format!("does not start ({error})"))?;
         let text = String::from_utf8_lossy(&done.stdout);
-        let mut words = text.split_whitespace();
+        let (numbers, behind) = text.split_once('\n').unwrap_or((&text, ""));
+        let itself = Some(OsString::from(behind.trim())).filter(|path| Path::new(path).is_absolute());
+        let mut words = numbers.split_whitespace();
         let kind = words.next();
         let mut number = || words.next().and_then(|word| word.parse().ok());
         match (done.status.success(), kind, number(), number()) {
             (true, Some("cpython"), Some(major), Some(minor)) => {
-                Ok(Python { program: program.clone(), numbers: (major, minor) })
+                Ok(Python { program: itself.unwrap_or_else(|| program.clone()), numbers: (major, minor) })
             }
             (true, Some(kind), ..) if kind != "cpython" => Err(format!("is {kind}")),
             _ => Err("does not tell its version".to_owned()),
@@ -94,11 +100,24 @@ impl Python {
     }
 }
 
+/// The program of a name: the first in the absolute folders of `PATH`. A child has no `PATH` of the caller's. A path
+/// stays as it is, and so does a name that is nowhere.
+fn located(program: &OsString) -> OsString {
+    let name = Path::new(program);
+    if name.components().count() != 1 || name.is_absolute() {
+        return std::path::absolute(name).map_or_else(|_| program.clone(), PathBuf::into_os_string);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&folders).filter(|folder| folder.is_absolute()).collect();
+    let files = folders.into_iter().map(|folder| folder.join(name));
+    files.into_iter().find(|path| path.is_file()).map_or_else(|| program.clone(), PathBuf::into_os_string)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn program(folder: &std::path::Path, answer: &str) -> OsString {
+    fn program(folder: &Path, answer: &str) -> OsString {
         use std::os::unix::fs::PermissionsExt as _;
         let path = folder.join("python");
         std::fs::write(&path, format!("#!/bin/sh\n{answer}\n")).expect("is written");

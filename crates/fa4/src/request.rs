@@ -1,9 +1,13 @@
 //! What the compiler is asked for: the kernels of FlashAttention-4, each with everything that decides its code. The
 //! names are those of `compiler.py`.
+//!
+//! A request is made of an attention by the program that compiles, and never read from a vault.
 
 use serde::Serialize;
 
-/// A kernel to compile, as a plan keeps it.
+use crate::code::Function;
+
+/// Kernels to compile, as the child process is given them: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request(String);
 
@@ -15,12 +19,6 @@ impl Request {
     /// None happens: the kernels are numbers and text.
     pub fn of(kernels: &[Kernel]) -> Result<Request, serde_json::Error> {
         serde_json::to_string(kernels).map(Request)
-    }
-
-    /// The request of a stored plan.
-    #[must_use]
-    pub const fn stored(text: String) -> Request {
-        Request(text)
     }
 
     /// The text, which is JSON.
@@ -71,13 +69,13 @@ pub struct Common {
     pub used_k: bool,
     /// Types of the numbers that expressions read: of scalars, and 64-bit ones for the addresses of tensors.
     pub scalars: Vec<&'static str>,
-    /// The score modification, as source of a function `score_mod` in the words of `words.py`.
-    pub score_mod: Option<String>,
-    /// Its backward, as source of a function `score_mod_bwd`.
-    pub score_mod_bwd: Option<String>,
-    /// The mask's predicate with its band, as source of a function `mask_mod`. A launch then gets lists of the tiles
-    /// that the mask cuts, and of those that it leaves whole.
-    pub mask_mod: Option<String>,
+    /// The score modification.
+    pub score_mod: Option<Function>,
+    /// Its backward.
+    pub score_mod_bwd: Option<Function>,
+    /// The mask's predicate with its band. A launch then gets lists of the tiles that the mask cuts, and of those that
+    /// it leaves whole.
+    pub mask_mod: Option<Function>,
 }
 
 impl Common {

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Type {
     /// An address of 8 bytes.
     Pointer,
@@ -55,6 +58,9 @@ const MAP_WORDS: u32 = 16;
 /// Nested types that are read: far more than any has, so that no text exhausts the stack.
 const DEPTH: usize = 32;
 
+/// Bytes that a parameter may have: those of all parameters of a kernel (`Limits::PARAMS` of recipes).
+const BYTES: u32 = 4096;
+
 impl Type {
     /// Reads a type.
     ///
@@ -64,7 +70,31 @@ impl Type {
     pub fn read(text: &str) -> Result<Type, UnknownType> {
         let unknown = || UnknownType { text: text.to_owned() };
         let (kind, rest) = part(text, DEPTH).ok_or_else(unknown)?;
-        if rest.trim().is_empty() { Ok(kind) } else { Err(unknown()) }
+        if rest.trim().is_empty() && kind.is_bounded() { Ok(kind) } else { Err(unknown()) }
+    }
+
+    /// Whether it is as large and as deep as types of parameters are, so that nothing below overflows or takes more
+    /// memory than that.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.weight(DEPTH).is_some_and(|weight| weight <= BYTES)
+    }
+
+    /// At least its bytes and the number of its parts; `None` if it is too deep, or overflows.
+    fn weight(&self, depth: usize) -> Option<u32> {
+        let depth = depth.checked_sub(1)?;
+        match self {
+            Type::Pointer => Some(8),
+            Type::Integer(bytes) => matches!(bytes, 1 | 2 | 4 | 8).then_some(*bytes),
+            Type::Float => Some(4),
+            Type::Array(count, of) => count.checked_mul(of.weight(depth)?.max(1)),
+            // The end of each field is aligned, to 8 bytes at most.
+            Type::Struct(fields) => fields.iter().try_fold(0_u32, |sum, field| {
+                sum.checked_next_multiple_of(8)?
+                    .checked_add(field.weight(depth)?.max(1))
+                    .filter(|sum| *sum <= 2 * BYTES)
+            }),
+        }
     }
 
     /// Its size and alignment in bytes.
@@ -186,7 +216,8 @@ mod tests {
     #[test]
     fn other_text_is_refused_and_not_read_for_ever() {
         let deep = "struct<(".repeat(10_000);
-        for text in ["", "i33", "struct<(i32", "array<0 x i8>", "array<4 x >", "i32 i32", "f64", &deep] {
+        let wide = format!("{}i64{}", "array<4096 x ".repeat(8), ">".repeat(8));
+        for text in ["", "i33", "struct<(i32", "array<0 x i8>", "array<4 x >", "i32 i32", "f64", &deep, &wide] {
             assert!(Type::read(text).is_err(), "{text}");
         }
     }

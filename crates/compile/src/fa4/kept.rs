@@ -27,7 +27,8 @@ impl Fa4Compiler {
         self.compile_by(kernels, |missing| installed.compile(missing))
     }
 
-    fn compile_by(
+    /// The same by another compiler.
+    pub(crate) fn compile_by(
         &self,
         kernels: &[Kernel],
         compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
@@ -88,7 +89,7 @@ mod tests {
 
     /// A stand-in for the child process, which cannot run without its packages.
     fn fake(kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
-        let none = || qkvault_fa4::Cubin {
+        let none = || qkvault_kernels::recipe::CubinKernel {
             name: String::new(),
             sm: 90,
             abi: 8,
@@ -97,14 +98,12 @@ mod tests {
             base: 0,
             block: None,
         };
+        let told =
+            || qkvault_fa4::Told { params: Vec::new(), boxes: Vec::new(), block: [1; 3], shared: 0, overlap: false };
         let one = |kernel: &Kernel| Compiled {
             cubin: format!("{kernel:?}").into_bytes(),
             kernel: none(),
-            params: Vec::new(),
-            boxes: Vec::new(),
-            block: [1; 3],
-            shared: 0,
-            overlap: false,
+            told: told(),
             host: "a long text".to_owned(),
         };
         Ok(kernels.iter().map(one).collect())

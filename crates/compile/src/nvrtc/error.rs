@@ -38,6 +38,12 @@ pub enum NvrtcError {
         /// What the compiler says, with lines.
         log: String,
     },
+    /// An option is none of this project's.
+    #[error("the option '{}' is none that kernels of qkvault are compiled with; leave it out", option.escape_debug())]
+    Option {
+        /// The option.
+        option: String,
+    },
     /// A variable is set that changes what NVRTC compiles.
     #[error("{name} is set to '{value}', and may change the code that NVRTC compiles, which no key contains; unset it")]
     Variable {

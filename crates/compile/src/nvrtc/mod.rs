@@ -23,6 +23,10 @@ pub const NVRTC: (u32, u32) = (13, 0);
 /// The oldest CUDA version of a driver that loads what [`NVRTC`] compiles, as major * 1000 + minor * 10.
 pub const NVRTC_DRIVER: u32 = 13_000;
 
+/// All options that sources of this project are compiled with, besides the architecture. NVRTC has others that write
+/// and read files, so nobody else's are handed on.
+const OPTIONS: [&str; 3] = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"];
+
 /// NVRTC, loaded. Cheap to clone. Threads may share it and compile at the same time.
 #[derive(Clone, Debug)]
 pub struct Nvrtc {
@@ -68,12 +72,16 @@ impl Nvrtc {
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Source`] with the compiler's log; [`NvrtcError::Variable`] while a variable is set that changes
+    /// [`NvrtcError::Source`] with the compiler's log; [`NvrtcError::Option`] for an option that no source of this
+    /// project is compiled with; [`NvrtcError::Variable`] while a variable is set that changes
     /// what NVRTC compiles, because no key contains it.
     pub fn compile(&self, name: &str, source: &str, options: &[String], sm: u32) -> Result<Vec<u8>, NvrtcError> {
         let environment = CompilerEnv::of(std::env::vars_os());
         if let Some((variable, value)) = environment.pairs().find(|(name, _)| !name.starts_with("CUDNN_")) {
             return Err(NvrtcError::Variable { name: variable.to_owned(), value: value.to_owned() });
+        }
+        if let Some(option) = options.iter().find(|option| !OPTIONS.contains(&option.as_str())) {
+            return Err(NvrtcError::Option { option: option.clone() });
         }
         let text = |what: &'static str, text: &str| CString::new(text).map_err(|_| NvrtcError::Zero { what });
         let arch = format!("-arch={}", architecture(sm));

@@ -45,6 +45,11 @@ fn a_faulty_kernel_gives_the_compilers_log_with_the_line() {
     }
     let text = nvrtc.compile("a.cu", KERNEL, &["--no-such-option".to_owned()], 90).expect_err("refused").to_string();
     assert!(text.contains("no-such-option"), "{text}");
+    // The audit's second fault: this one overwrote a file.
+    for option in ["--create-pch=/tmp/file", "--time=/tmp/file", "-I/etc", "--pre-include=/etc/passwd"] {
+        let given = [option.to_owned()];
+        assert_eq!(nvrtc.compile("a.cu", KERNEL, &given, 90), Err(NvrtcError::Option { option: option.to_owned() }));
+    }
     assert_eq!(nvrtc.compile("a.cu", "\0", &[], 90), Err(NvrtcError::Zero { what: "the source" }));
 }
 

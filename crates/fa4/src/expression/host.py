@@ -1,8 +1,8 @@
-"""Evaluates the text of expressions in the words of `words.py`, with a stand-in for the compiler's numbers: reals
+"""Evaluates expressions as requests have them in the words of `words.py`, with a stand-in for the compiler's numbers: reals
 that round as float32, integers that wrap as int32, and tensors that are lists.
 
 Usage: python host.py COMPILER WORDS < PROGRAMS
-COMPILER is `compiler.py`, whose `Point` is used. PROGRAMS is JSON: texts with the numbers, tensors and points of each.
+COMPILER is `compiler.py`, whose `straight` and `Point` are used. PROGRAMS is JSON: steps with the numbers, tensors and points of each.
 Prints one value a line.
 """
 
@@ -208,9 +208,7 @@ compiler, words = (loaded(name, path) for name, path in zip(("compiler", "words"
 compiler.cutlass = cutlass
 
 for program in json.load(sys.stdin):
-    names = {}
-    exec(program["text"], names)
-    modified, group = names[program["name"]], program["group"]
+    modified, group = compiler.straight(program["code"], words), program["group"]
     kinds = {int: Whole, float: Real, list: Address}
     numbers = [kinds[type(n)](n) for n in program["numbers"]]
     # As the kernels call them: some points of one sequence and head at a time.
@@ -225,6 +223,6 @@ for program in json.load(sys.stdin):
         given = [words.Lanes(map(Whole, list)) for list in given]
         point = compiler.Point(*given, lengths, numbers, group)
         point = point.of(words.Lanes(map(Real, score)), words.Lanes(map(Real, upstream)))
-        found = modified(words, point)
+        found = modified(point)
         for i in range(len(query)):
             print(repr(float(words.lane(found, i).value)))

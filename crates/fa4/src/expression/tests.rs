@@ -1,4 +1,4 @@
-//! The text of expressions against their definition: it is evaluated by Python with numbers of float32, at random
+//! The steps of expressions against their definition: they are evaluated by Python with numbers of float32, at random
 //! points, and compared with the value and the derivative in float64.
 
 use std::io::Write as _;
@@ -30,21 +30,21 @@ fn whole(seed: usize) -> i32 {
 struct Case {
     program: Program,
     name: &'static str,
-    text: String,
+    code: Function,
     /// How many query heads the kernel takes for one.
     group: i32,
 }
 
 impl Case {
     fn modification(e: &ScoreExpr, group: i32) -> Case {
-        let text = score_mod(e, slots(e.program()));
-        Case { program: e.program().clone(), name: "score_mod", text, group }
+        let code = score_mod(e, slots(e.program()));
+        Case { program: e.program().clone(), name: "score_mod", code, group }
     }
 
     fn gradient(e: &ScoreExpr, group: i32) -> Option<Case> {
         let program = vjp(e).ok()?.d_score.program().clone();
-        let text = score_mod_bwd(&program, slots(e.program()));
-        Some(Case { program, name: "score_mod_bwd", text, group })
+        let code = score_mod_bwd(&program, slots(e.program()));
+        Some(Case { program, name: "score_mod_bwd", code, group })
     }
 }
 
@@ -76,7 +76,7 @@ fn tensor(spec: &TensorSpec, n: usize) -> Vec<Json> {
 }
 
 /// What a case is given, in the words of `host.py`.
-fn given(Case { program, name, text, group }: &Case, places: &[Place]) -> Json {
+fn given(Case { program, name, code, group }: &Case, places: &[Place]) -> Json {
     let scalar = |(n, spec): (usize, &expr::ScalarSpec)| match spec.ty {
         ScalarTy::Float => json!(number(n + 5)),
         ScalarTy::Int => json!(whole(n + 5)),
@@ -93,7 +93,7 @@ fn given(Case { program, name, text, group }: &Case, places: &[Place]) -> Json {
         "score_mod" => 2,
         _ => 4,
     };
-    json!({"text": text, "name": name, "group": group, "numbers": numbers, "points": points, "lanes": lanes})
+    json!({"code": code, "group": group, "numbers": numbers, "points": points, "lanes": lanes})
 }
 
 /// The value in float64.
@@ -139,6 +139,13 @@ fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec
 
 /// What the functions of all programs give at their points.
 fn values(programs: Vec<Json>) -> Vec<f64> {
+    let (status, printed) = evaluated(programs);
+    assert!(status.success(), "{printed}");
+    printed.lines().map(|line| line.parse::<f64>().expect("a number")).collect()
+}
+
+/// Evaluates programs in a process of Python: how it ends, and what it prints (its errors, if it fails).
+fn evaluated(programs: Vec<Json>) -> (std::process::ExitStatus, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let files = [("host.py", include_str!("host.py")), ("compiler.py", PROGRAM), ("words.py", WORDS)];
     let files = files.map(|(name, text)| (folder.path().join(name), text));
@@ -147,13 +154,16 @@ fn values(programs: Vec<Json>) -> Vec<f64> {
         .args(files.iter().map(|(path, _)| path))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("a Python, which fetching needs too");
-    child.stdin.take().expect("a pipe").write_all(Json::from(programs).to_string().as_bytes()).expect("is read");
+    let mut input = child.stdin.take().expect("a pipe");
+    let text = Json::from(programs).to_string();
+    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
     let done = child.wait_with_output().expect("ends");
-    assert!(done.status.success());
-    let printed = String::from_utf8(done.stdout).expect("text");
-    printed.lines().map(|line| line.parse::<f64>().expect("a number")).collect()
+    writer.join().expect("ends").expect("is read");
+    let printed = if done.status.success() { done.stdout } else { done.stderr };
+    (done.status, String::from_utf8_lossy(&printed).into_owned())
 }
 
 fn near(found: f64, expected: f64) -> bool {
@@ -185,29 +195,57 @@ fn functions_of_the_library_compute_what_they_mean_and_their_derivatives() {
     assert_eq!(cases.len(), 4 * list.len());
     for (case, values) in cases.iter().zip(run(&cases, 40)) {
         for (found, expected) in values {
-            assert!(near(found, expected), "{}: {found}, {expected} expected", case.text);
+            assert!(near(found, expected), "{:?}: {found}, {expected} expected", case.code);
         }
     }
+}
+
+/// Whether a function has a word.
+fn has(code: &Function, word: &str) -> bool {
+    code.steps().iter().any(|step| matches!(step, Step::Word(has, _) if *has == word))
 }
 
 #[test]
 fn a_quotient_by_a_number_of_the_launch_is_a_product() {
     let cap = score_mod(&built(library::softcap(score(), scalar("cap"))), Slots { scalar: 0, tensor: 1 });
-    assert!(cap.contains("w.reciprocal(") && !cap.contains('/'), "{cap}");
+    assert!(has(&cap, "reciprocal") && !has(&cap, "div"), "{cap:?}");
     let constant = score_mod(&built(library::softcap(score(), 50.0)), Slots { scalar: 0, tensor: 0 });
-    assert!(constant.contains("* w.real(0.02)") && !constant.contains('/'), "{constant}");
+    assert!(constant.steps().contains(&real(0.02)) && !has(&constant, "div"), "{constant:?}");
     // Positions are whole numbers, whose quotients may be rounded to such.
     let blocks = (expr::key().to_float() / 3.0).floor();
     let positions = score_mod(&built(score() + blocks), Slots { scalar: 0, tensor: 0 });
-    assert!(positions.contains(" / "), "{positions}");
+    assert!(has(&positions, "div"), "{positions:?}");
 }
 
 #[test]
 fn gradients_are_guarded_where_a_factor_may_be_infinite() {
     let softcap = Case::gradient(&built(library::softcap(score(), scalar("cap"))), 1).expect("a derivative");
-    assert!(!softcap.text.contains("select"), "{}", softcap.text);
+    assert!(!has(&softcap.code, "select"), "{:?}", softcap.code);
     let root = Case::gradient(&built(score().sqrt()), 1).expect("a derivative");
-    assert!(root.text.contains("w.select(p.upstream == w.real(0.0)"), "{}", root.text);
+    assert!(matches!(root.code.steps().last(), Some(Step::Word("select", _))), "{:?}", root.code);
+}
+
+/// The audit's first fault: text of a request ran as a program. Now a request has no text that could.
+#[test]
+fn audit_1_a_request_holds_no_code_and_the_child_runs_none() {
+    let marker = tempfile::tempdir().expect("a folder");
+    let file = marker.path().join("ran");
+    let program = format!("open({:?}, 'w').write('ran')", file.display().to_string());
+    let evil = [
+        json!([{"word": [program, []]}]),
+        json!([{"word": ["__import__", []]}]),
+        json!([{"word": ["functools", []]}]),
+        json!([{"point": "__class__"}]),
+        json!([{"text": program}]),
+        json!(program),
+    ];
+    for code in evil {
+        let point = json!([0, 0, 0, 0, 1, 1, 0.0, 0.0]);
+        let given = json!({"code": code, "group": 1, "numbers": [], "points": [point], "lanes": 1});
+        let (status, words) = evaluated(vec![given]);
+        assert!(!status.success() && words.contains("Error"), "{code}: {words}");
+    }
+    assert!(!file.exists());
 }
 
 #[test]
@@ -227,8 +265,8 @@ fn predicates_compute_what_they_mean_with_their_bands() {
             a.mask.band = band;
             let a = validate(a).expect("is valid");
             let e = a.mask.mask_mod.clone().expect("a predicate");
-            let text = written(&a).mask_mod.expect("is written");
-            cases.push((Case { program: e.program().clone(), name: "mask_mod", text, group: 1 }, a.mask.band));
+            let code = written(&a).mask_mod.expect("is written");
+            cases.push((Case { program: e.program().clone(), name: "mask_mod", code, group: 1 }, a.mask.band));
         }
     }
     let before = given(&Case::modification(&softcap, 1), &[])["numbers"].as_array().expect("numbers").clone();
@@ -251,7 +289,7 @@ fn predicates_compute_what_they_mean_with_their_bands() {
                 let ahead = ahead(if corner == Corner::BottomRight { lengths[1] - lengths[0] } else { 0 });
                 left.is_none_or(|left| ahead > -left) && right.is_none_or(|right| ahead <= right)
             });
-            assert_eq!(found != 0.0, expected != 0.0 && inside, "{}: {at:?}", case.text);
+            assert_eq!(found != 0.0, expected != 0.0 && inside, "{:?}: {at:?}", case.code);
         }
     }
 }
@@ -276,12 +314,11 @@ fn a_block_mask_is_read_bit_by_bit() {
     let axes = ([0, 1], [0, 2], [0, 127, 128, 299, 400], [0, 127, 128, 1023, 1024, 1199, 1300]);
     let points: Vec<[i64; 4]> = points_of(axes);
     let given: Vec<Json> = points.iter().map(|[b, h, q, k]| json!([b, h, q, k, 300, 1200, 0.0, 0.0])).collect();
-    let text = written(&a).mask_mod.expect("is written");
-    let program =
-        json!({"text": text, "name": "mask_mod", "group": 1, "numbers": numbers, "points": given, "lanes": 1});
+    let code = written(&a).mask_mod.expect("is written");
+    let program = json!({"code": code, "group": 1, "numbers": numbers, "points": given, "lanes": 1});
     for ([b, h, q, k], found) in points.into_iter().zip(values(vec![program])) {
         let at = ((b * heads + h) * rows + (q / 128).min(rows - 1)) * bytes + (k / 1024).min(bytes - 1);
-        assert_eq!(found != 0.0, byte(at) >> (k / 128 % 8) & 1 == 1, "{b} {h} {q} {k}: {text}");
+        assert_eq!(found != 0.0, byte(at) >> (k / 128 % 8) & 1 == 1, "{b} {h} {q} {k}: {code:?}");
     }
 }
 
@@ -321,7 +358,7 @@ fn random_expressions_compute_what_they_mean_and_their_derivatives() {
         for (found, expected) in values {
             points += 1;
             if !near(found, expected) {
-                apart.push(format!("{}: {found}, {expected} expected", case.text));
+                apart.push(format!("{:?}: {found}, {expected} expected", case.code));
             }
         }
     }

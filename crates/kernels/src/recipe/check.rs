@@ -3,7 +3,7 @@
 use qkvault_graph::op::Binding;
 use qkvault_graph::{DType, Role};
 
-use super::{Checked, Launch, Param, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value};
+use super::{Checked, CubinKernel, Launch, Param, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value};
 
 /// Limits of launches that hold on every GPU of compute capability 9.0 and later, from the CUDA programming guide
 /// (technical specifications per compute capability).
@@ -100,6 +100,53 @@ impl Recipe {
             }
         }
         Ok(Checked(self))
+    }
+
+    /// Compares the recipe with what its cubins tell: each is code for the recipe's architecture, and has the kernels
+    /// that steps launch, with parameters of the same sizes and the required threads of a block.
+    ///
+    /// # Errors
+    ///
+    /// [`BadRecipe`], with the first part that is wrong.
+    pub fn check_code(&self, code: &[u8]) -> Result<(), BadRecipe> {
+        let (mut rest, mut modules) = (code, Vec::with_capacity(self.modules.len()));
+        for (n, &bytes) in self.modules.iter().enumerate() {
+            let place = format!("cubin {n}");
+            let length = usize::try_from(bytes).ok().filter(|length| *length <= rest.len());
+            let length = length.ok_or_else(|| wrong(&*place, bytes, format!("{} bytes are left", rest.len())))?;
+            let (cubin, behind) = rest.split_at(length);
+            rest = behind;
+            let kernels = CubinKernel::all(cubin).map_err(|bad| wrong(&*place, bad.why, "it must be a cubin"))?;
+            if let Some(other) = kernels.iter().find(|kernel| kernel.sm != self.sm) {
+                return Err(wrong(place, format!("for sm {}", other.sm), format!("the recipe is for {}", self.sm)));
+            }
+            modules.push(kernels);
+        }
+        if !rest.is_empty() {
+            return Err(wrong("the code behind the cubins", format!("{} bytes", rest.len()), "nothing follows them"));
+        }
+        let launches = self.steps.iter().enumerate().filter_map(|(i, step)| match step {
+            Step::Launch(launch) => Some((i, launch)),
+            Step::Clear { .. } => None,
+        });
+        for (i, Launch { module, function, block, params, .. }) in launches {
+            let kernels = modules.get(*module as usize).map_or(&[][..], Vec::as_slice);
+            let kernel = kernels.iter().find(|kernel| kernel.name == *function).ok_or_else(|| {
+                let given = format!("'{}'", function.chars().take(40).collect::<String>().escape_debug());
+                wrong(format!("the kernel of step {i}"), given, "its cubin has no such kernel")
+            })?;
+            let sizes: Vec<u32> = kernel.params.iter().map(|&(_, size)| size).collect();
+            if !params.iter().map(|param| param.bytes.len()).eq(sizes.iter().map(|&size| size as usize)) {
+                let given: Vec<usize> = params.iter().map(|param| param.bytes.len()).collect();
+                let place = format!("the bytes of the parameters of step {i}");
+                return Err(wrong(place, format!("{given:?}"), format!("the kernel has {sizes:?}")));
+            }
+            if kernel.block.is_some_and(|required| required != *block) {
+                let needed = format!("the kernel requires {:?}", kernel.block.unwrap_or_default());
+                return Err(wrong(format!("the block of step {i}"), format!("{block:?}"), needed));
+            }
+        }
+        Ok(())
     }
 
     fn check_launch(&self, i: usize, launch: &Launch, bindings: &[Binding]) -> Result<(), BadRecipe> {

@@ -6,10 +6,11 @@
 //!
 //! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
 //! [`Recipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe is
-//! launched. What a kernel does with its parameters is in the cubin, which is as trusted as cuDNN's plans are: the size
-//! of each parameter is compared with the cubin's when a plan is loaded.
+//! launched. [`Recipe::check_code`] compares it with what the cubins tell of their kernels. What a kernel does with its
+//! parameters is in the machine code, which is as trusted as cuDNN's plans are.
 
 mod check;
+mod cubin;
 mod key;
 mod print;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use qkvault_graph::{DType, Role};
 use serde::{Deserialize, Serialize};
 
 pub use check::{BadRecipe, Limits};
+pub use cubin::{BadCubin, CubinKernel};
 pub use key::{Origin, architecture, bindings};
 
 /// The format of recipes. Readers refuse every other one.
@@ -173,6 +175,12 @@ impl Deref for Checked {
 }
 
 impl Checked {
+    /// The recipe itself.
+    #[must_use]
+    pub fn into_inner(self) -> Recipe {
+        self.0
+    }
+
     /// The place of each cubin in the plan's bytes: offset and length.
     pub fn modules(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.modules.iter().scan(0, |at, &bytes| {

@@ -1,11 +1,11 @@
-//! Reads what a cubin tells about its kernel: the name, the places of its parameters, the threads of a block.
+//! Reads what a cubin tells about its kernels: names, places of parameters, threads of a block.
 //!
 //! A cubin is an ELF file. Every kernel has a section `.nv.info.NAME` with attributes; those of parameters are what
 //! `cuobjdump -elf` prints as `EIATTR_KPARAM_INFO`. Nothing outside of the bytes is read, whatever they are.
 
-/// What a cubin tells about its one kernel.
+/// What a cubin tells about a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct CubinKernel {
     /// The kernel's name.
     pub name: String,
     /// Compute capability, as major * 10 + minor.
@@ -22,9 +22,9 @@ pub struct Kernel {
     pub block: Option<[u32; 3]>,
 }
 
-/// The bytes are no cubin with one kernel.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what the compiler gave is no cubin of one kernel: {why}")]
+/// The bytes are no cubin of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the code is no cubin of kernels: {why}")]
 pub struct BadCubin {
     /// What is wrong.
     pub why: &'static str,
@@ -61,32 +61,54 @@ fn place_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(word)).ok()
 }
 
-impl Kernel {
-    /// Reads a cubin.
+impl CubinKernel {
+    /// Reads a cubin with one kernel.
     ///
     /// # Errors
     ///
     /// [`BadCubin`] with what is wrong.
-    pub fn read(bytes: &[u8]) -> Result<Kernel, BadCubin> {
+    pub fn only(bytes: &[u8]) -> Result<CubinKernel, BadCubin> {
+        let mut kernels = CubinKernel::all(bytes)?;
+        match (kernels.pop(), kernels.is_empty()) {
+            (Some(kernel), true) => Ok(kernel),
+            _ => Err(BadCubin { why: "it has several kernels" }),
+        }
+    }
+
+    /// Reads a cubin: its kernels in order, at least one.
+    ///
+    /// # Errors
+    ///
+    /// [`BadCubin`] with what is wrong.
+    pub fn all(bytes: &[u8]) -> Result<Vec<CubinKernel>, BadCubin> {
         let bad = |why| BadCubin { why };
         let header = bytes.get(..64).filter(|header| header.starts_with(b"\x7fELF\x02\x01"));
         let header = header.ok_or(bad("it is no ELF file of 64 bits"))?;
-        let cut = || bad("it is cut off");
         if u16_at(header, 18) != Some(190) {
             return Err(bad("its machine is not CUDA"));
         }
-        let abi = header[8];
-        if abi != ABI {
+        if header[8] != ABI {
             return Err(bad("its ABI is not that of CUDA 13"));
         }
-        let sm = u32::from(header[49]);
-        let sections = sections(bytes).ok_or_else(cut)?;
-        let mut kernels = sections.iter().filter_map(|(name, body)| Some((name.strip_prefix(".nv.info.")?, *body)));
-        let (name, info) = kernels.next().ok_or(bad("it has no kernel"))?;
-        if kernels.next().is_some() {
-            return Err(bad("it has several kernels"));
-        }
-        let mut kernel = Kernel { name: name.to_owned(), sm, abi, params: Vec::new(), bytes: 0, base: 0, block: None };
+        let (abi, sm) = (header[8], u32::from(header[49]));
+        let sections = sections(bytes).ok_or(bad("it is cut off"))?;
+        let infos = sections.iter().filter_map(|(name, body)| Some((name.strip_prefix(".nv.info.")?, *body)));
+        let empty = |name: &str| CubinKernel {
+            name: name.to_owned(),
+            sm,
+            abi,
+            params: Vec::new(),
+            bytes: 0,
+            base: 0,
+            block: None,
+        };
+        let kernels: Vec<_> = infos.map(|(name, info)| empty(name).with(info)).collect::<Result<_, _>>()?;
+        if kernels.is_empty() { Err(bad("it has no kernel")) } else { Ok(kernels) }
+    }
+
+    /// The kernel with its attributes.
+    fn with(mut self, info: &[u8]) -> Result<CubinKernel, BadCubin> {
+        let cut = || BadCubin { why: "it is cut off" };
         let mut params: Vec<(u16, u32, u32)> = Vec::new();
         let mut at = 0;
         while at < info.len() {
@@ -104,21 +126,21 @@ impl Kernel {
                     let word = u32_at(value, 8).ok_or_else(cut)?;
                     params.push((order, offset.into(), word >> 18));
                 }
-                attribute::PARAM_BYTES => kernel.bytes = short.into(),
-                attribute::PARAM_BANK => kernel.base = u16_at(value, 4).ok_or_else(cut)?.into(),
+                attribute::PARAM_BYTES => self.bytes = short.into(),
+                attribute::PARAM_BANK => self.base = u16_at(value, 4).ok_or_else(cut)?.into(),
                 attribute::REQUIRED_BLOCK => {
                     let extent = |n: usize| u32_at(value, n * 4).ok_or_else(cut);
-                    kernel.block = Some([extent(0)?, extent(1)?, extent(2)?]);
+                    self.block = Some([extent(0)?, extent(1)?, extent(2)?]);
                 }
                 _ => {}
             }
         }
         params.sort_unstable();
         if params.iter().enumerate().any(|(n, (order, ..))| usize::from(*order) != n) {
-            return Err(bad("its parameters are not numbered from 0"));
+            return Err(BadCubin { why: "its parameters are not numbered from 0" });
         }
-        kernel.params = params.into_iter().map(|(_, offset, size)| (offset, size)).collect();
-        Ok(kernel)
+        self.params = params.into_iter().map(|(_, offset, size)| (offset, size)).collect();
+        Ok(self)
     }
 }
 
@@ -187,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_kernel_tells_its_name_parameters_and_block() {
-        let kernel = Kernel::read(&cubin()).expect("is read");
+        let kernel = CubinKernel::only(&cubin()).expect("is read");
         assert_eq!((kernel.name.as_str(), kernel.sm, kernel.abi, kernel.bytes), ("attend", 90, 8, 12));
         assert_eq!((kernel.params, kernel.base, kernel.block), (vec![(0, 8), (8, 4)], 0x210, Some([384, 1, 1])));
     }
@@ -197,7 +219,7 @@ mod tests {
         let changed = |change: fn(&mut Vec<u8>)| {
             let mut file = cubin();
             change(&mut file);
-            Kernel::read(&file).expect_err("refused").why
+            CubinKernel::only(&file).expect_err("refused").why
         };
         assert_eq!(changed(|file| file[0] = 0), "it is no ELF file of 64 bits");
         assert_eq!(changed(|file| file[18] = 62), "its machine is not CUDA");
@@ -218,7 +240,7 @@ mod tests {
                 }
             }
             file.truncate(end);
-            let _ = Kernel::read(&file);
+            let _ = CubinKernel::only(&file);
         }
     }
 }
