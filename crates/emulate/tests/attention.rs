@@ -6,6 +6,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use qkvault_emulate::Program;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
+use qkvault_graph::expr::{self, TensorSpec};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
@@ -26,7 +27,10 @@ struct Case<'a> {
 
 impl<'a> Case<'a> {
     fn new(attention: &'a Valid, shared: &'a [(Role, Role)], seed: u64) -> Case<'a> {
-        let mut inputs = Inputs::random(attention, seed).expect("random operands");
+        Case::over(attention, Inputs::random(attention, seed).expect("random operands"), shared)
+    }
+
+    fn over(attention: &'a Valid, mut inputs: Inputs, shared: &'a [(Role, Role)]) -> Case<'a> {
         for &(role, of) in shared {
             let from = inputs.buffer(of).expect("an input").bytes().to_vec();
             let to = inputs.get_mut(role).expect("an input").bytes_mut();
@@ -67,8 +71,11 @@ fn check(attention: &Valid, made: &Generated, seed: u64) -> Result<(), String> {
 
 /// The same with roles that lie in the memory of another.
 fn check_shared(attention: &Valid, made: &Generated, shared: &[(Role, Role)], seed: u64) -> Result<(), String> {
+    check_case(Case::new(attention, shared, seed), made, seed)
+}
+
+fn check_case(mut case: Case<'_>, made: &Generated, seed: u64) -> Result<(), String> {
     let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
-    let mut case = Case::new(attention, shared, seed);
     for poison in [POISON, 0] {
         let seed = seed + u64::from(poison);
         let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, case.shared, seed, poison);
@@ -127,6 +134,35 @@ fn long_caches_are_cut_into_pieces_and_merged() {
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
     check_all(&sizes.map(of));
+}
+
+/// pytorch #109517: padding masks are biases of the lowest float. A row that has nothing else was one of infinities in the
+/// unit of the base-2 logarithm: O was 0 in the place of the mean of V.
+#[test]
+fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    for (queries, keys, dtype, sink) in
+        [(5, 70, DType::F32, false), (1, 1500, DType::BF16, false), (40, 300, DType::F32, true)]
+    {
+        let spec = TensorSpec::new(dtype, [1, 1, queries, keys]);
+        let biased = (expr::score() + expr::tensor("padding", spec)).build_score_mod().expect("a score");
+        let mut a = Attention::bshd(2, (4, 2), (queries, keys), 64, DType::BF16).with_stats().with_score_mod(biased);
+        a.sink = sink;
+        let a = validate(a).expect("is valid");
+        let mut inputs = Inputs::random(&a, 7).expect("random operands");
+        let bias = inputs.get_mut(Role::ScoreTensor(0)).expect("a bias");
+        let lowest = if dtype == DType::BF16 { -3.389_531_4e38 } else { f64::from(f32::MIN) };
+        // Whole rows, and parts of others.
+        for row in (0..queries).filter(|row| row % 2 == 0) {
+            (0..keys).for_each(|key| bias.set((row * keys + key) as usize, lowest));
+        }
+        (0..queries).for_each(|row| bias.set((row * keys) as usize, lowest));
+        let made = generate(&a, SM).expect("is taken");
+        let wrong = check_case(Case::over(&a, inputs, &[]), &made, 3);
+        assert_eq!(wrong, Ok(()), "{queries} x {keys} {dtype}");
+    }
 }
 
 /// Every division of the work that a measurement compares is right.

@@ -37,6 +37,7 @@ impl Writer<'_> {
             ("VARLEN_Q", varlen(&a.q)),
             ("VARLEN_O", varlen(&a.o)),
             ("VARLEN_STATS", varlen(&rows)),
+            ("NATURAL", flag(a.score_mod.is_some())),
             ("STATS", flag(a.outputs.stats)),
             ("SINK", flag(a.sink)),
             ("TILE", tile.into()),
@@ -75,8 +76,8 @@ impl Writer<'_> {
         text
     }
 
-    /// The functions that the expressions become: the score of a point in units of the base-2 logarithm, and whether a
-    /// key is seen.
+    /// The functions that the expressions become: the score of a point, in units of the base-2 logarithm where there is
+    /// no expression (`exponential` in `work.cu`), and whether a key is seen.
     pub(crate) fn functions(&self) -> String {
         let a = self.attention;
         let origins = a.origins.is_some();
@@ -92,7 +93,7 @@ impl Writer<'_> {
             None => text.push_str("  return product * (p.scale * LOG2E);\n"),
             Some(e) => {
                 let (body, root) = statements(e.program(), 0, 0, "s", origins);
-                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root} * LOG2E;\n");
+                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root};\n");
             }
         }
         text.push_str("}\n\n__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");

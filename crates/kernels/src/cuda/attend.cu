@@ -143,14 +143,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float base = most == -INFINITE ? 0.f : most, fade = exp2_fast(top[half] - base);
+        const float base = most == -INFINITE ? 0.f : most, fade = exponential(top[half] - base);
         top[half] = most;
         float more = 0.f;
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; n++)
 #pragma unroll
           for (int e = 0; e < 2; e++) {
-            const float x = exp2_fast(score[n][half * 2 + e] - base);
+            const float x = exponential(score[n][half * 2 + e] - base);
             score[n][half * 2 + e] = x;
             more += x;
           }
@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         float most = top[half];
 #pragma unroll
         for (int w = 0; w < WARPS_KEYS - 1; w++) most = fmaxf(most, ends_of[(w * PIECE_ROWS + row) * 2]);
-        const float base = most == -INFINITE ? 0.f : most, fade = exp2_fast(top[half] - base);
+        const float base = most == -INFINITE ? 0.f : most, fade = exponential(top[half] - base);
         top[half] = most;
         sum[half] *= fade;
 #pragma unroll
@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #pragma unroll
         for (int w = 0; w < WARPS_KEYS - 1; w++) {
           const int at = w * PIECE_ROWS + row;
-          const float factor = exp2_fast(ends_of[at * 2] - base);
+          const float factor = exponential(ends_of[at * 2] - base);
           sum[half] += factor * ends_of[at * 2 + 1];
 #pragma unroll
           for (int n = 0; n < COLUMNS / 8; n++) {

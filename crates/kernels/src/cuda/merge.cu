@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
     float factor = 0.f;
     if (from + lane < count) {
       const float2 ends = *(const float2*)&p.ends[piece_at(first + from + lane, from + lane == 0, row) * 2];
-      factor = exp2_fast(ends.x - base);
+      factor = exponential(ends.x - base);
       sum += factor * ends.y;
     }
     const int pieces = min(32, count - from);

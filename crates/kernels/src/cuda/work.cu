@@ -162,11 +162,16 @@ __device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int 
 #endif
 }
 
-// Writes the log-sum-exp of a row: of `sum` over keys, of exponentials of base 2 less `top`. Without any key it is minus
-// infinity; a sum that is no number gives none.
+// The exponential of a difference of scores. Without an expression they have the unit of the base-2 logarithm, a factor
+// that is in the scale already. With one they have that of the natural logarithm: it may be as low as the lowest float,
+// as a padding mask's is, and a row of such scores must not become one of infinities.
+__device__ __forceinline__ float exponential(float x) { return exp2_fast(NATURAL ? x * LOG2E : x); }
+
+// Writes the log-sum-exp of a row: of `sum` over keys, of exponentials less `top`. Without any key it is minus infinity; a
+// sum that is no number gives none.
 __device__ __forceinline__ void write_stats(const Params& p, int batch, int head, int query, float top, float sum) {
 #if STATS
-  const float value = sum == 0.f ? -INFINITE : (top + log2f(sum)) * LN2;
+  const float end = log2f(sum) * LN2, value = sum == 0.f ? -INFINITE : NATURAL ? top + end : top * LN2 + end;
 #if VARLEN_STATS
   p.stats[p.offsets_stats[batch] + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
 #else
@@ -175,14 +180,13 @@ __device__ __forceinline__ void write_stats(const Params& p, int batch, int head
 #endif
 }
 
-// Adds the sink of a head, which takes part in the softmax and has no value, to a sum of exponentials of base 2 less
-// `top`. Both may change; the returned factor is for what was summed with them.
+// Adds the sink of a head, which takes part in the softmax and has no value, to a sum of exponentials less `top`. Both may change; the returned factor is for what was summed with them.
 __device__ __forceinline__ float take_sink(const Params& p, int head, float& top, float& sum) {
 #if SINK
-  const float sink = p.sink[head] * LOG2E, most = fmaxf(top, sink);
+  const float sink = p.sink[head] * (NATURAL ? 1.f : LOG2E), most = fmaxf(top, sink);
   if (most == -INFINITE) return 1.f;
-  const float fade = exp2_fast(top - most);
-  sum = sum * fade + exp2_fast(sink - most);
+  const float fade = exponential(top - most);
+  sum = sum * fade + exponential(sink - most);
   top = most;
   return fade;
 #else
