@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use qkvault_base::{CacheDir, CacheDirSource};
 
-use crate::{DiskLimits, Mode};
+use crate::{Address, DiskLimits, Mode, without_secrets};
 
 /// How the folder of a vault was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub enum FolderSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteSettings {
-    /// An HTTP address or a folder.
-    pub location: String,
+    /// An HTTP address or a folder. It prints without what may be secret.
+    pub location: Address,
     /// Longest time that one look-up waits for the remote.
     pub deadline: Duration,
     /// The file with the secret of the seal; `None` when there is no seal, or when the program set its key.
@@ -58,6 +58,7 @@ const MODE: &str = "QKVAULT_CACHE";
 const MAX_BYTES: &str = "QKVAULT_CACHE_MAX_BYTES";
 const MAX_AGE: &str = "QKVAULT_CACHE_MAX_AGE";
 const ALLOW_SHARED: &str = "QKVAULT_CACHE_ALLOW_SHARED";
+const REQUIRE_SEAL: &str = "QKVAULT_CACHE_REQUIRE_SEAL";
 const DEADLINE: &str = "QKVAULT_REMOTE_DEADLINE_MS";
 
 /// The folder that [`CacheDir`] finds, and the part of its rule that applied.
@@ -94,13 +95,21 @@ pub(crate) fn layers(env: Env<'_>) -> Vec<PathBuf> {
 }
 
 pub(crate) fn allow_shared(env: Env<'_>) -> Result<bool, OptionError> {
-    let Some(value) = env(ALLOW_SHARED) else {
+    yes_or_no(env, ALLOW_SHARED)
+}
+
+pub(crate) fn require_seal(env: Env<'_>) -> Result<bool, OptionError> {
+    yes_or_no(env, REQUIRE_SEAL)
+}
+
+fn yes_or_no(env: Env<'_>, name: &'static str) -> Result<bool, OptionError> {
+    let Some(value) = env(name) else {
         return Ok(false);
     };
     match value.to_str() {
         Some("1") => Ok(true),
         Some("0") => Ok(false),
-        _ => Err(bad(ALLOW_SHARED, value, "1 or 0")),
+        _ => Err(bad(name, value, "1 or 0")),
     }
 }
 
@@ -127,7 +136,9 @@ pub(crate) fn remote(env: Env<'_>) -> Result<Option<RemoteSettings>, OptionError
         return Ok(None);
     };
     let expected = "an http address, or the path of a folder, in UTF-8";
-    let location = location.into_string().map_err(|value| bad("QKVAULT_REMOTE", value, expected))?;
+    let shown = |value: OsString| without_secrets(&value.to_string_lossy()).into();
+    let location = location.into_string().map_err(|value| bad("QKVAULT_REMOTE", shown(value), expected))?;
+    let location = Address::new(location);
     let deadline = match env(DEADLINE) {
         None => Duration::from_secs(1),
         Some(value) => {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{EncodeError, Key, OptionError};
+use crate::{Address, EncodeError, Key, OptionError};
 
 /// Why a vault could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum OpenError {
     #[error("the remote store {location} cannot be used: {detail}; correct or unset QKVAULT_REMOTE and its companions")]
     Remote {
         /// Its address or folder.
-        location: String,
+        location: Address,
         /// What is wrong.
         detail: String,
     },

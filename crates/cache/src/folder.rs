@@ -1,7 +1,7 @@
 //! One folder of entries: opening it, checking who can write to it, and creating what is missing.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use crate::paths::Layout;
@@ -72,8 +72,9 @@ impl Folder {
         }
         // Backup tools skip folders with this file. The vault works without it, so a failure is no error.
         let tag = self.layout.root.join("CACHEDIR.TAG");
-        if !tag.exists()
-            && let Err(error) = fs::write(&tag, CACHEDIR_TAG)
+        // A new file: nothing is written through a link of that name.
+        if let Err(error) = File::create_new(&tag).and_then(|mut file| file.write_all(CACHEDIR_TAG.as_bytes()))
+            && error.kind() != io::ErrorKind::AlreadyExists
         {
             tracing::debug!(path = %tag.display(), %error, "could not write the cache tag");
         }

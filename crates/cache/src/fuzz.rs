@@ -69,8 +69,8 @@ pub fn entry_signed(bytes: &[u8]) {
 
 /// Checks that any bytes are a pack or are refused.
 pub fn pack(bytes: &[u8]) {
-    let limits = PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20 };
-    match verify_pack(bytes, &UnpackOptions { seal: None, limits }) {
+    let limits = PackLimits { entries: 1_000, packed_bytes: 1 << 20, plain_bytes: 4 << 20, ..PackLimits::default() };
+    match verify_pack(bytes, &UnpackOptions { limits, ..UnpackOptions::default() }) {
         Ok(manifest) => assert!(manifest.plain_len() <= limits.plain_bytes),
         Err(error) => assert!(!error.to_string().is_empty()),
     }

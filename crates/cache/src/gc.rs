@@ -8,8 +8,10 @@ use std::time::{Duration, SystemTime};
 use crate::crew;
 use crate::evict::{Candidate, plan_eviction};
 use crate::folder::Folder;
-use crate::paths::TEMP_PREFIX;
+use crate::paths::{TEMP_PREFIX, is_lock};
+use crate::quarantine::own_files;
 use crate::scan::Found;
+use crate::read::write_without_following;
 use crate::stats::add;
 use crate::{DiskLimits, Key, Mode, StoreError, Vault};
 
@@ -177,12 +179,8 @@ fn remove_stale(path: &Path, now: SystemTime) -> bool {
 
 /// Removes old lock files that no process holds. A holder removes its own; these belong to processes that were killed.
 fn remove_stale_locks(folder: &Folder, now: SystemTime) -> u64 {
-    let Ok(files) = fs::read_dir(&folder.layout.locks) else {
-        return 0;
-    };
     let mut removed = 0;
-    for file in files.flatten() {
-        let path = file.path();
+    for path in own_files(&folder.layout.locks).filter(|path| is_lock(path)) {
         let free = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
         if is_stale(&path, now) && free() && fs::remove_file(&path).is_ok() {
             removed += 1;
@@ -211,7 +209,7 @@ fn stamp_is_old(folder: &Folder, now: SystemTime) -> bool {
 
 fn set_stamp(folder: &Folder, now: SystemTime) {
     let path = stamp_path(folder);
-    let set = File::create(&path).and_then(|file| file.set_modified(now));
+    let set = write_without_following(&path).and_then(|file| file.set_modified(now));
     if let Err(error) = set {
         tracing::debug!(path = %path.display(), %error, "could not stamp the collection");
     }

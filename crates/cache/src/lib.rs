@@ -94,14 +94,14 @@ pub use obtain::Obtained;
 pub use older::Older;
 pub use options::VaultOptions;
 pub use pack::{
-    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, UnpackOptions, UnpackReport,
+    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, SecretError, UnpackOptions, UnpackReport,
     WeakSecret, verify_pack,
 };
 pub use paths::STORE_FORMAT;
 pub use rejection::Rejection;
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
-pub use remote::{FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name};
+pub use remote::{Address, FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name, without_secrets};
 pub use settings::Settings;
 pub use stats::Stats;
 pub use vault::{Source, Vault};

@@ -95,7 +95,7 @@ impl Vault {
                 Found::Unlisted(..) => {}
             }
         }
-        usage.quarantined = fs::read_dir(&folder.layout.quarantine).map_or(0, |files| files.count() as u64);
+        usage.quarantined = folder.quarantined().count() as u64;
         usage
     }
 
@@ -109,12 +109,11 @@ impl Vault {
         let folder = self.writable()?;
         let usage = self.usage();
         self.inner.memory.clear();
-        let aside = fs::read_dir(&folder.layout.quarantine).into_iter().flatten().flatten();
         let paths = folder.scan().filter_map(|found| match found {
             Found::Entry(_, path) | Found::Temp(path) => Some(path),
             Found::Foreign | Found::Unlisted(..) => None,
         });
-        for path in paths.chain(aside.map(|file| file.path())) {
+        for path in paths.chain(folder.quarantined()) {
             match fs::remove_file(&path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::Io { action: "delete", path, source });

@@ -1,9 +1,11 @@
 //! A lock per key across processes. It saves double work, and nothing else depends on it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use crate::read::{open_for_reading, write_without_following};
 
 /// A held lock. Dropping it removes the file and releases the lock.
 #[derive(Debug)]
@@ -61,11 +63,9 @@ pub(crate) fn acquire(path: &Path, wait: Duration, appeared: impl Fn() -> bool) 
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(false).write(true);
-    match options.open(path) {
+    match write_without_following(path) {
         // Another user's lock file in a shared vault can be locked without being written.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_for_reading(path),
         other => other,
     }
 }

@@ -69,12 +69,26 @@ impl Vault {
         }
     }
 
-    /// Stores an entry under a key, in memory and in the folder, and replaces an older one.
+    /// Stores an entry under a key, in memory and in the folder, and replaces an older one. A good plan is replaced by
+    /// plans alone: if the vault or a layer has one and `entry` is a refusal or times, the plan stays and is returned.
     ///
     /// # Errors
     ///
     /// [`StoreError`] if the folder cannot be written. Memory keeps the entry all the same.
     pub fn put(&self, key: &Key, entry: Entry) -> Result<Arc<Entry>, StoreError> {
+        match self.plan_instead(key, entry.kind) {
+            Some(plan) => Ok(plan),
+            None => self.replace(key, entry),
+        }
+    }
+
+    /// Stores an entry under a key as [`put`](Self::put) does, and replaces whatever is there: for a plan that is good
+    /// as bytes and of no use to its library.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the folder cannot be written. Memory keeps the entry all the same.
+    pub fn replace(&self, key: &Key, entry: Entry) -> Result<Arc<Entry>, StoreError> {
         let entry = Arc::new(entry);
         self.inner.memory.insert(*key, Arc::clone(&entry));
         self.back_fill(key, &entry);
@@ -174,7 +188,7 @@ impl Vault {
             Fetched::Nothing => Below::Missing(None),
             Fetched::Bad(rejection) => {
                 inner.counters.count_rejection(&rejection);
-                let location = link.options.remote.location();
+                let location = link.location();
                 let cause = rejection.cause();
                 tracing::warn!(%location, %key, %cause, why = %rejection, "an entry of the remote store was rejected");
                 Below::Missing(Some(rejection))
@@ -184,6 +198,10 @@ impl Vault {
                 Below::Missing(None)
             }
             Fetched::Hit(entry) => {
+                // Whoever fetches several keys at once has not looked for each of them.
+                if let Some(plan) = self.plan_instead(key, entry.kind) {
+                    return Below::Found(plan, Source::Disk);
+                }
                 let entry = Arc::new(entry);
                 inner.memory.insert(*key, Arc::clone(&entry));
                 if inner.settings.mode == Mode::ReadWrite {
@@ -193,6 +211,21 @@ impl Vault {
                 Below::Found(entry, Source::Remote)
             }
         }
+    }
+
+    /// The good plan that the vault or a layer has under a key, which an entry of kind `new` must not replace or hide;
+    /// `None` if there is none, or if the new entry is a plan.
+    pub(crate) fn plan_instead(&self, key: &Key, new: EntryKind) -> Option<Arc<Entry>> {
+        if new == EntryKind::Plan {
+            return None;
+        }
+        let held = self.inner.memory.get(key).filter(|entry| entry.kind == EntryKind::Plan);
+        held.or_else(|| {
+            self.folders().find_map(|(folder, _)| match folder.load(key) {
+                Loaded::Good { entry, .. } if entry.kind == EntryKind::Plan => Some(Arc::new(entry)),
+                _ => None,
+            })
+        })
     }
 
     /// Queues an entry for the remote, if uploads are on.

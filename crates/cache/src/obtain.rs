@@ -134,6 +134,12 @@ impl Vault {
             }
         };
         std::mem::forget(failed);
+        if let Some(plan) = self.plan_instead(key, entry.kind) {
+            // Another process stored it meanwhile.
+            self.inner.memory.insert(*key, Arc::clone(&plan));
+            lead.land(Outcome::Entry(Arc::clone(&plan)));
+            return Ok(Obtained::new(plan, Source::Disk));
+        }
         self.inner.memory.insert(*key, Arc::clone(&entry));
         let unstored = self.store(key, &entry).err().map(Arc::new);
         self.back_fill(key, &entry);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::folder::Folder;
-use crate::paths::{STORE_FORMAT, TEMP_PREFIX, key_of};
+use crate::paths::{STORE_FORMAT, TEMP_PREFIX, is_lock, is_rejected, key_of};
 use crate::{Source, StoreError, Vault};
 
 /// The entries of one older format in one folder. This version never looks their keys up.
@@ -122,9 +122,8 @@ fn files(format: &Path) -> Vec<(PathBuf, u64)> {
 /// Whether a vault made a file, by its name.
 fn is_ours(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let locked = name.strip_suffix(".lock").is_some_and(|key| key.parse::<crate::Key>().is_ok());
-    let rejected = in_folder(file, "quarantine") && name.split('.').next().is_some_and(|key| key.len() == 64);
-    key_of(file).is_some() || name.starts_with(TEMP_PREFIX) || name == "gc.stamp" || locked || rejected
+    let rejected = in_folder(file, "quarantine") && is_rejected(file);
+    key_of(file).is_some() || name.starts_with(TEMP_PREFIX) || name == "gc.stamp" || is_lock(file) || rejected
 }
 
 /// Whether a file lies in a folder of this name, or in a direct subfolder of it.

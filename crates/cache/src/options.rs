@@ -25,6 +25,7 @@ pub struct VaultOptions {
     pub(crate) memory_bytes: u64,
     pub(crate) limits: Option<DiskLimits>,
     pub(crate) allow_shared: Option<bool>,
+    pub(crate) require_seal: Option<bool>,
     pub(crate) library: Option<String>,
     pub(crate) durable: bool,
     pub(crate) lock_wait: Duration,
@@ -44,6 +45,7 @@ impl Default for VaultOptions {
             memory_bytes: 256 << 20,
             limits: None,
             allow_shared: None,
+            require_seal: None,
             library: None,
             durable: true,
             lock_wait: Duration::from_secs(120),
@@ -111,6 +113,14 @@ impl VaultOptions {
     /// `$QKVAULT_CACHE_ALLOW_SHARED` (`1` or `0`), else no. Whoever can write there can run code on the GPU.
     pub fn allow_shared_writable(mut self, allow: bool) -> Self {
         self.allow_shared = Some(allow);
+        self
+    }
+
+    /// Sets whether entries from elsewhere need a seal: unsealed packs are refused, and so is a remote store without the
+    /// secret of a seal. Default: `$QKVAULT_CACHE_REQUIRE_SEAL` (`1` or `0`), else no. Folders and layers have no seals:
+    /// their owners and permissions are checked.
+    pub fn require_seal(mut self, require: bool) -> Self {
+        self.require_seal = Some(require);
         self
     }
 

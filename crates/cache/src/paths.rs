@@ -74,6 +74,24 @@ impl Layout {
     }
 }
 
+/// Whether this is the name of a file in quarantine: `<key>.<cause>.<process>-<number>`.
+pub(crate) fn is_rejected(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let mut parts = name.unwrap_or_default().splitn(3, '.');
+    let (key, cause, unique) = (parts.next(), parts.next(), parts.next());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    key.is_some_and(|key| key.parse::<Key>().is_ok())
+        // Older versions had other causes.
+        && cause.is_some_and(|cause| !cause.is_empty() && cause.bytes().all(|c| c.is_ascii_lowercase() || c == b'-'))
+        && unique.and_then(|unique| unique.split_once('-')).is_some_and(|(a, b)| is_number(a) && is_number(b))
+}
+
+/// Whether this is the name of a lock: `<key>.lock`.
+pub(crate) fn is_lock(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.strip_suffix(".lock")).is_some_and(|key| key.parse::<Key>().is_ok())
+}
+
 /// The file name of an entry.
 pub(crate) fn entry_name(key: &Key) -> String {
     format!("{key}{ENTRY_SUFFIX}")
@@ -90,6 +108,20 @@ pub(crate) fn key_of(path: &Path) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_of_rejected_files_and_locks_are_known_and_no_others() {
+        let layout = Layout::new("/r".into());
+        let key = Key([0xab; 32]);
+        for cause in Cause::ALL {
+            assert!(is_rejected(&layout.rejected(&key, cause, 7)), "{cause}");
+        }
+        assert!(is_lock(&layout.lock(&key)));
+        let others = ["notes.txt", "ab.magic.1-2", &format!("{key}"), &format!("{key}.magic"), ".", ".."];
+        for other in others.into_iter().chain(["", "x.lock", &format!("{key}.magic.1-2.bak"), &format!("{key}.A.1-2")]) {
+            assert!(!is_rejected(Path::new(other)) && !is_lock(Path::new(other)), "{other}");
+        }
+    }
 
     #[test]
     fn names_come_back_and_others_do_not() {

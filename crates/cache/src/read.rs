@@ -123,6 +123,20 @@ pub(crate) fn open_for_reading(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Opens or creates a file to write, keeping what is in it, without following a link.
+pub(crate) fn write_without_following(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        use rustix::fs::OFlags;
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32);
+    }
+    options.open(path)
+}
+
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::env::{self, FolderSource, OptionError, RemoteSettings};
-use crate::{DiskLimits, Mode, VaultOptions};
+use crate::{Address, DiskLimits, Mode, VaultOptions};
 
 /// What the options of a vault and the environment resolve to.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,8 @@ pub struct Settings {
     pub limits: DiskLimits,
     /// Whether the vault uses folders that others can write to.
     pub allow_shared_writable: bool,
+    /// Whether packs and the remote store need a seal.
+    pub require_seal: bool,
     /// The remote store, without its secrets.
     pub remote: Option<RemoteSettings>,
 }
@@ -43,13 +45,15 @@ impl VaultOptions {
         let layers = options.layers.clone().unwrap_or_else(|| env::layers(&get));
         let limits = options.limits.map_or_else(|| env::limits(&get), Ok)?;
         let allow_shared_writable = options.allow_shared.map_or_else(|| env::allow_shared(&get), Ok)?;
+        let require_seal = options.require_seal.map_or_else(|| env::require_seal(&get), Ok)?;
         let remote = match &options.remote {
             Some(remote) => {
-                Some(RemoteSettings { location: remote.remote.location(), deadline: remote.deadline, seal_file: None })
+                let location = Address::new(remote.remote.location());
+                Some(RemoteSettings { location, deadline: remote.deadline, seal_file: None })
             }
             None => env::remote(&get)?,
         };
-        Ok(Settings { folder, folder_source, mode, layers, limits, allow_shared_writable, remote })
+        Ok(Settings { folder, folder_source, mode, layers, limits, allow_shared_writable, require_seal, remote })
     }
 }
 

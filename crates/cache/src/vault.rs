@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::remote::{Link, Uploader};
 use crate::seen::Seen;
 use crate::stats::Counters;
-use crate::{Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
+use crate::{Address, Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
 /// An open vault. Cheap to clone; clones share one vault.
 ///
@@ -117,10 +117,16 @@ impl Vault {
             (Mode::Off, ..) | (_, None, None) => None,
             (_, Some(remote), _) => Some(remote.clone()),
             (_, None, Some(remote)) => {
-                let token = (options.env)("QKVAULT_REMOTE_TOKEN").and_then(|token| token.into_string().ok());
+                let token = (options.env)("QKVAULT_REMOTE_TOKEN").map(|token| token.to_string_lossy().into_owned());
                 Some(crate::remote::locate(remote, token.as_deref(), shared)?)
             }
         };
+        if let Some(remote) = remote.as_ref().filter(|remote| settings.require_seal && remote.seal.is_none()) {
+            let detail = "a seal is required here (QKVAULT_CACHE_REQUIRE_SEAL), and there is no secret to check it with: \
+                          set QKVAULT_REMOTE_SEAL_FILE"
+                .to_owned();
+            return Err(OpenError::Remote { location: Address::new(remote.remote.location()), detail });
+        }
         let vault = Self::assemble(options, settings, folder, layers, remote);
         vault
             .folders()
@@ -155,6 +161,7 @@ impl Vault {
             layers: Vec::new(),
             limits: options.limits.unwrap_or_default(),
             allow_shared_writable: false,
+            require_seal: false,
             remote: None,
         };
         Self::assemble(options, settings, None, Vec::new(), None)
@@ -232,6 +239,13 @@ impl Vault {
     #[must_use]
     pub fn flush_remote(&self, within: Duration) -> bool {
         self.inner.uploader.as_ref().is_none_or(|uploader| uploader.flush(within))
+    }
+
+    /// The remote's address and its last failure to answer or to take an entry, in one sentence; `None` if it had none.
+    #[must_use]
+    pub fn remote_trouble(&self) -> Option<String> {
+        let link = self.inner.remote.as_ref()?;
+        link.trouble().map(|error| format!("the remote store {}: {error}", link.location()))
     }
 
     /// The counters since the vault was opened, and what its memory holds.

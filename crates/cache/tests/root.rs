@@ -15,6 +15,7 @@ mod root {
     #[cfg(feature = "http")]
     mod http;
     mod kills;
+    mod kinds;
     mod looks;
     mod older;
     mod packs;

@@ -279,7 +279,7 @@ impl Planner {
         };
         let outcome =
             outcome(job, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
-        let unstored = vault.put(&vault_key(&job.key), Entry::clone(&entry)).err().map(Arc::new);
+        let unstored = vault.replace(&vault_key(&job.key), Entry::clone(&entry)).err().map(Arc::new);
         Ok((Source::Built, unstored, outcome))
     }
 

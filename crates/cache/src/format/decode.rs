@@ -115,6 +115,20 @@ pub(crate) fn decode(bytes: &[u8], key: Option<&Key>) -> Result<(Header, Entry),
     Ok((header, entry))
 }
 
+/// The entry of a file that [`check_stored`] found good and whose payload is not compressed. It takes no second copy of
+/// the payload.
+pub(crate) fn entry_of_plain(header: Header, mut bytes: Vec<u8>) -> Result<Entry, Rejection> {
+    if header.codec != Codec::None {
+        return Err(Rejection::Codec { found: header.codec.code() });
+    }
+    if header.payload_hash != header.stored_hash {
+        return Err(Rejection::PayloadChecksum);
+    }
+    bytes.drain(..header.header_len);
+    let Header { kind, library, target, what, meta, .. } = header;
+    Ok(Entry { kind, target, what, library, meta, payload: bytes })
+}
+
 /// Decodes an entry whose payload was compared with its checksum when it came into the vault, as every entry is: when
 /// it is written, unpacked or fetched. Here every byte of the file is compared with the checksum of the file, so the
 /// payload is the same. Its own checksum would take a sixth of a look-up; `cache verify` compares it.

@@ -6,7 +6,7 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::{check_stored, decode, decode_header, decode_stored};
+pub(crate) use decode::{check_stored, decode, decode_header, decode_stored, entry_of_plain};
 pub use encode::EncodeError;
 pub(crate) use encode::encode;
 

@@ -46,8 +46,22 @@ pub enum PackError {
     #[error("the pack is sealed: give the seal's secret to check it")]
     SealKeyNeeded,
     /// A key was given and the pack has no seal.
-    #[error("the pack is not sealed, so nothing shows that it comes from a holder of the secret")]
+    #[error(
+        "the pack is not sealed, so nothing shows that it comes from a holder of the secret; have it packed again with \
+         `qkvault pack --seal FILE`"
+    )]
     NotSealed,
+    /// A seal is required, and the pack has none.
+    #[error(
+        "the pack is not sealed, and unsealed packs are refused here: whoever can make one can run code on the GPU. Have \
+         it packed again with `qkvault pack --seal FILE`, and give the same secret to `qkvault unpack --seal FILE`"
+    )]
+    SealRequired,
+    /// The header says that the pack is not sealed, and has the bytes of a seal.
+    #[error(
+        "the pack has the bytes of a seal and is marked as not sealed: it was changed after it was sealed; fetch it again"
+    )]
+    SealWithoutFlag,
     /// The seal was made with another key, or for other bytes.
     #[error("the seal does not match: the pack was changed, or sealed with another secret")]
     Seal,

@@ -9,8 +9,10 @@
 
 mod error;
 mod manifest;
+mod memory;
 mod open;
 mod seal;
+mod secret;
 mod unpack;
 mod write;
 
@@ -18,6 +20,7 @@ pub use error::PackError;
 pub use manifest::{Manifest, ManifestEntry};
 pub use open::PackLimits;
 pub use seal::{SealKey, WeakSecret};
+pub use secret::SecretError;
 pub use unpack::{UnpackOptions, UnpackReport, verify_pack};
 pub use write::{PackOptions, PackReport};
 
@@ -33,8 +36,11 @@ pub(crate) const PACK_VERSION: u16 = STORE_FORMAT;
 /// Bytes of the header.
 pub(crate) const PACK_HEADER: usize = 168;
 
-/// Largest window of the zstd stream, as a power of two: 128 MiB, which a reader holds in memory.
+/// Largest window of the zstd stream that is read, as a power of two: 128 MiB, which a reader holds in memory.
 pub(crate) const WINDOW_LOG: u32 = 27;
+
+/// Largest window that is written, as a power of two: 32 MiB, which every reader allows however small the pack is.
+pub(crate) const WRITTEN_WINDOW_LOG: u32 = 25;
 
 const FLAG_SEALED: u16 = 1;
 
@@ -90,7 +96,13 @@ impl PackHeader {
     }
 
     /// Reads and checks a header; with the key of a seal, the seal too.
-    pub(crate) fn decode(bytes: &[u8; PACK_HEADER], seal: Option<&SealKey>) -> Result<Self, PackError> {
+    ///
+    /// With `require`, a pack without a seal is refused.
+    pub(crate) fn decode(
+        bytes: &[u8; PACK_HEADER],
+        seal: Option<&SealKey>,
+        require: bool,
+    ) -> Result<Self, PackError> {
         if bytes[..PACK_MAGIC.len()] != PACK_MAGIC {
             return Err(PackError::Magic { found: bytes[..PACK_MAGIC.len()].to_vec() });
         }
@@ -107,7 +119,12 @@ impl PackHeader {
         }
         match (flags & FLAG_SEALED != 0, seal) {
             (true, None) => return Err(PackError::SealKeyNeeded),
+            // Else a pack whose flag was cleared would pass as one that was never sealed.
+            (false, _) if bytes[at::SEAL..at::CHECKSUM].iter().any(|byte| *byte != 0) => {
+                return Err(PackError::SealWithoutFlag);
+            }
             (false, Some(_)) => return Err(PackError::NotSealed),
+            (false, None) if require => return Err(PackError::SealRequired),
             // Comparing two blake3 hashes takes the same time wherever they differ.
             (true, Some(key)) if key.seal(&bytes[..at::SEAL]) != field(bytes, at::SEAL) => {
                 return Err(PackError::Seal);

@@ -1,11 +1,11 @@
 //! Opening a pack: every check that needs no decompression.
 
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 
 use tempfile::SpooledTempFile;
 
 use super::manifest::MAX_LINE;
-use super::{Manifest, PACK_HEADER, PackError, PackHeader, SealKey};
+use super::{Manifest, PACK_HEADER, PackError, PackHeader, UnpackOptions, memory};
 
 /// Limits on what a pack declares. A pack that declares more is refused before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +16,14 @@ pub struct PackLimits {
     pub packed_bytes: u64,
     /// Most bytes of all entries, decompressed. Default: 64 GiB.
     pub plain_bytes: u64,
+    /// Most bytes of memory that reading takes, besides 20 for each byte of the pack: for the window of the
+    /// decompression and the largest entry. Default: 64,000,000.
+    pub memory_bytes: u64,
 }
 
 impl Default for PackLimits {
     fn default() -> Self {
-        PackLimits { entries: 1_000_000, packed_bytes: 8 << 30, plain_bytes: 64 << 30 }
+        PackLimits { entries: 1_000_000, packed_bytes: 8 << 30, plain_bytes: 64 << 30, memory_bytes: 64_000_000 }
     }
 }
 
@@ -34,15 +37,12 @@ pub(crate) struct OpenPack {
 }
 
 /// Reads the header and the manifest of a pack, and checks them against each other and the limits.
-fn read_head(
-    input: &mut dyn Read,
-    seal: Option<&SealKey>,
-    limits: &PackLimits,
-) -> Result<(PackHeader, Manifest), PackError> {
+fn read_head(input: &mut dyn Read, options: &UnpackOptions) -> Result<(PackHeader, Manifest), PackError> {
+    let UnpackOptions { seal, require_seal, limits } = options;
     let head = read_part(input, "header", PACK_HEADER as u64)?;
     let mut bytes = [0; PACK_HEADER];
     bytes.copy_from_slice(&head);
-    let header = PackHeader::decode(&bytes, seal)?;
+    let header = PackHeader::decode(&bytes, seal.as_ref(), *require_seal)?;
     let PackHeader { entries, manifest_len, body_len, plain_len, manifest_hash, body_hash: _ } = header;
     let most = u64::from(entries).saturating_mul(MAX_LINE);
     for (what, declared, limit) in [
@@ -67,8 +67,8 @@ fn read_head(
     Ok((header, manifest))
 }
 
-pub(crate) fn open(input: &mut dyn Read, seal: Option<&SealKey>, limits: &PackLimits) -> Result<OpenPack, PackError> {
-    let (header, manifest) = read_head(input, seal, limits)?;
+pub(crate) fn open(input: &mut dyn Read, options: &UnpackOptions) -> Result<OpenPack, PackError> {
+    let (header, manifest) = read_head(input, options)?;
     let mut body = SpooledTempFile::new(SPOOL);
     let mut hasher = blake3::Hasher::new();
     let mut left = header.body_len;
@@ -94,7 +94,9 @@ pub(crate) fn open(input: &mut dyn Read, seal: Option<&SealKey>, limits: &PackLi
     if !read_part_or_less(input, 1)?.is_empty() {
         return Err(PackError::Trailing);
     }
-    body.rewind().map_err(PackError::io("read the pack"))?;
+    let window = memory::window(&mut body).map_err(PackError::io("read the pack"))?;
+    let packed = PACK_HEADER as u64 + header.manifest_len + header.body_len;
+    memory::check(window, &manifest, packed, &options.limits)?;
     Ok(OpenPack { manifest, body })
 }
 

@@ -236,3 +236,56 @@ fn an_unknown_flag_or_version_is_refused() {
     assert!(matches!(with(at::FLAGS, 2), Err(PackError::Flags { found: 2 })));
     assert!(matches!(with(at::FLAGS, 1), Err(PackError::SealKeyNeeded)));
 }
+
+/// Cleared, the flag let a sealed pack pass as one that was never sealed.
+#[test]
+fn audit_14_seal_bytes_in_a_pack_that_is_marked_as_unsealed_are_refused() {
+    let (lines, plain) = both();
+    let mut pack = craft(&lines, &compress(&plain, 17), |_| {});
+    for place in [at::SEAL, at::SEAL + 13, at::CHECKSUM - 1] {
+        pack[place] = 1;
+        let checksum = blake3::hash(&pack[..at::CHECKSUM]);
+        pack[at::CHECKSUM..PACK_HEADER].copy_from_slice(checksum.as_bytes());
+        assert!(matches!(verify(&pack), Err(PackError::SealWithoutFlag)), "byte {place}");
+        let key = UnpackOptions { seal: Some(SealKey::new([1; 32])), ..UnpackOptions::default() };
+        assert!(matches!(verify_pack(&pack[..], &key), Err(PackError::SealWithoutFlag)), "with a key too");
+        pack[place] = 0;
+    }
+}
+
+#[test]
+fn a_seal_that_is_required_is_demanded_of_every_pack() {
+    let (lines, plain) = both();
+    let pack = craft(&lines, &compress(&plain, 17), |_| {});
+    let required = UnpackOptions { require_seal: true, ..UnpackOptions::default() };
+    let error = verify_pack(&pack[..], &required).expect_err("unsealed");
+    assert!(matches!(error, PackError::SealRequired), "{error}");
+    assert!(error.to_string().contains("qkvault pack --seal FILE"), "{error}");
+}
+
+/// The limit is told, and nothing is decompressed. `tests/pack_memory.rs` measures the memory.
+#[test]
+fn audit_12_a_pack_whose_entries_take_more_memory_than_its_size_allows_is_refused() {
+    let huge = ManifestEntry { bytes: 200 << 20, ..line(1) };
+    let pack = craft(&[huge], &compress(b"", 17), |_| {});
+    match verify(&pack) {
+        Err(PackError::TooLarge { what, declared, limit }) => {
+            assert!(what.contains("memory"), "{what}");
+            assert!(declared > 200 << 20, "{declared}");
+            assert_eq!(limit, 64_000_000 + 20 * pack.len() as u64);
+        }
+        other => panic!("{other:?}"),
+    }
+    // A window counts as far as it can fill.
+    let many: Vec<_> = (0..60).map(|n| ManifestEntry { key: Key([n; 32]), bytes: 2 << 20, ..line(1) }).collect();
+    for (window, fits) in [(25, true), (27, false)] {
+        // The head of a frame whose content has no declared size.
+        let frame = [0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
+        let found = verify(&craft(&many, &frame, |_| {}));
+        let refused = matches!(found, Err(PackError::TooLarge { declared: 120_000_000.., .. }));
+        assert_eq!(!refused, fits, "{window}: {found:?}");
+    }
+    let trusted = PackLimits { memory_bytes: 1 << 30, ..PackLimits::default() };
+    let options = UnpackOptions { limits: trusted, ..UnpackOptions::default() };
+    assert!(matches!(verify_pack(&pack[..], &options), Err(PackError::Body { .. })), "whoever trusts it may");
+}

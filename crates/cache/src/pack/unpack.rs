@@ -6,7 +6,7 @@ use tempfile::SpooledTempFile;
 
 use super::open::{OpenPack, open};
 use super::{Manifest, ManifestEntry, PackError, PackLimits, SealKey, WINDOW_LOG};
-use crate::format::{Codec, decode};
+use crate::format::{Codec, check_stored, entry_of_plain};
 use crate::read::Loaded;
 use crate::{Entry, Vault};
 
@@ -15,6 +15,9 @@ use crate::{Entry, Vault};
 pub struct UnpackOptions {
     /// The key of the seal. With a key, packs without its seal are refused; without a key, sealed packs are refused.
     pub seal: Option<SealKey>,
+    /// Whether packs without a seal are refused. Default: no. A vault may require it too
+    /// ([`VaultOptions::require_seal`](crate::VaultOptions::require_seal)).
+    pub require_seal: bool,
     /// Limits on what the pack declares.
     pub limits: PackLimits,
 }
@@ -31,6 +34,8 @@ pub struct UnpackReport {
     pub stored: u64,
     /// Selected entries that the vault's own folder had already, of the same kind and library version.
     pub already: u64,
+    /// Selected refusals and times that were not stored, because the vault has a plan under their key.
+    pub kept: u64,
     /// Bytes of all entries, decompressed.
     pub plain_bytes: u64,
 }
@@ -41,15 +46,14 @@ pub struct UnpackReport {
 ///
 /// [`PackError`] for the first check that fails.
 pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<Manifest, PackError> {
-    let UnpackOptions { seal, limits } = options;
-    let mut pack = open(&mut input, seal.as_ref(), limits)?;
+    let mut pack = open(&mut input, options)?;
     walk(&mut pack, |_, _| Ok(()))?;
     Ok(pack.manifest)
 }
 
 impl Vault {
     /// Stores the entries of a pack for which `select` returns true. The whole pack is checked before the first entry
-    /// is stored.
+    /// is stored. A refusal or times of the pack never replace or hide a plan that the vault or a layer has.
     ///
     /// # Errors
     ///
@@ -62,8 +66,8 @@ impl Vault {
         options: &UnpackOptions,
     ) -> Result<UnpackReport, PackError> {
         let folder = self.writable()?;
-        let UnpackOptions { seal, limits } = options;
-        let mut pack = open(&mut input, seal.as_ref(), limits)?;
+        let require_seal = options.require_seal || self.inner.settings.require_seal;
+        let mut pack = open(&mut input, &UnpackOptions { require_seal, ..options.clone() })?;
         let mut report = UnpackReport {
             entries: pack.manifest.entries.len() as u64,
             plain_bytes: pack.manifest.plain_len(),
@@ -79,6 +83,7 @@ impl Vault {
                 Loaded::Good { entry: there, .. } if there.kind == entry.kind && there.library == entry.library => {
                     report.already += 1;
                 }
+                _ if self.plan_instead(&line.key, entry.kind).is_some() => report.kept += 1,
                 _ => {
                     self.store(&line.key, &entry)?;
                     // Memory may hold an older entry of this key.
@@ -102,17 +107,16 @@ fn walk(
     let bad = |error: std::io::Error| PackError::Body { detail: error.to_string() };
     let mut plain = decoder(body).map_err(bad)?;
     for line in &manifest.entries {
-        let mut bytes = Vec::new();
-        plain.by_ref().take(line.bytes).read_to_end(&mut bytes).map_err(bad)?;
+        let bytes = read_exactly(&mut plain, line.bytes).map_err(bad)?;
         if bytes.len() as u64 != line.bytes {
             let detail = format!("it ends within the entry {}", line.key);
             return Err(PackError::Body { detail });
         }
-        let (header, entry) =
-            decode(&bytes, Some(&line.key)).map_err(|rejection| PackError::Entry { key: line.key, rejection })?;
+        let wrong = |rejection| PackError::Entry { key: line.key, rejection };
+        let header = check_stored(&bytes, Some(&line.key)).map_err(wrong)?;
         let ManifestEntry { key: _, kind, library, target, what, bytes: _ } = line;
         for (field, same) in [
-            // A compressed entry inside the compressed stream would get around the limit on plain bytes.
+            // A compressed entry inside the compressed stream would get around the limits on plain bytes and memory.
             ("codec", header.codec == Codec::None),
             ("kind", *kind == header.kind),
             ("library", *library == header.library),
@@ -123,6 +127,7 @@ fn walk(
                 return Err(PackError::EntryDiffers { key: line.key, field });
             }
         }
+        let entry = entry_of_plain(header, bytes).map_err(wrong)?;
         each(line, entry)?;
     }
     let mut more = [0; 1];
@@ -134,6 +139,22 @@ fn walk(
     match rest.read(&mut more).map_err(PackError::io("read the pack"))? {
         0 => Ok(()),
         _ => Err(PackError::Body { detail: "bytes follow the compressed stream".to_owned() }),
+    }
+}
+
+/// Reads `len` bytes, or fewer at the end. The buffer grows with what arrives, and never beyond `len`.
+fn read_exactly(input: &mut impl Read, len: u64) -> std::io::Result<Vec<u8>> {
+    const FIRST: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    loop {
+        let have = bytes.len() as u64;
+        let most = (len - have).min(have.max(FIRST));
+        // What is longer than memory is longer than an entry, and the manifest was checked.
+        bytes.reserve_exact(usize::try_from(most).unwrap_or(0));
+        let read = input.take(most).read_to_end(&mut bytes)?;
+        if (read as u64) < most || bytes.len() as u64 == len {
+            return Ok(bytes);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Manifest, ManifestEntry, PackError, PackHeader, SealKey, WINDOW_LOG};
+use super::{Manifest, ManifestEntry, PackError, PackHeader, PackLimits, SealKey, WRITTEN_WINDOW_LOG, memory};
 use crate::format::{Codec, encode};
 use crate::{Header, Listed, Rejection, StoreError, Vault};
 
@@ -77,7 +77,7 @@ impl Vault {
         let mut body = zstd::stream::write::Encoder::new(spool, options.level).map_err(PackError::io("compress"))?;
         let window = u64::BITS - plain.leading_zeros();
         // A window no larger than the data, so that small packs are opened with little memory.
-        body.window_log(window.clamp(17, WINDOW_LOG)).map_err(PackError::io("compress"))?;
+        body.window_log(window.clamp(17, WRITTEN_WINDOW_LOG)).map_err(PackError::io("compress"))?;
         body.long_distance_matching(true).map_err(PackError::io("compress"))?;
         body.include_checksum(true).map_err(PackError::io("compress"))?;
 
@@ -121,13 +121,16 @@ impl Vault {
             body_hash: *hasher.finalize().as_bytes(),
         };
         let head = header.encode(options.seal.as_ref());
+        let packed = head.len() as u64 + header.manifest_len + body_len;
+        // A pack that no reader takes helps nobody.
+        memory::check(1 << WRITTEN_WINDOW_LOG, &manifest, packed, &PackLimits::default())?;
         out.write_all(&head).map_err(PackError::io("write the pack"))?;
         out.write_all(&lines).map_err(PackError::io("write the pack"))?;
         io::copy(&mut spool, out).map_err(PackError::io("write the pack"))?;
         out.flush().map_err(PackError::io("write the pack"))?;
         report.entries = u64::from(entries);
         report.plain_bytes = header.plain_len;
-        report.packed_bytes = head.len() as u64 + header.manifest_len + body_len;
+        report.packed_bytes = packed;
         Ok(report)
     }
 

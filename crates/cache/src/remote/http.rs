@@ -6,7 +6,7 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::http::StatusCode;
 
-use super::{MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
+use super::{Address, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
 use crate::Key;
 
 /// A remote on a server that keeps objects under `BASE/v3/ab/<key>.qkv`.
@@ -26,11 +26,12 @@ pub struct HttpRemote {
 pub enum BadLocation {
     /// The location is not an HTTP address.
     #[error(
-        "`{base}` is not the address of a remote store; give one like https://host/path, without user, query, fragment"
+        "`{base}` is not the address of a remote store; give one like https://host/path, without user, query and \
+         fragment, and a token in QKVAULT_REMOTE_TOKEN"
     )]
     Base {
         /// The location.
-        base: String,
+        base: Address,
     },
     /// The token has characters that no header can hold. The error does not contain it.
     #[error("the token of the remote store has characters other than visible ASCII (a line end, perhaps)")]
@@ -51,9 +52,7 @@ impl HttpRemote {
             !host.is_empty() && !host.starts_with('/') && host.chars().all(plain)
         });
         if !good {
-            // An address with a user may hold a password, so the error has only its end.
-            let base = base.rsplit('@').next().unwrap_or(base).to_owned();
-            return Err(BadLocation::Base { base });
+            return Err(BadLocation::Base { base: Address::new(base) });
         }
         let authorization = match token.map(str::trim).filter(|token| !token.is_empty()) {
             None => None,

@@ -1,21 +1,24 @@
 //! The vault's side of a remote: deadline, circuit breaker, seal.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::breaker::Breaker;
-use super::{RemoteError, RemoteOptions};
+use super::{Address, RemoteError, RemoteOptions};
 use crate::format::{HASH_LEN, decode};
 use crate::stats::count;
-use crate::{Entry, Key, Rejection};
+use crate::{Entry, EntryKind, Key, Rejection};
 
 /// A remote in use.
 pub(crate) struct Link {
     pub(crate) options: RemoteOptions,
     breaker: Breaker,
     asking: AtomicUsize,
+    /// The last failure, to be told.
+    trouble: Mutex<Option<RemoteError>>,
     pub(crate) misses: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) skipped: AtomicU64,
@@ -40,10 +43,26 @@ impl Link {
             breaker: Breaker::new(options.retry_after),
             options,
             asking: AtomicUsize::new(0),
+            trouble: Mutex::default(),
             misses: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
         }
+    }
+
+    /// The address of the remote, which prints without what may be secret.
+    pub(crate) fn location(&self) -> Address {
+        Address::new(self.options.remote.location())
+    }
+
+    /// Keeps a failure, to be told.
+    pub(crate) fn note_trouble(&self, error: &RemoteError) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+    }
+
+    /// The last failure.
+    pub(crate) fn trouble(&self) -> Option<RemoteError> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Fetches keys and returns within the deadline whatever the remote does: an answer for each, in their order.
@@ -82,7 +101,8 @@ impl Link {
             },
             Err(error) => {
                 count(&self.failures);
-                let location = self.options.remote.location();
+                self.note_trouble(&error);
+                let location = self.location();
                 tracing::debug!(%location, %key, %error, "the remote store did not answer for a key");
                 Fetched::Nothing
             }
@@ -92,7 +112,8 @@ impl Link {
     fn failed(&self, error: Option<RemoteError>) {
         let Some(error) = error else { return };
         count(&self.failures);
-        let location = self.options.remote.location();
+        self.note_trouble(&error);
+        let location = self.location();
         let pause_s = self.options.retry_after.as_secs_f32();
         if self.breaker.trip() {
             tracing::warn!(%location, %error, pause_s, "the remote store does not answer: no requests for a while");
@@ -142,6 +163,12 @@ impl Link {
             },
         };
         decode(bytes, Some(key)).map(|(_, entry)| entry)
+    }
+
+    /// Whether the remote has a good plan under a key. Waits for it, so look-ups do not ask this.
+    pub(crate) fn has_plan(&self, key: &Key, within: Duration) -> bool {
+        let Ok(Some(bytes)) = self.options.remote.fetch(key, within) else { return false };
+        self.open(key, &bytes).is_ok_and(|entry| entry.kind == EntryKind::Plan)
     }
 
     /// Appends the seal, if there is a key.

@@ -1,7 +1,5 @@
 //! Making a remote from the settings of the environment.
 
-use std::path::Path;
-
 use super::{FolderRemote, RemoteOptions};
 use crate::env::RemoteSettings;
 use crate::{OpenError, SealKey};
@@ -14,22 +12,20 @@ pub(crate) fn locate(
 ) -> Result<RemoteOptions, OpenError> {
     let RemoteSettings { location, deadline, seal_file } = settings;
     let wrong = |detail: String| OpenError::Remote { location: location.clone(), detail };
-    let seal = seal_file.as_deref().map(|path| read_secret(path).map_err(wrong)).transpose()?;
-    let options = match location.starts_with("http://") || location.starts_with("https://") {
-        true => http(location, token).map_err(wrong)?,
-        // A sealed folder may be open to others: they cannot make the seal.
-        false => RemoteOptions::new(FolderRemote::new(
-            location.strip_prefix("file://").unwrap_or(location),
-            allow_shared || seal.is_some(),
-        )),
+    let seal = seal_file.as_deref().map(SealKey::from_file).transpose().map_err(|error| wrong(error.to_string()))?;
+    let given = location.given();
+    let options = match given.split_once("://").map(|(scheme, _)| scheme) {
+        Some("http" | "https") => http(given, token).map_err(wrong)?,
+        None | Some("file") => {
+            let folder = given.strip_prefix("file://").unwrap_or(given);
+            // A sealed folder may be open to others: they cannot make the seal.
+            RemoteOptions::new(FolderRemote::new(folder, allow_shared || seal.is_some()))
+        }
+        Some(scheme) => {
+            return Err(wrong(format!("`{scheme}` is none of http, https and file; a folder needs no scheme")));
+        }
     };
     Ok(RemoteOptions { deadline: *deadline, seal, ..options })
-}
-
-fn read_secret(path: &Path) -> Result<SealKey, String> {
-    let told = |error: &dyn std::fmt::Display| format!("the seal's secret in {}: {error}", path.display());
-    let secret = std::fs::read(path).map_err(|error| told(&error))?;
-    SealKey::from_secret(&secret).map_err(|error| told(&error))
 }
 
 #[cfg(feature = "http")]

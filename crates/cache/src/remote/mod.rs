@@ -4,6 +4,7 @@
 //! deadline, after a failure there are no requests for a while, and what it sends passes the same checks as a file (and
 //! of a seal, with a key). A thread of its own sends what this process builds.
 
+mod address;
 mod breaker;
 mod folder;
 #[cfg(feature = "http")]
@@ -16,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use address::{Address, without_secrets};
 pub use folder::FolderRemote;
 #[cfg(feature = "http")]
 pub use http::{BadLocation, HttpRemote};
@@ -35,7 +37,7 @@ pub const MAX_REMOTE_BYTES: u64 = MAX_HEADER as u64 + MAX_PAYLOAD + HASH_LEN as 
 /// An implementation need not check the bytes. It should keep to the time that it is given, but the vault does not
 /// depend on that.
 pub trait Remote: Send + Sync + 'static {
-    /// The address of the store for logs, without secrets.
+    /// The address of the store, for logs and errors. The vault leaves out what may be secret ([`Address`]).
     fn location(&self) -> String;
 
     /// Fetches the bytes stored under a key, at most [`MAX_REMOTE_BYTES`]; `None` if there are none.
@@ -94,7 +96,7 @@ pub enum RemoteError {
         within: Duration,
     },
     /// The remote cannot be reached, or the connection broke.
-    #[error("it cannot be reached: {detail}")]
+    #[error("it cannot be reached: {}", without_secrets(detail))]
     Unreachable {
         /// The error of the operating system or the client.
         detail: String,
@@ -163,7 +165,7 @@ impl fmt::Debug for RemoteOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RemoteOptions { remote, deadline, retry_after, upload, seal } = self;
         f.debug_struct("RemoteOptions")
-            .field("remote", &remote.location())
+            .field("remote", &Address::new(remote.location()))
             .field("deadline", deadline)
             .field("retry_after", retry_after)
             .field("upload", upload)

@@ -10,7 +10,7 @@ use super::Link;
 use super::breaker::Breaker;
 use crate::format::{Codec, encode};
 use crate::stats::count;
-use crate::{Entry, Key};
+use crate::{Entry, EntryKind, Key};
 
 /// The queue to a remote.
 pub(crate) struct Uploader {
@@ -110,6 +110,11 @@ impl Shared {
                 continue;
             };
             let remote = &self.link.options.remote;
+            // A refusal that was built because the remote did not answer in time must not hide its plan from others.
+            if entry.kind != EntryKind::Plan && self.link.has_plan(&key, WITHIN) {
+                tracing::debug!(%key, kind = %entry.kind, "the remote store has a plan under this key, which stays");
+                continue;
+            }
             match remote.store(&key, &self.link.seal(bytes), WITHIN) {
                 Ok(()) => {
                     self.breaker.reset();
@@ -117,7 +122,8 @@ impl Shared {
                 }
                 Err(error) => {
                     count(&self.counts.failed);
-                    let location = remote.location();
+                    self.link.note_trouble(&error);
+                    let location = self.link.location();
                     match self.breaker.trip() {
                         true => tracing::warn!(%location, %error, "the remote store takes no entries"),
                         false => tracing::debug!(%location, %error, "the remote store still takes no entries"),

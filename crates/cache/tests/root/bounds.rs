@@ -185,16 +185,17 @@ fn gc_clears_what_dead_writers_left_and_nothing_foreign() {
         std::fs::File::create(part.join(name)).unwrap().set_modified(time).unwrap();
     }
     let locks = inside(folder.path()).join("locks");
-    let held = std::fs::File::create(locks.join("held.lock")).unwrap();
+    let [held_lock, dead_lock] = [2, 3].map(|n| locks.join(format!("{}.lock", key(n))));
+    let held = std::fs::File::create(&held_lock).unwrap();
     held.lock().unwrap();
     held.set_modified(old).unwrap();
-    std::fs::File::create(locks.join("dead.lock")).unwrap().set_modified(old).unwrap();
+    std::fs::File::create(&dead_lock).unwrap().set_modified(old).unwrap();
     let report = vault.gc(&DiskLimits::default()).unwrap();
     assert_eq!((report.leftovers, report.evicted), (2, 0), "{report:?}");
     for (name, there) in [(".tmp-old", false), (".tmp-new", true), ("notes.txt", true)] {
         assert_eq!(part.join(name).exists(), there, "{name}");
     }
-    assert!(locks.join("held.lock").exists() && !locks.join("dead.lock").exists());
+    assert!(held_lock.exists() && !dead_lock.exists());
 }
 
 /// A host whose clock was two hours ahead deleted the files that others were writing.

@@ -114,3 +114,79 @@ fn a_shared_vault_is_left_to_the_umask() {
     let file = file_of(folder.path(), &key(1));
     assert_eq!(mode(&file) & 0o044, mode(file.parent().unwrap()) & 0o044, "readable as far as its folder is");
 }
+
+/// Spoils the entry of a key, and lets the vault find that.
+fn reject(folder: &Path, n: u64) {
+    let vault = Vault::open(options(folder).memory(0, 0)).unwrap();
+    vault.put(&key(n), plan(n)).unwrap();
+    fs::write(file_of(folder, &key(n)), b"spoiled").unwrap();
+    assert!(matches!(vault.get(&key(n)), Lookup::Rejected(_)));
+}
+
+#[test]
+fn audit_11_trimming_the_quarantine_touches_only_files_that_the_vault_moved_there() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    reject(folder.path(), 0);
+    let aside = inside(folder.path()).join("quarantine");
+    let old = std::time::SystemTime::UNIX_EPOCH;
+    let mut foreign = vec![aside.join("notes.txt"), aside.join("0"), aside.join(format!("{}.qkv", key(1)))];
+    foreign.extend((0..100).map(|n| aside.join(format!("{}.magic.{n}-0.bak", key(n)))));
+    for path in &foreign {
+        fs::write(path, b"foreign").unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
+    }
+    // A link and a folder under names that the vault gives.
+    let target = elsewhere.path().join("target");
+    fs::write(&target, b"foreign").unwrap();
+    symlink(&target, aside.join(format!("{}.magic.1-1", key(1)))).unwrap();
+    fs::create_dir(aside.join(format!("{}.magic.1-2", key(1)))).unwrap();
+    for n in 1..=80 {
+        reject(folder.path(), n);
+    }
+    let left = quarantined(folder.path()).len();
+    assert_eq!(left, foreign.len() + 2 + 64, "its own 64 and every other file");
+    assert!(foreign.iter().chain([&target]).all(|path| path.exists()));
+    assert_eq!(open(folder.path()).usage().quarantined, 64);
+
+    open(folder.path()).clear().unwrap();
+    assert_eq!(quarantined(folder.path()).len(), foreign.len() + 2, "`clear` spares them too");
+}
+
+#[test]
+fn audit_11_nothing_is_moved_or_deleted_through_a_link_in_place_of_the_quarantine() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(open(folder.path()));
+    let aside = inside(folder.path()).join("quarantine");
+    fs::remove_dir(&aside).unwrap();
+    symlink(elsewhere.path(), &aside).unwrap();
+    let victims: Vec<_> = (0..70).map(|n| elsewhere.path().join(format!("{}.magic.1-{n}", key(n)))).collect();
+    victims.iter().for_each(|path| fs::write(path, b"foreign").unwrap());
+    for n in 0..3 {
+        reject(folder.path(), n);
+    }
+    assert!(file_of(folder.path(), &key(0)).exists(), "the bad entry stays in its place");
+    assert_eq!(open(folder.path()).usage().quarantined, 0);
+    open(folder.path()).clear().unwrap();
+    assert!(victims.iter().all(|path| path.exists()));
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), victims.len());
+}
+
+#[test]
+fn audit_11_a_collection_deletes_no_foreign_locks_and_writes_through_no_link() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let target = elsewhere.path().join("target");
+    fs::write(&target, b"foreign").unwrap();
+    symlink(&target, folder.path().join("CACHEDIR.TAG")).unwrap();
+    let vault = open(folder.path());
+    symlink(&target, inside(folder.path()).join("gc.stamp")).unwrap();
+    let locks = inside(folder.path()).join("locks");
+    let old = std::time::SystemTime::UNIX_EPOCH;
+    for name in ["notes.txt".to_owned(), format!("{}.lock", key(1))] {
+        fs::File::create(locks.join(name)).unwrap().set_modified(old).unwrap();
+    }
+    // The first write stamps.
+    vault.put(&key(1), plan(1)).unwrap();
+    assert_eq!(vault.gc(&qkvault_cache::DiskLimits::default()).unwrap().leftovers, 1);
+    assert!(locks.join("notes.txt").exists());
+    assert_eq!(fs::read(&target).unwrap(), b"foreign");
+}
