@@ -232,9 +232,7 @@ pub unsafe extern "C" fn qkv_unpack(
 }
 
 fn secret(file: &str) -> Result<SealKey, Failure> {
-    let told = |error: &dyn std::fmt::Display| Failure::argument(format!("the seal's secret in {file}: {error}"));
-    let secret = std::fs::read(file).map_err(|error| told(&error))?;
-    SealKey::from_secret(&secret).map_err(|error| told(&error))
+    SealKey::from_file(Path::new(file)).map_err(|error| Failure::argument(error.to_string()))
 }
 
 /// Creates cuDNN handles for a GPU until there are this many, ahead of launches that run at one time or are captured:

@@ -25,6 +25,7 @@ mod ranks;
 mod rejections;
 mod run;
 mod serve;
+mod threads;
 pub mod target;
 mod traffic;
 pub mod turns;
@@ -218,14 +219,25 @@ pub fn vault_options(globals: &Globals) -> VaultOptions {
 /// Longest time that a command waits at its end for its uploads to the remote store.
 const FLUSH: Duration = Duration::from_secs(60);
 
-/// Waits for the uploads to the remote store, and returns a note if some failed or are not finished.
+/// Waits for the uploads to the remote store, and returns a note if some failed or are not finished, or if the store did
+/// not answer: with the cause.
 fn flush_remote(vault: &Vault) -> Option<String> {
     let remote = vault.settings().remote.as_ref()?;
     let done = vault.flush_remote(FLUSH);
     let stats = vault.stats();
     let lost = stats.upload_failures + stats.uploads_dropped;
     let late = if done { String::new() } else { format!(", the rest did not finish within {} s", FLUSH.as_secs()) };
-    (lost > 0 || !done).then(|| {
-        format!("uploads to the remote store {}: {} succeeded, {lost} failed{late}", remote.location, stats.uploads)
-    })
+    let mut parts = Vec::new();
+    if lost > 0 || !done {
+        parts.push(format!(
+            "uploads to the remote store {}: {} succeeded, {lost} failed{late}",
+            remote.location, stats.uploads
+        ));
+    }
+    let unanswered = stats.remote_failures + stats.remote_skipped;
+    if unanswered > 0 {
+        parts.push(format!("{unanswered} look-ups got no answer from the remote store"));
+    }
+    parts.extend(vault.remote_trouble().filter(|_| !parts.is_empty()));
+    (!parts.is_empty()).then(|| parts.join("; "))
 }

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_cache::{PackOptions, SealKey, UnpackOptions, verify_pack};
+use qkvault_cache::{PackOptions, SealKey, UnpackOptions, UnpackReport, verify_pack};
 use serde_json::json;
 
-use crate::{Globals, Outcome, open_vault, out};
+use crate::{Globals, Outcome, open_vault, out, vault_options};
 
 /// Options of `pack`.
 #[derive(Debug, clap::Args)]
@@ -16,7 +16,8 @@ pub struct PackArgs {
     out: PathBuf,
     #[command(flatten)]
     select: Select,
-    /// Seal the pack with the secret in this file, at least 16 bytes; `unpack` then needs the same secret
+    /// Seal the pack with the secret in this file, at least 16 bytes that nobody else can read (mode 0600); `unpack`
+    /// then needs the same secret
     #[arg(long, value_name = "FILE")]
     seal: Option<PathBuf>,
     /// Compression level, 1 to 19
@@ -34,6 +35,9 @@ pub struct UnpackArgs {
     /// File with the secret that the pack was sealed with
     #[arg(long, value_name = "FILE")]
     seal: Option<PathBuf>,
+    /// Refuse a pack without a seal (also QKVAULT_CACHE_REQUIRE_SEAL=1)
+    #[arg(long)]
+    require_seal: bool,
     /// Check everything and store nothing
     #[arg(long)]
     verify_only: bool,
@@ -54,6 +58,12 @@ struct Select {
 }
 
 impl Select {
+    /// Whether every entry is selected.
+    fn is_all(&self) -> bool {
+        let Select { only_target, only_what, key } = self;
+        only_target.is_none() && only_what.is_none() && key.is_empty()
+    }
+
     fn selects(&self, target: &str, what: &str, key: &str) -> bool {
         self.only_target.as_ref().is_none_or(|t| target.contains(t.as_str()))
             && self.only_what.as_ref().is_none_or(|w| what.contains(w.as_str()))
@@ -63,8 +73,7 @@ impl Select {
 
 fn seal(path: Option<&Path>) -> anyhow::Result<Option<SealKey>> {
     let Some(path) = path else { return Ok(None) };
-    let secret = std::fs::read(path).with_context(|| format!("the secret {} could not be read", path.display()))?;
-    Ok(Some(SealKey::from_secret(&secret)?))
+    Ok(Some(SealKey::from_file(path)?))
 }
 
 /// Runs `pack`.
@@ -86,16 +95,27 @@ pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome
         }
         let (plain, packed) = (out::bytes(report.plain_bytes), out::bytes(report.packed_bytes));
         out::line(&format!("{} entries, {plain}, packed to {packed}: {}", report.entries, args.out.display()));
-        out::line(
-            "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
-        );
+        if report.entries > 0 {
+            out::line(
+                "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
+            );
+        }
+    }
+    if report.entries == 0 {
+        let folder = vault.folder().map_or_else(|| "the vault, which is off,".to_owned(), |f| f.display().to_string());
+        let why = match args.select.is_all() {
+            true => format!("{folder} has no entries"),
+            false => format!("no entry of {folder} is selected (`cache ls` lists them)"),
+        };
+        out::note(&format!("note: the pack is empty: {why}"));
     }
     Ok(if report.skipped.is_empty() { Outcome::Good } else { Outcome::Bad })
 }
 
 /// Runs `unpack`.
 pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Outcome> {
-    let options = UnpackOptions { seal: seal(args.seal.as_deref())?, ..UnpackOptions::default() };
+    let require_seal = args.require_seal || vault_options(globals).resolve()?.require_seal;
+    let options = UnpackOptions { seal: seal(args.seal.as_deref())?, require_seal, ..UnpackOptions::default() };
     let file = File::open(&args.input).with_context(|| format!("{} could not be opened", args.input.display()))?;
     if args.verify_only {
         let manifest = verify_pack(file, &options)?;
@@ -104,6 +124,7 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
         } else {
             out::line(&format!("{} entries, all good", manifest.entries.len()));
         }
+        note_trust(&options);
         return Ok(Outcome::Good);
     }
     let vault = open_vault(globals)?;
@@ -112,10 +133,27 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "selected": report.selected, "stored": report.stored, "already": report.already,
+            "kept": report.kept,
         }));
     } else {
-        let (stored, already, all) = (report.stored, report.already, report.entries);
-        out::line(&format!("{stored} stored, {already} already there, of {all}"));
+        let UnpackReport { stored, already, kept, entries, .. } = report;
+        let kept = if kept > 0 { format!(", {kept} refusals or times that a plan is kept from") } else { String::new() };
+        out::line(&format!("{stored} stored, {already} already there{kept}, of {entries}"));
     }
+    if report.selected == 0 {
+        let why = if report.entries == 0 { "the pack is empty" } else { "none of the pack's entries is selected" };
+        out::note(&format!("note: nothing was stored: {why}"));
+    }
+    note_trust(&options);
     Ok(Outcome::Good)
+}
+
+/// Says what an unsealed pack can do. A pack that was opened without a key has no seal.
+fn note_trust(options: &UnpackOptions) {
+    if options.seal.is_none() {
+        out::note(
+            "note: the pack is not sealed: whoever could write it can run code on your GPU and read that memory; \
+             `--require-seal` refuses such packs (docs/safety.md)",
+        );
+    }
 }

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 
 use crate::jobs::{self, Job, ModelArgs};
 use crate::target::{LibraryArgs, TargetsArgs, are_versions};
+use crate::threads::threads;
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
 use part::Part;
 use progress::Progress;
@@ -38,8 +39,8 @@ pub struct Args {
     target: TargetsArgs,
     #[command(flatten)]
     pub(super) library: LibraryArgs,
-    /// Number of compiling threads (default: one per core)
-    #[arg(long, short, value_name = "N")]
+    /// Number of compiling threads, 1 to 1024 (default: one per core)
+    #[arg(long, short, value_name = "N", value_parser = threads)]
     jobs: Option<usize>,
     /// Compile part I of N parts that have no plan in common: one part per machine, then bring them together with
     /// `pack` and `unpack` or a remote store

@@ -73,6 +73,17 @@ impl Place {
         self.path(name).display().to_string()
     }
 
+    /// Writes a file that only this user can read, as the secret of a seal must be.
+    pub(crate) fn secret(&self, name: &str, content: &str) -> String {
+        let file = self.file(name, content);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        file
+    }
+
     /// The entry files of the vault, sorted.
     pub(crate) fn entries(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();

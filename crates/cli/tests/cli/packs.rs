@@ -60,9 +60,9 @@ fn a_part_can_be_packed_and_a_part_unpacked() {
 fn a_sealed_pack_opens_only_with_its_secret() {
     let Some(from) = filled() else { return };
     let pack = from.path("sealed.qkvpack").display().to_string();
-    let secret = from.file("secret", "correct horse battery staple, and some more of it");
-    let wrong = from.file("wrong", "incorrect horse battery staple, and some more of it");
-    let weak = from.file("weak", "short");
+    let secret = from.secret("secret", "correct horse battery staple, and some more of it");
+    let wrong = from.secret("wrong", "incorrect horse battery staple, and some more of it");
+    let weak = from.secret("weak", "short");
     from.run(&format!("pack {pack} --seal {weak}")).failed(1, &["at least 16 bytes"]);
     from.run(&format!("pack {pack} --seal {}", from.path("absent").display())).failed(1, &["absent"]);
     assert!(!from.path("sealed.qkvpack").exists(), "a failed `pack` leaves no file");
@@ -80,7 +80,7 @@ fn a_sealed_pack_opens_only_with_its_secret() {
 fn the_help_of_seal_states_the_length_that_pack_requires() {
     let place = Place::new();
     let pack = place.path("empty.qkvpack").display().to_string();
-    let [short, enough] = [15, 16].map(|bytes| place.file(&format!("secret-{bytes}"), &"s".repeat(bytes)));
+    let [short, enough] = [15, 16].map(|bytes| place.secret(&format!("secret-{bytes}"), &"s".repeat(bytes)));
     place.run(&format!("pack {pack} --seal {short}")).failed(1, &["at least 16 bytes"]);
     place.run(&format!("pack {pack} --seal {enough}")).good();
     assert!(place.run("pack --help").good().contains("at least 16 bytes"));
@@ -105,4 +105,73 @@ fn a_damaged_pack_stores_nothing_and_harms_nothing() {
     place.run("unpack /nonexistent.qkvpack").failed(1, &["/nonexistent.qkvpack"]);
     place.run("pack /nonexistent/x.qkvpack").failed(1, &["/nonexistent"]);
     assert_eq!(place.json("cache verify").1["good"], 4);
+}
+
+/// Packs an empty vault: no cuDNN is needed.
+fn packed(place: &Place, options: &str) -> String {
+    let pack = place.path("some.qkvpack").display().to_string();
+    place.run(&format!("pack {pack} {options}")).good();
+    pack
+}
+
+#[test]
+fn an_unsealed_pack_is_told_in_one_line_and_refused_when_a_seal_is_required() {
+    let place = Place::new();
+    let pack = packed(&place, "");
+    for options in ["", "--verify-only"] {
+        let done = place.run(&format!("unpack {pack} {options}"));
+        assert_eq!(done.err.matches("the pack is not sealed").count(), 1, "{}", done.err);
+        assert!(done.err.lines().any(|line| line.contains("not sealed") && line.contains("run code on your GPU")));
+        let words = ["not sealed", "qkvault pack --seal FILE"];
+        place.run(&format!("unpack {pack} --require-seal {options}")).failed(1, &words);
+        let strict = Place::new().set("QKVAULT_CACHE_REQUIRE_SEAL", "1");
+        strict.run(&format!("unpack {pack} {options}")).failed(1, &words);
+    }
+    let secret = place.secret("secret", "correct horse battery staple");
+    let sealed = packed(&place, &format!("--seal {secret}"));
+    let done = place.run(&format!("unpack {sealed} --require-seal --seal {secret}"));
+    assert!(!done.err.contains("not sealed"), "{}", done.err);
+    done.good();
+    place.run(&format!("unpack {sealed} --require-seal")).failed(1, &["give the seal's secret"]);
+    let strict = Place::new().set("QKVAULT_CACHE_REQUIRE_SEAL", "1");
+    strict.run("--remote http://127.0.0.1:1 cache stats").failed(1, &["QKVAULT_REMOTE_SEAL_FILE"]);
+}
+
+#[test]
+fn a_pack_of_nothing_says_so() {
+    let place = Place::new();
+    let pack = place.path("none.qkvpack").display().to_string();
+    for (options, why) in [("", "has no entries"), ("--only-what x", "is selected")] {
+        let done = place.run(&format!("pack {pack} {options}"));
+        assert!(done.err.contains("the pack is empty") && done.err.contains(why), "{}", done.err);
+        assert!(!done.out.contains("GPU code"), "{}", done.out);
+    }
+    assert!(place.run(&format!("unpack {pack}")).err.contains("nothing was stored: the pack is empty"));
+}
+
+#[cfg(unix)]
+#[test]
+fn audit_14_a_secret_that_is_open_or_no_file_is_refused_at_once() {
+    let place = Place::new();
+    let open = place.file("open", "correct horse battery staple");
+    let pipe = place.path("pipe").display().to_string();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pack = place.path("x.qkvpack").display().to_string();
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    for (secret, words) in [(&*open, "chmod 600"), (&*pipe, "a pipe"), ("/dev/zero", "a device"), ("/", "a folder")] {
+        place.run(&format!("pack {pack} --seal {secret}")).failed(1, &[words, secret]);
+        place.run(&format!("unpack {pack} --seal {secret}")).failed(1, &[words, secret]);
+        let remote = Place::new().set("QKVAULT_REMOTE", "/x").set("QKVAULT_REMOTE_SEAL_FILE", secret);
+        remote.run("cache stats").failed(1, &[words, secret]);
+    }
+}
+
+#[test]
+fn audit_14_more_threads_than_the_limit_are_refused() {
+    let place = Place::new();
+    let warm = "warm --model ../../models/bert-base.json --target h200 --dry-run";
+    for jobs in ["20000", "1025", "0"] {
+        place.run(&format!("{warm} -j {jobs}")).failed(2, &["1024"]);
+    }
+    place.run(&format!("{warm} --engine kernels -j 1024"));
 }
