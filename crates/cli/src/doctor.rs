@@ -1,8 +1,12 @@
 //! `doctor`: reports what this machine has, what it lacks, and how to fix that.
 
+use std::path::PathBuf;
+
+use qkvault_base::{LIBRARIES_ALLOW_SHARED_VARIABLE, distrust_library, shared_library};
 use qkvault_cache::VaultOptions;
-use qkvault_compile::Compiler;
+use qkvault_compile::{Compiler, NvrtcError};
 use qkvault_exec::{Device, DeviceMemory};
+use qkvault_fa4::{Installed, NotInstalled};
 use qkvault_sys::{Library, Nvrtc};
 use serde_json::{Value, json};
 
@@ -91,7 +95,8 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
             let toolchain = compiler.toolchain();
             let nvrtc = library.nvrtc().map(nvrtc);
             list.extend(nvrtc.iter().map(|(text, _)| text.clone()));
-            list.extend(toolchain.environment.notes().map(|note| format!("note: {note}")));
+            let trust = trust(Some(library));
+            list.extend(toolchain.environment.notes().chain(trust.iter().cloned()).map(|note| format!("note: {note}")));
             Finding {
                 what: "cudnn",
                 good: true,
@@ -109,14 +114,44 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
                     "files": files,
                     "toolchain": toolchain,
                     "nvrtc": nvrtc.map(|(_, facts)| facts),
-                    "notes": toolchain.environment.notes().collect::<Vec<_>>(),
+                    "notes": toolchain.environment.notes().chain(trust).collect::<Vec<_>>(),
                 }),
             }
         }
         Err(error) => {
-            Finding { what: "cudnn", good: false, text: error.to_string(), facts: json!({ "why": error.to_string() }) }
+            let (why, trust) = (error.to_string(), trust(None));
+            let text = trust.iter().fold(why.clone(), |text, note| text + "\nnote: " + note);
+            Finding { what: "cudnn", good: false, text, facts: json!({ "why": why, "notes": trust }) }
         }
     })
+}
+
+/// Folders of libraries that others can change: those that are passed over, and what is used of them because that is
+/// allowed. Those of kernels' compilers too, which no other finding has.
+fn trust(library: Option<&Library>) -> Vec<String> {
+    let untrusted = library.into_iter().flat_map(Library::untrusted);
+    let mut notes: Vec<String> = untrusted.map(|place| format!("not used: {place}")).collect();
+    let variable = |name: &str| std::env::var_os(name);
+    let mut used: Vec<PathBuf> = library.into_iter().map(|library| library.path().to_owned()).collect();
+    match qkvault_compile::Nvrtc::open(None) {
+        Ok(nvrtc) => used.push(nvrtc.path().to_owned()),
+        Err(NvrtcError::NotFound { tried }) => {
+            let shared = tried.iter().filter(|place| distrust_library(&place.path, variable).is_some());
+            notes.extend(shared.map(|place| format!("not used for kernels: {}: {}", place.path.display(), place.reason)));
+        }
+        // Others tell why kernels do not compile; here it is about folders.
+        Err(_) => {}
+    }
+    match Installed::find() {
+        Ok(found) => used.push(found.site),
+        Err(error @ NotInstalled::Untrusted { .. }) => notes.push(format!("not used: {error}")),
+        Err(_) => {}
+    }
+    notes.extend(used.iter().filter_map(|path| {
+        let why = shared_library(path, variable)?;
+        Some(format!("used because {LIBRARIES_ALLOW_SHARED_VARIABLE} is 1: {}: {why}", path.display()))
+    }));
+    notes
 }
 
 /// The NVRTC in use, the reason, and the other copies: as text, and as data.

@@ -49,6 +49,14 @@ pub enum NotInstalled {
     /// There is no Python that it is for.
     #[error(transparent)]
     Python(#[from] NoPython),
+    /// Others can change its packages.
+    #[error("FlashAttention-4 {} in {} {why}", TOOLCHAIN.flash_attn, site.display())]
+    Untrusted {
+        /// The folder.
+        site: PathBuf,
+        /// Who can, and how to fix it.
+        why: String,
+    },
     /// It is not fetched.
     #[error(
         "FlashAttention-4 {} is not fetched for Python {python} ({} is not complete); run `cargo xtask fetch --engine fa4 \
@@ -92,7 +100,7 @@ impl Installed {
             first.get_or_insert_with(|| python.version());
             site.join(MANIFEST).exists().then(|| Installed { python: python.clone(), site })
         };
-        Python::all(exact, &wanted, whole).map_err(|none| match first {
+        let found = Python::all(exact, &wanted, whole).map_err(|none| match first {
             None => none.into(),
             Some(python) => {
                 let names = std::fs::read_dir(&engines).into_iter().flatten().flatten();
@@ -101,7 +109,11 @@ impl Installed {
                 found.sort_unstable();
                 NotInstalled::Fetch { site: site(&python), python, found }
             }
-        })
+        })?;
+        match qkvault_base::distrust_library(&found.site, variable) {
+            Some(why) => Err(NotInstalled::Untrusted { site: found.site, why }),
+            None => Ok(found),
+        }
     }
 }
 
@@ -135,5 +147,31 @@ mod tests {
         let site = engines.join("fa4-4.0.0b36-cp312");
         std::fs::write(site.join(MANIFEST), "").expect("is written");
         assert_eq!(Installed::of(&variable).expect("complete").site, site);
+    }
+
+    #[test]
+    fn audit_13_packages_that_others_can_change_are_refused() {
+        let root = tempfile::tempdir().expect("is made");
+        let python = root.path().join("python");
+        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        let site = root.path().join("libraries/engines").join(folder("fa4", TOOLCHAIN.flash_attn, "3.12"));
+        std::fs::create_dir_all(&site).expect("is made");
+        std::fs::write(site.join(MANIFEST), "").expect("is written");
+        let mut set = vec![("QKVAULT_CACHE_DIR", root.path().into()), (PYTHON_VARIABLE, python.into_os_string())];
+        let find = |set: &[(&str, OsString)]| {
+            Installed::of(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()))
+        };
+        assert!(find(&set).is_ok());
+        for open in [&site, &root.path().join("libraries")] {
+            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o757)).expect("is set");
+            let error = find(&set).expect_err("everyone can write there");
+            let text = error.to_string();
+            assert!(matches!(error, NotInstalled::Untrusted { .. }) && text.contains("chmod -R go-w"), "{text}");
+            set.push((qkvault_base::LIBRARIES_ALLOW_SHARED_VARIABLE, "1".into()));
+            assert!(find(&set).is_ok(), "who trusts them may");
+            set.pop();
+            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::bindings::{AttributeName, Cudnn, Kind, Status};
 use crate::error::{CallError, Error, LoadError};
 use crate::needs::Nvrtc;
 use crate::search::Search;
-use crate::tried::Origin;
+use crate::tried::{Origin, Tried};
 use crate::{needs, open, process};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
@@ -29,6 +29,8 @@ pub struct Library {
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Set once the libraries that the engines need were found.
     pub(crate) engines: OnceLock<()>,
+    /// Places that were passed over because others can change what lies there.
+    pub(crate) untrusted: Vec<Tried>,
 }
 
 /// The function table.
@@ -36,7 +38,7 @@ pub(crate) struct Table(pub(crate) Cudnn);
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Library { table: _, path, origin, version, set, cuda, nvrtc, environment: _, engines: _ } = self;
+        let Library { path, origin, version, set, cuda, nvrtc, .. } = self;
         f.debug_struct("Library")
             .field("path", path)
             .field("origin", origin)
@@ -110,6 +112,12 @@ impl Library {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The places before this one that were passed over because others can change what lies there, with the reasons.
+    #[must_use]
+    pub fn untrusted(&self) -> &[Tried] {
+        &self.untrusted
     }
 
     /// Which step of the search found it.

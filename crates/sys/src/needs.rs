@@ -185,6 +185,10 @@ impl Companions<'_> {
                 looked_in.push(dir.display().to_string());
                 continue;
             }
+            if let Some(why) = self.distrust(&file) {
+                looked_in.push(format!("{}: {why}", file.display()));
+                continue;
+            }
             match process::open(file.as_os_str()) {
                 Ok(_) => return Ok(file),
                 Err(error) => looked_in.push(qkvault_base::with_sources(&error)),
@@ -206,11 +210,19 @@ impl Companions<'_> {
             return Ok(());
         }
         let beside = dir_of(nvrtc).join(&soname);
+        if let Some(why) = self.distrust(&beside) {
+            return Err(self.missing(&soname, vec![format!("{}: {why}", beside.display())], "nvidia-cuda-nvrtc"));
+        }
         let opened = process::open(beside.as_os_str()).or_else(|_| process::open(OsStr::new(&soname)));
         opened.map(drop).map_err(|error| {
             let looked_in = vec![dir_of(nvrtc).display().to_string(), qkvault_base::with_sources(&error)];
             self.missing(&soname, looked_in, "nvidia-cuda-nvrtc")
         })
+    }
+
+    /// Why a companion must not be loaded from a file: others can change it.
+    fn distrust(&self, file: &Path) -> Option<String> {
+        qkvault_base::distrust_library(file, |name| self.environment.get(name))
     }
 
     fn missing(&self, library: &str, looked_in: Vec<String>, wheel: &str) -> LoadError {

@@ -13,7 +13,7 @@ use crate::library::{Library, Table};
 use crate::search::{At, Place, SONAME, Search, fits};
 use crate::tried::{Origin, Reason, Tried};
 use crate::{log, needs, places, process};
-use qkvault_base::CudnnVersion;
+use qkvault_base::{CudnnVersion, distrust_library};
 
 /// Whether the open library satisfies a later search. A second one cannot be loaded beside it.
 pub(crate) fn satisfies(library: &Library, search: &Search) -> Result<(), LoadError> {
@@ -72,7 +72,11 @@ pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
             continue;
         }
         match load(search, &origin, path.as_deref(), &name) {
-            Ok(library) => return Ok(library),
+            Ok(mut library) => {
+                tried.retain(|place| matches!(place.reason, Reason::Untrusted { .. }));
+                library.untrusted = tried;
+                return Ok(library);
+            }
             // A library is loaded now, and no other may be loaded after it.
             Err(Refused::Finally(error)) => return Err(*error),
             Err(Refused::Place(_)) if before.is_some() && origin == Origin::Process => {
@@ -97,6 +101,12 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         fits(search, origin, path).map_err(Refused::Place)?;
         // Checked before loading, so that the search can continue if the place lacks a library.
         needs::beside(path, places::set_beside(path)).map_err(Refused::unusable)?;
+        // What the process has loaded runs already.
+        if *origin != Origin::Process
+            && let Some(why) = distrust_library(path, |name| search.environment.get(name))
+        {
+            return Err(Refused::Place(Reason::Untrusted { why }));
+        }
     } else if let Some(wanted) = search.version {
         return Err(Refused::Place(Reason::UnknownVersion { wanted }));
     }
@@ -139,6 +149,7 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
         nvrtc,
         environment,
         engines: OnceLock::new(),
+        untrusted: Vec::new(),
     })
 }
 

@@ -121,6 +121,12 @@ pub enum Reason {
         /// The loaded file.
         loaded: PathBuf,
     },
+    /// Others can change the library, or where it lies, and that is not allowed.
+    #[error("{why}")]
+    Untrusted {
+        /// Who can, where, and how to fix it.
+        why: String,
+    },
     /// A library or function that it needs is missing.
     #[error("{detail}")]
     Unusable {

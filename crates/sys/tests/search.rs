@@ -96,6 +96,40 @@ fn every_place_is_listed_with_its_reason() {
 }
 
 #[test]
+fn audit_13_a_library_that_others_can_change_is_passed_over_with_reason_and_fix() {
+    alone("audit_13_a_library_that_others_can_change_is_passed_over_with_reason_and_fix", || {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let dir = other_library(root.path(), 92_700);
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its owner may");
+        };
+        let named = |allowed: Option<&str>| {
+            let mut variables = vec![("QKVAULT_CUDNN_PATH".to_owned(), dir.clone().into_os_string())];
+            variables.extend(allowed.map(|value| ("QKVAULT_LIBRARIES_ALLOW_SHARED".to_owned(), value.into())));
+            Library::open(&Search::default().environment(variables)).expect_err("it has one function")
+        };
+        let graph = dir.join("libcudnn_graph.so.9");
+        for (place, open, closed) in [(&dir, 0o777, 0o755), (&graph, 0o666, 0o644)] {
+            chmod(place, open);
+            for error in [named(None), Library::open(&Search::at(&dir)).expect_err("named by code")] {
+                let text = error.to_string();
+                assert!(matches!(&tried(error)[..], [(_, Reason::Untrusted { .. })]), "{text}");
+                for words in ["everyone can write", "chmod -R go-w", "QKVAULT_LIBRARIES_ALLOW_SHARED=1"] {
+                    assert!(text.contains(words), "'{words}' is not in: {text}");
+                }
+            }
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+            assert!(!maps.contains("libcudnn"), "it was loaded all the same");
+            chmod(place, closed);
+        }
+        chmod(&dir, 0o777);
+        // Allowed, it is loaded, and found to be no cuDNN.
+        assert!(matches!(named(Some("1")), LoadError::Foreign { .. }));
+    });
+}
+
+#[test]
 fn an_older_major_is_refused_by_what_it_answers() {
     alone("an_older_major_is_refused_by_what_it_answers", || {
         let root = tempfile::tempdir().expect("a temporary folder");

@@ -83,3 +83,29 @@ fn capture_without_a_gpu_is_an_error() {
         done.failed(1, &["nvidia-smi"]);
     }
 }
+
+/// A cuDNN and an NVRTC in folders that anyone can write to, which were loaded without a word.
+#[cfg(unix)]
+#[test]
+fn audit_13_doctor_names_folders_of_libraries_that_others_can_change() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    for (folder, name) in [("cudnn", "libcudnn.so.9"), ("nvrtc", "libnvrtc.so.13")] {
+        let folder = place.path(folder);
+        std::fs::create_dir(&folder).unwrap();
+        for name in [name, "libcudnn_graph.so.9", "libcudnn_engines_runtime_compiled.so.9"] {
+            std::fs::write(folder.join(name), "no library").unwrap();
+        }
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let [cudnn, nvrtc] = ["cudnn", "nvrtc"].map(|name| place.path(name).display().to_string());
+    let place = place.set("QKVAULT_CUDNN_PATH", cudnn.clone()).set("QKVAULT_NVRTC_PATH", nvrtc.clone());
+    let text = place.run("doctor").out;
+    for folder in [cudnn, nvrtc] {
+        let told = text.lines().any(|line| line.contains(&folder) && line.contains("is not trusted"));
+        assert!(told, "{folder} is not named in: {text}");
+    }
+    assert!(text.contains("chmod -R go-w") && text.contains("QKVAULT_LIBRARIES_ALLOW_SHARED=1"), "{text}");
+    let allowed = place.set("QKVAULT_LIBRARIES_ALLOW_SHARED", "1").run("doctor").out;
+    assert!(!allowed.contains("is not trusted"), "{allowed}");
+}

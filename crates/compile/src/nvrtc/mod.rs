@@ -38,7 +38,8 @@ impl Nvrtc {
     /// Loads NVRTC of version [`NVRTC`]: the one at `path` (its file or folder), else that of `QKVAULT_NVRTC_PATH`;
     /// these two are exact. Without them the first usable one of: the folder that `cargo xtask fetch` makes, the
     /// fetched sets of cuDNN, the Python environments of `VIRTUAL_ENV` and `CONDA_PREFIX`, `CUDA_HOME`, `CUDA_PATH`,
-    /// the dynamic loader's own search.
+    /// the dynamic loader's own search. A file that others than this user and root can change is not usable, unless
+    /// `QKVAULT_LIBRARIES_ALLOW_SHARED` is `1`.
     ///
     /// # Errors
     ///
@@ -50,7 +51,8 @@ impl Nvrtc {
     fn of(path: Option<&Path>, variable: &places::Variables<'_>) -> Result<Nvrtc, NvrtcError> {
         let mut tried = Vec::new();
         for place in places::of(path, variable) {
-            match Functions::load(&place).and_then(|functions| functions.checked(&place)) {
+            let trusted = distrust(&place, variable).map_or(Ok(()), Err);
+            match trusted.and_then(|()| Functions::load(&place)).and_then(|functions| functions.checked(&place)) {
                 Ok(functions) => {
                     tracing::debug!(path = %place.display(), "NVRTC loaded");
                     return Ok(Nvrtc { functions: Arc::new(functions), path: place });
@@ -99,6 +101,14 @@ impl Nvrtc {
         self.functions.check("compile the source", status)?;
         program.cubin()
     }
+}
+
+/// Why a file must not be loaded: others can change it. A name that the loader resolves is not checked.
+fn distrust(place: &Path, variable: &places::Variables<'_>) -> Option<String> {
+    if place.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
+        return None;
+    }
+    qkvault_base::distrust_library(place, variable)
 }
 
 /// A program of NVRTC, destroyed when it is dropped.

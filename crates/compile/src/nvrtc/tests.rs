@@ -117,3 +117,26 @@ fn fetched_folders_come_before_toolkits_and_only_if_they_are_complete() {
     }
     assert_eq!(places::of(None, &variables(&pairs)), [own, cudnns, toolkit, system]);
 }
+
+#[cfg(unix)]
+#[test]
+fn audit_13_a_compiler_that_others_can_change_is_passed_over_with_the_reason() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().expect("is made");
+    let lib = root.path().join("lib64");
+    std::fs::create_dir(&lib).expect("is made");
+    std::fs::write(lib.join("libnvrtc.so.13"), "junk").expect("is written");
+    let open = |mode| std::fs::set_permissions(&lib, std::fs::Permissions::from_mode(mode)).expect("is set");
+    let reason = |pairs: &[(&str, PathBuf)]| match Nvrtc::of(None, &variables(pairs)) {
+        Err(NvrtcError::NotFound { tried }) => tried[0].reason.clone(),
+        other => panic!("{other:?}"),
+    };
+    let named = ("QKVAULT_NVRTC_PATH", root.path().to_owned());
+    open(0o777);
+    let why = reason(std::slice::from_ref(&named));
+    assert!(why.contains("everyone can write") && why.contains("QKVAULT_LIBRARIES_ALLOW_SHARED=1"), "{why}");
+    let allowed = [named.clone(), ("QKVAULT_LIBRARIES_ALLOW_SHARED", "1".into())];
+    assert!(!reason(&allowed).contains("not trusted"), "then the loader is asked, who finds junk");
+    open(0o755);
+    assert!(!reason(&[named]).contains("not trusted"));
+}
