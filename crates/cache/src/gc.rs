@@ -10,8 +10,8 @@ use crate::evict::{Candidate, plan_eviction};
 use crate::folder::Folder;
 use crate::paths::{TEMP_PREFIX, is_lock};
 use crate::quarantine::own_files;
-use crate::scan::Found;
 use crate::read::write_without_following;
+use crate::scan::Found;
 use crate::stats::add;
 use crate::{DiskLimits, Key, Mode, StoreError, Vault};
 

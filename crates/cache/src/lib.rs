@@ -94,14 +94,16 @@ pub use obtain::Obtained;
 pub use older::Older;
 pub use options::VaultOptions;
 pub use pack::{
-    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, SecretError, UnpackOptions, UnpackReport,
-    WeakSecret, verify_pack,
+    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, SecretError, UnpackOptions,
+    UnpackReport, WeakSecret, verify_pack,
 };
 pub use paths::STORE_FORMAT;
 pub use rejection::Rejection;
+pub use remote::{
+    Address, FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name, without_secrets,
+};
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
-pub use remote::{Address, FolderRemote, MAX_REMOTE_BYTES, Remote, RemoteError, RemoteOptions, remote_name, without_secrets};
 pub use settings::Settings;
 pub use stats::Stats;
 pub use vault::{Source, Vault};

@@ -118,7 +118,8 @@ mod tests {
         }
         assert!(is_lock(&layout.lock(&key)));
         let others = ["notes.txt", "ab.magic.1-2", &format!("{key}"), &format!("{key}.magic"), ".", ".."];
-        for other in others.into_iter().chain(["", "x.lock", &format!("{key}.magic.1-2.bak"), &format!("{key}.A.1-2")]) {
+        for other in others.into_iter().chain(["", "x.lock", &format!("{key}.magic.1-2.bak"), &format!("{key}.A.1-2")])
+        {
             assert!(!is_rejected(Path::new(other)) && !is_lock(Path::new(other)), "{other}");
         }
     }

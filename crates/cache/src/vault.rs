@@ -122,9 +122,10 @@ impl Vault {
             }
         };
         if let Some(remote) = remote.as_ref().filter(|remote| settings.require_seal && remote.seal.is_none()) {
-            let detail = "a seal is required here (QKVAULT_CACHE_REQUIRE_SEAL), and there is no secret to check it with: \
+            let detail =
+                "a seal is required here (QKVAULT_CACHE_REQUIRE_SEAL), and there is no secret to check it with: \
                           set QKVAULT_REMOTE_SEAL_FILE"
-                .to_owned();
+                    .to_owned();
             return Err(OpenError::Remote { location: Address::new(remote.remote.location()), detail });
         }
         let vault = Self::assemble(options, settings, folder, layers, remote);

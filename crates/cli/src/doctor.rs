@@ -137,7 +137,9 @@ fn trust(library: Option<&Library>) -> Vec<String> {
         Ok(nvrtc) => used.push(nvrtc.path().to_owned()),
         Err(NvrtcError::NotFound { tried }) => {
             let shared = tried.iter().filter(|place| distrust_library(&place.path, variable).is_some());
-            notes.extend(shared.map(|place| format!("not used for kernels: {}: {}", place.path.display(), place.reason)));
+            notes.extend(
+                shared.map(|place| format!("not used for kernels: {}: {}", place.path.display(), place.reason)),
+            );
         }
         // Others tell why kernels do not compile; here it is about folders.
         Err(_) => {}

@@ -137,7 +137,8 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
         }));
     } else {
         let UnpackReport { stored, already, kept, entries, .. } = report;
-        let kept = if kept > 0 { format!(", {kept} refusals or times that a plan is kept from") } else { String::new() };
+        let kept =
+            if kept > 0 { format!(", {kept} refusals or times that a plan is kept from") } else { String::new() };
         out::line(&format!("{stored} stored, {already} already there{kept}, of {entries}"));
     }
     if report.selected == 0 {

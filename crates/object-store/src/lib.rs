@@ -27,14 +27,14 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
-use qkvault_cache::{Key, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
+use qkvault_cache::{Address, Key, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name, without_secrets};
 use tokio::runtime::{Builder, Runtime};
 
 /// A remote that keeps its entries as objects of a store, below a prefix.
 pub struct ObjectStoreRemote {
     store: Box<dyn ObjectStore>,
     prefix: Path,
-    location: String,
+    location: Address,
     /// `None` only while the value is dropped.
     runtime: Option<Runtime>,
 }
@@ -58,7 +58,7 @@ pub enum SetUpError {
 
 impl ObjectStoreRemote {
     /// Creates a remote from a store and the prefix of its objects, which may be empty. Logs name the remote
-    /// `location`, so keep secrets out of it.
+    /// `location`, without the user, password, query and fragment that it may have.
     ///
     /// # Errors
     ///
@@ -68,7 +68,12 @@ impl ObjectStoreRemote {
         let path = Path::parse(prefix);
         let prefix = path.map_err(|source| SetUpError::Prefix { prefix: prefix.to_owned(), source })?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(SetUpError::Runtime)?;
-        Ok(ObjectStoreRemote { store: Box::new(store), prefix, location: location.into(), runtime: Some(runtime) })
+        Ok(ObjectStoreRemote {
+            store: Box::new(store),
+            prefix,
+            location: Address::new(location),
+            runtime: Some(runtime),
+        })
     }
 
     fn path(&self, key: &Key) -> Path {
@@ -94,7 +99,7 @@ impl ObjectStoreRemote {
 
 impl Remote for ObjectStoreRemote {
     fn location(&self) -> String {
-        self.location.clone()
+        self.location.to_string()
     }
 
     fn fetch(&self, key: &Key, within: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
@@ -128,7 +133,8 @@ fn remote_error(error: &Error) -> RemoteError {
         Error::Unauthenticated { .. } => RemoteError::Refused { status: 401 },
         Error::PermissionDenied { .. } => RemoteError::Refused { status: 403 },
         Error::NotSupported { .. } | Error::NotImplemented { .. } => RemoteError::Refused { status: 501 },
-        other => RemoteError::Unreachable { detail: other.to_string() },
+        // Stores that sign addresses print them whole.
+        other => RemoteError::Unreachable { detail: without_secrets(&other.to_string()) },
     }
 }
 

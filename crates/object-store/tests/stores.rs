@@ -110,3 +110,11 @@ fn a_prefix_that_cannot_be_is_told() {
 #[cfg(feature = "s3")]
 #[path = "stores/s3.rs"]
 mod s3;
+
+#[test]
+fn audit_9_the_location_is_told_without_its_secrets() {
+    let location = "s3://key:hush@bucket/plans?token=hush#hush";
+    let remote = ObjectStoreRemote::new(InMemory::new(), "plans", location).unwrap();
+    assert_eq!(remote.location(), "s3://bucket/plans");
+    assert!(!format!("{remote:?}").contains("hush"), "{remote:?}");
+}

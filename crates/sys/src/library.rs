@@ -38,7 +38,8 @@ pub(crate) struct Table(pub(crate) Cudnn);
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Library { path, origin, version, set, cuda, nvrtc, .. } = self;
+        let Library { table: _, path, origin, version, set, cuda, nvrtc, environment: _, engines: _, untrusted: _ } =
+            self;
         f.debug_struct("Library")
             .field("path", path)
             .field("origin", origin)

@@ -98,11 +98,7 @@ impl PackHeader {
     /// Reads and checks a header; with the key of a seal, the seal too.
     ///
     /// With `require`, a pack without a seal is refused.
-    pub(crate) fn decode(
-        bytes: &[u8; PACK_HEADER],
-        seal: Option<&SealKey>,
-        require: bool,
-    ) -> Result<Self, PackError> {
+    pub(crate) fn decode(bytes: &[u8; PACK_HEADER], seal: Option<&SealKey>, require: bool) -> Result<Self, PackError> {
         if bytes[..PACK_MAGIC.len()] != PACK_MAGIC {
             return Err(PackError::Magic { found: bytes[..PACK_MAGIC.len()].to_vec() });
         }

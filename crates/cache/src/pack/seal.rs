@@ -9,7 +9,8 @@ pub struct SealKey([u8; 32]);
 /// The secret is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a seal's secret needs at least 16 bytes, this one has {found}; make one with `head -c 32 /dev/urandom | base64`"
+    "a seal's secret needs at least 16 bytes, this one has {found}; make one with \
+     `(umask 077; head -c 32 /dev/urandom | base64 > FILE)`"
 )]
 pub struct WeakSecret {
     /// Its bytes.

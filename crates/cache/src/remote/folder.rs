@@ -1,11 +1,12 @@
 //! A folder as a remote: any mount that several hosts share.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
+use crate::read::open_for_reading;
 use crate::{Key, trust};
 
 /// A remote that keeps entries as files below a folder. It never creates the folder, because a missing mount must not
@@ -42,12 +43,18 @@ impl Remote for FolderRemote {
         let root = fs::metadata(&self.root).map_err(unreachable)?;
         self.check(&root, &self.root)?;
         let path = self.root.join(remote_name(key));
-        let file = match File::open(&path) {
+        // A pipe in the place of an entry must not keep a thread.
+        let file = match open_for_reading(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unreachable(error)),
         };
-        self.check(&file.metadata().map_err(unreachable)?, &path)?;
+        let meta = file.metadata().map_err(unreachable)?;
+        self.check(&meta, &path)?;
+        if !meta.is_file() {
+            let detail = format!("{} is no regular file", path.display());
+            return Err(RemoteError::Unreachable { detail });
+        }
         let mut bytes = Vec::new();
         file.take(MAX_REMOTE_BYTES + 1).read_to_end(&mut bytes).map_err(unreachable)?;
         match bytes.len() as u64 > MAX_REMOTE_BYTES {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{
-    Cause, FolderRemote, Key, Lookup, Mode, OpenError, Remote, RemoteError, RemoteOptions, SealKey, Source, Vault,
-    VaultOptions, remote_name,
+    Cause, FolderRemote, Key, Lookup, Mode, OpenError, PackError, PackOptions, Remote, RemoteError, RemoteOptions,
+    SealKey, Source, UnpackOptions, Vault, VaultOptions, remote_name,
 };
 
 use super::kit::*;
@@ -321,4 +321,82 @@ fn many_keys_of_a_remote_that_is_too_slow_cost_one_deadline_and_one_failure() {
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert!(vault.fetch(&keys).is_empty());
     assert_eq!((vault.stats().remote_failures, vault.stats().remote_skipped), (1, 1), "then it is left alone");
+}
+
+/// A store of a program, whose address and errors have secrets.
+struct Leaky;
+
+impl Remote for Leaky {
+    fn location(&self) -> String {
+        "https://user:hush@store.example/plans?token=hush#hush".to_owned()
+    }
+
+    fn fetch(&self, _: &Key, _: Duration) -> Result<Option<Vec<u8>>, RemoteError> {
+        let detail = "GET https://user:hush@store.example/plans/x?sig=hush failed".to_owned();
+        Err(RemoteError::Unreachable { detail })
+    }
+
+    fn store(&self, key: &Key, _: &[u8], within: Duration) -> Result<(), RemoteError> {
+        self.fetch(key, within).map(drop)
+    }
+}
+
+#[test]
+fn audit_9_nothing_that_a_vault_tells_has_the_secrets_of_an_address() {
+    let here = tempfile::tempdir().unwrap();
+    let remote = RemoteOptions::new(Leaky);
+    let vault = Vault::open(options(here.path()).remote(remote.clone())).unwrap();
+    assert!(vault.remote_trouble().is_none());
+    assert!(matches!(vault.get(&key(1)), Lookup::Absent));
+    let settings = vault.settings().remote.as_ref().unwrap();
+    let strict = Vault::open(options(here.path()).remote(remote.clone()).require_seal(true)).unwrap_err();
+    let refused = |location: &'static str| {
+        let options = options(here.path()).environment(move |name| (name == "QKVAULT_REMOTE").then(|| location.into()));
+        Vault::open(options).unwrap_err()
+    };
+    let wrong = refused("https://user:hush@store.example/plans?token=hush#hush");
+    let unknown = refused("gopher://user:hush@store.example/plans?token=hush");
+    let told = [
+        format!("{remote:?} {:?}", RemoteOptions::new(FolderRemote::new("u:hush@store.example/plans", true))),
+        format!("{vault:?}"),
+        format!("{} {settings:?}", settings.location),
+        vault.remote_trouble().unwrap(),
+        format!("{strict} {strict:?}"),
+        format!("{wrong} {wrong:?}"),
+        format!("{unknown} {unknown:?}"),
+    ];
+    for text in told {
+        assert!(text.contains("store.example/plans") && !text.contains("hush"), "{text}");
+    }
+}
+
+/// A pipe in the place of an entry kept a thread for ever.
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_a_remote_folder_is_no_entry_and_nothing_waits_for_it() {
+    let store = tempfile::tempdir().unwrap();
+    let pipe = store.path().join(qkvault_cache::remote_name(&key(1)));
+    std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(&pipe).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return qkvault_skip::skip(qkvault_skip::Need::Faults, "mkfifo is there");
+    }
+    let remote = FolderRemote::new(store.path(), false);
+    let error = remote.fetch(&key(1), Duration::from_secs(1)).unwrap_err();
+    assert!(error.to_string().contains("no regular file"), "{error}");
+}
+
+#[test]
+fn a_vault_that_requires_a_seal_takes_no_remote_without_one() {
+    let here = tempfile::tempdir().unwrap();
+    let unsealed = RemoteOptions::new(FolderRemote::new(here.path(), false));
+    let error = Vault::open(options(here.path()).require_seal(true).remote(unsealed.clone())).unwrap_err();
+    assert!(error.to_string().contains("QKVAULT_REMOTE_SEAL_FILE"), "{error}");
+    let sealed = RemoteOptions { seal: Some(SealKey::new([1; 32])), ..unsealed };
+    let vault = Vault::open(options(here.path()).require_seal(true).remote(sealed)).unwrap();
+    assert!(vault.settings().require_seal);
+    let mut pack = Vec::new();
+    vault.pack(|_| true, &PackOptions::default(), &mut pack).unwrap();
+    let error = vault.unpack(&pack[..], |_| true, &UnpackOptions::default()).unwrap_err();
+    assert!(matches!(error, PackError::SealRequired), "{error}");
 }
