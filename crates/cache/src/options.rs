@@ -116,9 +116,9 @@ impl VaultOptions {
         self
     }
 
-    /// Sets whether entries from elsewhere need a seal: unsealed packs are refused, and so is a remote store without the
-    /// secret of a seal. Default: `$QKVAULT_CACHE_REQUIRE_SEAL` (`1` or `0`), else no. Folders and layers have no seals:
-    /// their owners and permissions are checked.
+    /// Sets whether entries from elsewhere need a seal: unsealed packs are refused, and so is a remote store without
+    /// the secret of a seal. Default: `$QKVAULT_CACHE_REQUIRE_SEAL` (`1` or `0`), else no. Folders and layers have no
+    /// seals: their owners and permissions are checked.
     pub fn require_seal(mut self, require: bool) -> Self {
         self.require_seal = Some(require);
         self

@@ -219,8 +219,8 @@ pub fn vault_options(globals: &Globals) -> VaultOptions {
 /// Longest time that a command waits at its end for its uploads to the remote store.
 const FLUSH: Duration = Duration::from_secs(60);
 
-/// Waits for the uploads to the remote store, and returns a note if some failed or are not finished, or if the store did
-/// not answer: with the cause.
+/// Waits for the uploads to the remote store, and returns a note if some failed or are not finished, or if the store
+/// did not answer: with the cause.
 fn flush_remote(vault: &Vault) -> Option<String> {
     let remote = vault.settings().remote.as_ref()?;
     let done = vault.flush_remote(FLUSH);

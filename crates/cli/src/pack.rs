@@ -133,12 +133,14 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "selected": report.selected, "stored": report.stored, "already": report.already,
-            "kept": report.kept,
+            "kept": report.kept, "sealed": options.seal.is_some(),
         }));
     } else {
         let UnpackReport { stored, already, kept, entries, .. } = report;
-        let kept =
-            if kept > 0 { format!(", {kept} refusals or times that a plan is kept from") } else { String::new() };
+        let kept = match kept {
+            0 => String::new(),
+            kept => format!(", {kept} refusals or times left out, because there are plans"),
+        };
         out::line(&format!("{stored} stored, {already} already there{kept}, of {entries}"));
     }
     if report.selected == 0 {

@@ -18,7 +18,8 @@ pub(crate) const SONAME: &str = "libcudnn.so.9";
 /// loader's own search. The first two are exact: if one is set and not usable, the search fails.
 ///
 /// A file that others than this user and root can change, or whose folder they can change, is not usable, unless
-/// `QKVAULT_LIBRARIES_ALLOW_SHARED` is `1`. What the process has loaded, and what the dynamic loader finds, is not checked.
+/// `QKVAULT_LIBRARIES_ALLOW_SHARED` is `1`. What the process has loaded, and what the dynamic loader finds, is not
+/// checked.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     pub(crate) path: Option<PathBuf>,

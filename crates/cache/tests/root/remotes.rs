@@ -375,7 +375,7 @@ fn audit_9_nothing_that_a_vault_tells_has_the_secrets_of_an_address() {
 #[test]
 fn a_pipe_in_a_remote_folder_is_no_entry_and_nothing_waits_for_it() {
     let store = tempfile::tempdir().unwrap();
-    let pipe = store.path().join(qkvault_cache::remote_name(&key(1)));
+    let pipe = store.path().join(remote_name(&key(1)));
     std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();
     let made = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(&pipe).status();
     if !made.is_ok_and(|status| status.success()) {
