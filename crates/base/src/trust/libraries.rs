@@ -23,7 +23,7 @@ fn on_the_way(path: &Path, cache: &Path) -> Option<String> {
     if !is_folder {
         places.extend(path.parent());
     }
-    let judged = places.into_iter().find_map(|place| judge(place));
+    let judged = places.into_iter().find_map(judge);
     judged.or_else(|| (!is_folder).then(|| beside(path)).flatten()).or_else(|| distrust_above(path))
 }
 

@@ -170,8 +170,8 @@ mod tests {
 
     fn file(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> PathBuf {
         let path = folder.join(name);
-        fs::write(&path, bytes).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        fs::write(&path, bytes).expect("a temporary folder can be written");
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a temporary folder can be written");
         path
     }
 
