@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use qkvault_cache::{Lookup, Mode, OpenError, Rejection, STORE_FORMAT, StoreError, Vault};
+use qkvault_cache::{Depth, Lookup, Mode, OpenError, Rejection, STORE_FORMAT, StoreError, Vault};
 
 use super::kit::*;
 
@@ -189,4 +189,37 @@ fn audit_11_a_collection_deletes_no_foreign_locks_and_writes_through_no_link() {
     assert_eq!(vault.gc(&qkvault_cache::DiskLimits::default()).unwrap().leftovers, 1);
     assert!(locks.join("notes.txt").exists());
     assert_eq!(fs::read(&target).unwrap(), b"foreign");
+}
+
+/// Everything that a writer of the folder can put where entries lie.
+#[test]
+fn a_check_of_a_hostile_store_is_total() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let vault = open(folder.path());
+    for n in 0..9 {
+        vault.put(&key(n), plan(n)).unwrap();
+    }
+    let place = |n| file_of(folder.path(), &key(n));
+    let good = fs::read(place(0)).unwrap();
+    (1..9).for_each(|n| fs::remove_file(place(n)).unwrap());
+    fs::create_dir(place(1)).unwrap();
+    symlink("/dev/zero", place(2)).unwrap();
+    symlink(elsewhere.path().join("nowhere"), place(3)).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(place(4)).status().unwrap().success());
+    fs::File::create(place(5)).unwrap().set_len(1 << 40).unwrap();
+    for (n, bytes) in [(6, &b""[..]), (7, &good[..]), (8, &good[..good.len() / 2])] {
+        fs::write(place(n), bytes).unwrap();
+    }
+    (5..9).for_each(|n| chmod(&place(n), 0o600));
+    symlink(elsewhere.path(), inside(folder.path()).join("entries/zz")).unwrap();
+    for depth in [Depth::Header, Depth::Stored, Depth::Payload] {
+        let report = vault.verify(depth);
+        // Links, pipes and folders are no entries. Of the files one is good.
+        let bad: Vec<_> = report.bad.iter().map(|(listed, why)| (listed.key, why.cause())).collect();
+        assert_eq!((report.good, bad.len(), report.unlisted.len()), (1, 4, 0), "{depth:?}: {bad:?}");
+    }
+    let fresh = open(folder.path());
+    for n in 0..9 {
+        assert_eq!(matches!(fresh.get(&key(n)), Lookup::Hit(_)), n == 0, "{n}");
+    }
 }
