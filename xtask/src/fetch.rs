@@ -155,6 +155,8 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
     if let Some(licence) = parcel.licence {
         licence::accepted(licence, options.accept_nvidia_license)?;
     }
+    // Else a mask that lets a group write makes a set that is refused when it is loaded.
+    let _mask = qkvault_base::OnlyOwnerWrites::begin();
     std::fs::create_dir_all(dest).map_err(|cause| Error::io("create", dest, cause))?;
     let lock = lock(dest)?;
     let broken = match Manifest::state(parcel, &dir) {

@@ -56,6 +56,32 @@ fn a_wheel_that_is_there_already_is_not_downloaded_again() {
     assert_eq!(files(&world.set()), EXPECTED);
 }
 
+/// A library that a group can write to is not loaded, so a set must not be open to one, whatever the mask is.
+#[test]
+fn audit_13_a_set_that_is_fetched_under_an_open_mask_is_not_open() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = World::with_wheel(&zip(&usual()));
+    world.downloaded();
+    let fetch = world.fetch();
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" \"$@\""]).arg(fetch.get_program()).args(fetch.get_args());
+    for (name, value) in fetch.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.current_dir(fetch.get_current_dir().unwrap_or(std::path::Path::new(".")));
+    good(command);
+    for file in EXPECTED {
+        let path = world.set().join(file);
+        for place in path.ancestors().take_while(|place| place.starts_with(world.set())) {
+            let mode = place.metadata().expect("it is there").permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{} has mode {mode:o}", place.display());
+        }
+    }
+}
+
 #[test]
 fn a_wrong_hash_is_refused_and_nothing_is_kept() {
     if !pip() {

@@ -11,5 +11,7 @@ mod version;
 pub use bounds::Bounds;
 pub use folders::{CACHE_DIR_VARIABLE, CacheDir, CacheDirSource, MANIFEST, cache_dir, cudnn_dir, libraries_dir};
 pub use sources::with_sources;
+#[cfg(unix)]
+pub use trust::OnlyOwnerWrites;
 pub use trust::{LIBRARIES_ALLOW_SHARED_VARIABLE, distrust, distrust_above, distrust_library, shared_library};
 pub use version::{BadVersion, CudnnVersion, LibrarySet};

@@ -98,5 +98,30 @@ pub fn shared_library(_: &Path, _: impl Fn(&str) -> Option<OsString>) -> Option<
     None
 }
 
+/// While this value lives, group and others cannot write to what this process makes, in any of its threads. For
+/// programs that fetch what [`distrust_library`] judges later: many users' files are open to their group.
+#[cfg(unix)]
+#[derive(Debug)]
+pub struct OnlyOwnerWrites(rustix::fs::Mode);
+
+#[cfg(unix)]
+impl OnlyOwnerWrites {
+    /// Begins; the rest of the process's mask stays.
+    #[must_use]
+    pub fn begin() -> Self {
+        use rustix::fs::Mode;
+        let before = rustix::process::umask(Mode::WGRP | Mode::WOTH);
+        rustix::process::umask(before | Mode::WGRP | Mode::WOTH);
+        OnlyOwnerWrites(before)
+    }
+}
+
+#[cfg(unix)]
+impl Drop for OnlyOwnerWrites {
+    fn drop(&mut self) {
+        rustix::process::umask(self.0);
+    }
+}
+
 #[cfg(all(test, unix))]
 mod tests;
