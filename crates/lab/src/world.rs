@@ -9,7 +9,7 @@ use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Device, Session};
 use qkvault_graph::CompileOptions;
 use qkvault_parallel::testing::Member;
-use qkvault_parallel::{InProcess, Nccl, SessionPlans, Store, World};
+use qkvault_parallel::{InProcess, Nccl, Secret, SessionPlans, Store, World};
 use qkvault_sys::Search;
 
 /// How long a rank waits for another one.
@@ -69,12 +69,13 @@ impl Gpus {
             return Ok((0..).zip(world).map(member).collect());
         }
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let secret = Secret::random()?;
         let joined: Vec<anyhow::Result<Nccl>> = std::thread::scope(|scope| {
             let join = |rank: u32| {
-                let context = context(rank as usize);
+                let (context, secret) = (context(rank as usize), secret.clone());
                 scope.spawn(move || {
                     context.bind_to_thread()?;
-                    let store = Store::meet(&World::local(rank, ranks, port), DEADLINE)?;
+                    let store = Store::meet(&World::local(rank, ranks, port).with_secret(secret), DEADLINE)?;
                     Ok(Nccl::join(store, None)?)
                 })
             };

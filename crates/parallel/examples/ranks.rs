@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use qkvault_graph::expr::{library, score};
 use qkvault_graph::{Attention, BackwardOptions, DType, validate};
-use qkvault_parallel::{Scheme, Sharding, Store, World, schedule, simulate_rank};
+use qkvault_parallel::{Scheme, Secret, Sharding, Store, World, schedule, simulate_rank};
 use qkvault_reference::{Inputs, backward, forward};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,9 +26,12 @@ fn start(ranks: u32) -> Result<(), Box<dyn Error>> {
     // The port is free now; nothing keeps it, so a machine with many such programs gives each its own.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let program = std::env::current_exe()?;
+    // Other users of this machine reach the port too, so the ranks prove that they belong together.
+    let secret = Secret::random()?;
     let rank = |rank: u32| {
         let mut command = Command::new(&program);
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string()).env("LOCAL_RANK", rank.to_string());
+        secret.give_to(&mut command);
         command.env("MASTER_ADDR", "127.0.0.1").env("QKVAULT_PORT", port.to_string()).spawn()
     };
     let all: Vec<_> = (0..ranks).map(rank).collect::<Result<_, _>>()?;

@@ -56,4 +56,4 @@ pub use sharding::{Order, Scheme, Sharding, dealt};
 pub use simulate::{Gathered, SimulateError, difference, simulate, simulate_rank};
 pub use slice::{Lengths, Slice};
 pub use step::{Bind, Buffer, Held, Launch, PerSequence, Piece, Rank, Step, Stream, Transfer};
-pub use store::{Store, World};
+pub use store::{Secret, Store, World};

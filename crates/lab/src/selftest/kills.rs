@@ -15,7 +15,7 @@ use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_exec::{Device, Session};
 use qkvault_graph::{Attention, CompileOptions, DType};
-use qkvault_parallel::{GpuRank, Nccl, RunError, Scheme, SessionPlans, Sharding, Store, World, schedule};
+use qkvault_parallel::{GpuRank, Nccl, RunError, Scheme, Secret, SessionPlans, Sharding, Store, World, schedule};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -64,10 +64,12 @@ pub(super) fn rank(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 struct Process(Child, Receiver<String>);
 
 impl Process {
-    fn start(rank: u32, ranks: u32, port: u16) -> anyhow::Result<Process> {
+    fn start(rank: u32, ranks: u32, port: u16, secret: &Secret) -> anyhow::Result<Process> {
         let mut words: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
         words.push("--as-rank".into());
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        secret.give_to(&mut command);
+        let mut child = command
             .args(words)
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", ranks.to_string())
@@ -96,7 +98,9 @@ impl Drop for Process {
 /// Kills one rank once; what is wrong with the others, and the seconds until the last of them had ended.
 fn once(ranks: u32, rng: &mut Rng) -> anyhow::Result<(Vec<String>, f64)> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let mut list = (0..ranks).map(|rank| Process::start(rank, ranks, port)).collect::<anyhow::Result<Vec<_>>>()?;
+    let secret = Secret::random()?;
+    let start = |rank| Process::start(rank, ranks, port, &secret);
+    let mut list = (0..ranks).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     for (rank, Process(_, lines)) in list.iter().enumerate() {
         let line = lines.recv_timeout(START).with_context(|| format!("rank {rank} does not begin"))?;
         anyhow::ensure!(line == RUNNING, "rank {rank} ends before a run: {line}");

@@ -51,6 +51,22 @@ pub enum CommError {
         /// The size that this rank expects.
         expected: u64,
     },
+    /// A message is longer than its communicator carries.
+    #[error("{what} has {bytes} bytes, and the store carries {most} at most; {}", codes::RANKS_LONG.fix())]
+    Long {
+        /// The message.
+        what: String,
+        /// Its bytes.
+        bytes: u64,
+        /// The most that are carried.
+        most: u64,
+    },
+    /// Ranks that meet have no secret, a bad one, or different ones.
+    #[error("{what}; {}", codes::RANKS_SECRET.fix())]
+    Secret {
+        /// What is missing or wrong; never the secret.
+        what: String,
+    },
     /// The environment does not say where the ranks meet.
     #[error("{what}; {}", codes::RANKS_ADDRESS.fix())]
     Address {
@@ -81,7 +97,11 @@ impl CommError {
             CommError::Gone { rank, .. } | CommError::Differs { rank, .. } => Some(*rank),
             CommError::Late { ranks, .. } => ranks.first().copied(),
             CommError::Size { rank, .. } => *rank,
-            CommError::Address { .. } | CommError::Library { .. } | CommError::Call { .. } => None,
+            CommError::Long { .. }
+            | CommError::Secret { .. }
+            | CommError::Address { .. }
+            | CommError::Library { .. }
+            | CommError::Call { .. } => None,
         }
     }
 
@@ -93,6 +113,8 @@ impl CommError {
             CommError::Late { .. } => &codes::RANKS_LATE,
             CommError::Differs { .. } => &codes::RANKS_DIFFER,
             CommError::Size { .. } => &codes::RANKS_SIZE,
+            CommError::Long { .. } => &codes::RANKS_LONG,
+            CommError::Secret { .. } => &codes::RANKS_SECRET,
             CommError::Address { .. } => &codes::RANKS_ADDRESS,
             CommError::Library { .. } => &codes::NCCL_LIBRARY,
             CommError::Call { .. } => &codes::NCCL_CALL,

@@ -1,14 +1,13 @@
 //! A rank's end of the store, and a communicator of host memory over it.
 
 use std::ffi::c_void;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::World;
-use super::server::Shared;
-use super::wire::{self, Answer, Ask, Fault, MAGIC};
+use super::join::Join;
+use super::meet::{Listening, join, listen};
+use super::wire::{self, Answer, Ask, Fault};
 use crate::comm::{CommError, Communicator, Message};
 
 /// A rank that has met the others over TCP.
@@ -21,7 +20,7 @@ pub struct Store {
     stream: TcpStream,
     deadline: Duration,
     /// On rank 0.
-    shared: Option<Arc<Shared>>,
+    own: Option<Listening>,
     /// Messages so far, by peer: sent and received.
     counts: Vec<(u64, u64)>,
     told: u64,
@@ -33,11 +32,15 @@ impl Store {
     /// Meets the other ranks: rank 0 listens at the address of the world, the others connect. Returns when this rank is
     /// connected; the others may come later.
     ///
+    /// Every rank proves the secret of the world to the store, and the store proves it to the rank. Without a secret
+    /// the address must be one of the loopback.
+    ///
     /// # Errors
     ///
     /// [`CommError::Late`] if rank 0 does not listen within the deadline; [`CommError::Differs`] for a rank of another
-    /// version, of another number of ranks, or that is there already; [`CommError::Address`] for an address that cannot
-    /// be used.
+    /// version, of another number of ranks, or that is there already; [`CommError::Secret`] for one with another
+    /// secret, or without one at an address that other machines reach; [`CommError::Address`] for an address that
+    /// cannot be used.
     pub fn meet(world: &World, deadline: Duration) -> Result<Store, CommError> {
         Store::meet_as(world, deadline, env!("CARGO_PKG_VERSION"))
     }
@@ -45,25 +48,21 @@ impl Store {
     /// [`Store::meet`] with another version, for tests of its comparison.
     #[doc(hidden)]
     pub fn meet_as(world: &World, deadline: Duration, version: &str) -> Result<Store, CommError> {
-        let shared = if world.rank == 0 { Some(listen(world, version)?) } else { None };
-        let begin = Instant::now();
-        let late = || CommError::Late {
-            ranks: vec![0],
-            what: format!("its address {}:{}", world.address, world.port),
-            waited: begin.elapsed(),
-        };
-        let stream = loop {
-            match connect(world, Duration::from_secs(2).min(deadline)) {
-                Ok(stream) => break stream,
-                Err(_) if begin.elapsed() < deadline => std::thread::sleep(Duration::from_millis(20)),
-                Err(_) => return Err(late()),
-            }
-        };
+        let mut own = if world.rank == 0 { Some(listen(world, version)?) } else { None };
+        let said = Join { rank: world.rank, size: world.size, version: version.to_owned() };
+        let shared = own.as_ref().map(|own| &*own.shared);
+        let joined = join(world, &said, shared, deadline);
+        if joined.is_err()
+            && let Some(own) = own.take()
+        {
+            own.stop(world);
+        }
         let counts = vec![(0, 0); world.size as usize];
-        let mut store = Store { world: world.clone(), stream, deadline, shared, counts, told: 0, broken: None };
-        store.stream.write_all(&MAGIC).map_err(|_| late())?;
-        let join = Ask::Join { rank: world.rank, size: world.size, version: version.to_owned() };
-        store.ask(&join, &[])?;
+        let stream = joined?;
+        let mut store = Store { world: world.clone(), stream, deadline, own, counts, told: 0, broken: None };
+        // The store's answer to the join.
+        let answer = store.heard(Instant::now());
+        store.settled(answer)?;
         Ok(store)
     }
 
@@ -80,9 +79,8 @@ impl Store {
     /// The first fault of any rank.
     pub fn give_all(&mut self, name: &str, bytes: &[u8]) -> Result<(), CommError> {
         let own = self.world.rank;
-        for peer in (0..self.world.size).filter(|peer| *peer != own) {
-            let key = format!("{name} from {own} for {peer}");
-            self.ask(&Ask::Put { key }, bytes)?;
+        for to in (0..self.world.size).filter(|peer| *peer != own) {
+            self.put(name.to_owned(), to, bytes)?;
         }
         Ok(())
     }
@@ -93,38 +91,56 @@ impl Store {
     ///
     /// The first fault of any rank; [`CommError::Late`] after the deadline.
     pub fn take_all(&mut self, name: &str, from: u32) -> Result<Vec<u8>, CommError> {
-        self.take(format!("{name} from {from} for {}", self.world.rank), from)
+        self.take(name.to_owned(), from)
     }
 
-    fn take(&mut self, key: String, from: u32) -> Result<Vec<u8>, CommError> {
+    /// Puts bytes for one rank. What is too long to be sent is a fault of this rank, which the others hear of.
+    fn put(&mut self, name: String, to: u32, bytes: &[u8]) -> Result<(), CommError> {
+        let put = self.ask(&Ask::Put { name, to }, bytes).map(drop);
+        put.inspect_err(|error| self.tell_fault(error))
+    }
+
+    fn take(&mut self, name: String, from: u32) -> Result<Vec<u8>, CommError> {
         let wait = self.deadline.as_millis() as u64;
-        self.ask(&Ask::Take { key, from, wait }, &[])
+        self.ask(&Ask::Take { name, from, wait }, &[])
     }
 
-    /// Asks the store and waits for its answer, somewhat longer than the store itself waits.
+    /// Asks the store and waits for its answer.
     fn ask(&mut self, ask: &Ask, value: &[u8]) -> Result<Vec<u8>, CommError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        let patience = self.deadline + self.deadline / 4 + Duration::from_millis(200);
         let begin = Instant::now();
-        let asked = (|| {
-            self.stream.set_read_timeout(Some(patience))?;
-            self.stream.set_write_timeout(Some(patience))?;
-            wire::write(&mut self.stream, ask, value)?;
-            wire::read::<Answer>(&mut self.stream)
-        })();
-        let error = match asked {
-            Ok((Answer::Done | Answer::Bytes, bytes)) => return Ok(bytes),
-            Ok((Answer::Fault { fault }, _)) => error_of(fault),
-            // Rank 0 has the store.
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                CommError::Late { ranks: vec![0], what: "an answer of its store".to_owned(), waited: begin.elapsed() }
+        let written = self.stream.set_write_timeout(Some(self.patience()));
+        let answer = match written.and_then(|()| wire::write(&mut self.stream, ask, value)) {
+            Ok(Ok(())) => self.heard(begin),
+            Ok(Err(long)) => {
+                let (what, bytes, most) = (ask.to_string(), long.bytes as u64, long.most as u64);
+                return Err(CommError::Long { what, bytes, most });
             }
-            Err(e) => CommError::Gone { rank: 0, how: format!("the connection to its store has closed ({e})") },
+            Err(e) => Err(lost(&e, begin)),
         };
-        self.broken = Some(error.clone());
-        Err(error)
+        self.settled(answer)
+    }
+
+    /// Somewhat longer than the store itself waits.
+    fn patience(&self) -> Duration {
+        self.deadline + self.deadline / 4 + Duration::from_millis(200)
+    }
+
+    /// The next answer of the store.
+    fn heard(&mut self, begin: Instant) -> Result<Vec<u8>, CommError> {
+        let waits = self.stream.set_read_timeout(Some(self.patience()));
+        match waits.and_then(|()| wire::read(&mut self.stream)) {
+            Ok((Answer::Done | Answer::Bytes, bytes)) => Ok(bytes),
+            Ok((Answer::Fault { fault }, _)) => Err(error_of(fault)),
+            Err(e) => Err(lost(&e, begin)),
+        }
+    }
+
+    /// Keeps the first error: the store is of no use after it.
+    fn settled(&mut self, answer: Result<Vec<u8>, CommError>) -> Result<Vec<u8>, CommError> {
+        answer.inspect_err(|error| self.broken = Some(error.clone()))
     }
 
     /// Ends without a fault: every message that this rank has sent can still be taken. Rank 0 waits for the others,
@@ -132,43 +148,24 @@ impl Store {
     pub fn leave(mut self) {
         if self.broken.is_none()
             && self.ask(&Ask::Leave, &[]).is_ok()
-            && let Some(shared) = &self.shared
+            && let Some(own) = &self.own
         {
-            shared.linger(self.deadline);
+            own.shared.linger(self.deadline);
         }
         self.broken.get_or_insert(CommError::Gone { rank: self.world.rank, how: "it has left".to_owned() });
     }
 }
 
-fn listen(world: &World, version: &str) -> Result<Arc<Shared>, CommError> {
-    let bad = |e: std::io::Error| CommError::Address {
-        what: format!("rank 0 cannot listen at {}:{}: {e}", world.address, world.port),
-    };
-    // The address is one of this machine, which may have others too; ranks on other machines use any that reach it.
-    let listener = TcpListener::bind((world.address.as_str(), world.port)).map_err(bad)?;
-    let shared = Shared::new(world.size, version);
-    let serving = Arc::clone(&shared);
-    let spawned = std::thread::Builder::new().name("qkvault-store".to_owned());
-    spawned.spawn(move || serving.listen(&listener)).map_err(bad)?;
-    Ok(shared)
-}
-
-fn connect(world: &World, patience: Duration) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    for address in (world.address.as_str(), world.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(e) => last = e,
-        }
+/// What an error of the connection means: rank 0 has the store.
+fn lost(error: &std::io::Error, begin: Instant) -> CommError {
+    if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) {
+        return CommError::Late { ranks: vec![0], what: "an answer of its store".to_owned(), waited: begin.elapsed() };
     }
-    Err(last)
+    CommError::Gone { rank: 0, how: format!("the connection to its store has closed ({error})") }
 }
 
 fn error_of(fault: Fault) -> CommError {
-    match fault {
+    match fault.printable() {
         Fault::Gone { rank, how } => CommError::Gone { rank, how },
         Fault::Late { rank, waited, what } => {
             CommError::Late { ranks: vec![rank], what, waited: Duration::from_millis(waited) }
@@ -178,7 +175,7 @@ fn error_of(fault: Fault) -> CommError {
 }
 
 fn fault_of(error: &CommError, rank: u32) -> Fault {
-    match error {
+    let fault = match error {
         CommError::Gone { rank, how } => Fault::Gone { rank: *rank, how: how.clone() },
         CommError::Late { ranks, what, waited } => Fault::Late {
             rank: ranks.first().copied().unwrap_or(0),
@@ -189,7 +186,8 @@ fn fault_of(error: &CommError, rank: u32) -> Fault {
             Fault::Differs { rank: *rank, what: what.clone(), theirs: theirs.clone(), ours: ours.clone() }
         }
         other => Fault::Gone { rank: other.rank().unwrap_or(rank), how: other.to_string() },
-    }
+    };
+    fault.printable()
 }
 
 impl Communicator for Store {
@@ -204,21 +202,21 @@ impl Communicator for Store {
     unsafe fn exchange(&mut self, messages: &[Message], _: *mut c_void) -> Result<(), CommError> {
         for message in messages.iter().filter(|m| m.send) {
             let number = &mut self.counts[message.peer as usize].0;
-            let key = format!("message {number} from {} for {}", self.world.rank, message.peer);
+            let name = format!("message {number}");
             *number += 1;
             // SAFETY: the caller promises so many bytes at the address, and nobody writes them during the exchange.
             let bytes = unsafe { std::slice::from_raw_parts(message.address as *const u8, message.bytes as usize) };
-            self.ask(&Ask::Put { key }, bytes)?;
+            self.put(name, message.peer, bytes)?;
         }
         for message in messages.iter().filter(|m| !m.send) {
             let number = &mut self.counts[message.peer as usize].1;
-            let key = format!("message {number} from {} for {}", message.peer, self.world.rank);
+            let name = format!("message {number}");
             *number += 1;
-            let bytes = self.take(key.clone(), message.peer)?;
+            let bytes = self.take(name.clone(), message.peer)?;
             if bytes.len() as u64 != message.bytes {
                 let error = CommError::Size {
                     rank: Some(message.peer),
-                    what: key,
+                    what: format!("{name} from {} for {}", message.peer, self.world.rank),
                     given: bytes.len() as u64,
                     expected: message.bytes,
                 };
@@ -264,13 +262,11 @@ impl Store {
 impl Drop for Store {
     /// A rank that is dropped without [`Store::leave`] has ended: its connection closes, and the others hear of it.
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
+        if let Some(own) = self.own.take() {
             self.abort();
             // The others would take the end of the store for the fault.
-            shared.linger(self.deadline);
-            shared.close();
-            // The thread that listens sees that the store is closed when a connection comes.
-            let _ = connect(&self.world, Duration::from_millis(200));
+            own.shared.linger(self.deadline);
+            own.stop(&self.world);
         }
     }
 }

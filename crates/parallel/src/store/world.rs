@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::secret::Secret;
 use crate::comm::CommError;
 
 /// A rank among others.
@@ -18,6 +19,10 @@ pub struct World {
     pub address: String,
     /// The port that rank 0 listens at.
     pub port: u16,
+    /// What the ranks prove to each other when they meet. Without one they meet on one machine alone, at an address of
+    /// its loopback, which every program of that machine reaches. It is never written with the rest.
+    #[serde(skip)]
+    pub secret: Option<Secret>,
 }
 
 /// The variables of launchers: rank, number of ranks, rank on the machine.
@@ -35,18 +40,28 @@ impl World {
     /// The world of one machine, for threads and tests.
     #[must_use]
     pub fn local(rank: u32, size: u32, port: u16) -> World {
-        World { rank, size, local_rank: rank, address: "127.0.0.1".to_owned(), port }
+        World { rank, size, local_rank: rank, address: "127.0.0.1".to_owned(), port, secret: None }
+    }
+
+    /// The world with a secret, the same for all of its ranks.
+    #[must_use]
+    pub fn with_secret(mut self, secret: Secret) -> World {
+        self.secret = Some(secret);
+        self
     }
 
     /// What the launcher says: torchrun's `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, or the variables of Open MPI, of MPICH,
     /// of Slurm; and `MASTER_ADDR` and `MASTER_PORT`, which torchrun sets, and a job script for the others. The store
-    /// listens 17 above `MASTER_PORT`, where torchrun has its own, or at `QKVAULT_PORT`.
+    /// listens 17 above `MASTER_PORT`, where torchrun has its own, or at `QKVAULT_PORT`. The secret is
+    /// `QKVAULT_RANKS_SECRET`, or in the file that `QKVAULT_RANKS_SECRET_FILE` names, which only its owner may read.
     ///
     /// # Errors
     ///
-    /// [`CommError::Address`] with the variable that is missing or no number.
+    /// [`CommError::Address`] with the variable that is missing or no number; [`CommError::Secret`] for a secret that
+    /// is too short, or a file that others may read.
     pub fn from_env() -> Result<World, CommError> {
-        World::from_variables(|name| std::env::var(name).ok())
+        // Text that is not Unicode is refused where it is read, not taken for a variable that is not set.
+        World::from_variables(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     /// [`World::from_env`] with other variables than those of this process.
@@ -76,7 +91,8 @@ impl World {
             None => ("MASTER_PORT", number("MASTER_PORT")?.saturating_add(BESIDE.into())),
         };
         let port = u16::try_from(port).map_err(|_| address(format!("{name} gives port {port}, beyond 65535")))?;
-        Ok(World { rank, size, local_rank, address: host, port })
+        let secret = Secret::from_variables(&get)?;
+        Ok(World { rank, size, local_rank, address: host, port, secret })
     }
 }
 
@@ -113,5 +129,13 @@ mod tests {
         let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "65530")];
         assert!(world(&torchrun[..3]).unwrap_err().contains("MASTER_PORT is not set"));
         assert!(world(&torchrun).unwrap_err().contains("beyond 65535"));
+        let at = [("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
+        let secret = |text| world(&[&torchrun[..2], &at[..], &[("QKVAULT_RANKS_SECRET", text)]].concat());
+        let error = secret("hunter2").unwrap_err();
+        assert!(error.contains("QKVAULT_RANKS_SECRET has 7 bytes") && !error.contains("hunter2"), "{error}");
+        let found = secret("correct-horse-battery").expect("long enough");
+        assert!(found.secret.is_some() && !format!("{found:?}").contains("horse"));
+        let written = serde_json::to_string(&found).expect("is JSON");
+        assert!(!written.contains("secret") && !written.contains("horse"), "{written}");
     }
 }

@@ -12,7 +12,7 @@ use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::{Device, Number, cudarc};
 use qkvault::graph::{CompileOptions, DType, Profile, Role};
 use qkvault::parallel::{
-    Communicator, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, Sharding, Store, World, schedule,
+    Communicator, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, Secret, Sharding, Store, World, schedule,
 };
 use qkvault::sys::Search;
 
@@ -89,9 +89,11 @@ impl Ranks {
             world.into_iter().map(|rank| Box::new(rank) as Box<dyn Communicator>).collect()
         } else {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let secret = Secret::random()?;
             at_once(&mut (0..).zip(&contexts).collect::<Vec<_>>(), |(rank, context)| {
                 context.bind_to_thread()?;
-                let store = Store::meet(&World::local(*rank, ranks, port), DEADLINE)?;
+                let world = World::local(*rank, ranks, port).with_secret(secret.clone());
+                let store = Store::meet(&world, DEADLINE)?;
                 Ok(Box::new(Nccl::join(store, None)?) as Box<dyn Communicator>)
             })?
         };

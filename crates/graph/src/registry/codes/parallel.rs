@@ -159,6 +159,22 @@ entries![
         fix: "look for what holds it up, or give a longer deadline; then make a new communicator",
         ..Entry::description()
     },
+    RANKS_LONG = Entry {
+        code: "ranks.long",
+        cause: "A message between ranks is longer than the store in which they meet carries.",
+        needed: "at most 256 MiB in a message, and 64 KiB in its name",
+        fix: "send it in parts, or between GPUs over NCCL; then make a new communicator",
+        ..Entry::description()
+    },
+    RANKS_SECRET = Entry {
+        code: "ranks.secret",
+        cause: "Ranks that meet over a network have no secret, a bad one, or different ones.",
+        field: "environment",
+        needed: "one secret of 16 to 1024 printable characters for all ranks; none on one machine's loopback",
+        fix: "make one with `openssl rand -hex 32`, and give it to every rank in QKVAULT_RANKS_SECRET, in a file of mode \
+              600 that QKVAULT_RANKS_SECRET_FILE names, or by World::with_secret",
+        ..Entry::description()
+    },
     RANKS_ADDRESS = Entry {
         code: "ranks.address",
         cause: "The environment does not tell which rank this is, how many there are, or where they meet.",

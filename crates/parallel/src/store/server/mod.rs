@@ -1,0 +1,216 @@
+//! The store itself, in threads of rank 0: who has joined, what lies there for whom, and the first fault.
+
+mod serve;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::door::Door;
+use super::secret::Secret;
+use super::wire::{Answer, Ask, Fault, short};
+use crate::comm::CommError;
+
+/// How long a store that ends with a fault waits for ranks that have not come: those that were started together come
+/// within a second.
+const COMING: Duration = Duration::from_secs(2);
+
+/// What all connections share.
+pub(super) struct Shared {
+    size: u32,
+    version: String,
+    secret: Secret,
+    /// Rank 0 is in this process, so nobody else can join in its place.
+    own: Secret,
+    door: Arc<Door>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What a rank has put for another, by name.
+    values: HashMap<(u32, u32, String), Vec<u8>>,
+    joined: Vec<u32>,
+    left: Vec<u32>,
+    /// Who waits for whom.
+    waiting: HashMap<u32, u32>,
+    /// Ranks that know of the fault, or whose connection has ended.
+    told: Vec<u32>,
+    /// Joins that did not fit, of ranks that have not joined: they end nothing, and tell why a rank is late.
+    refused: HashMap<u32, Fault>,
+    /// Connections that had another secret.
+    unproven: u64,
+    /// The first fault: every rank that asks anything gets it from then on.
+    fault: Option<Fault>,
+}
+
+impl Shared {
+    pub(super) fn new(size: u32, version: &str, secret: Secret) -> Result<Arc<Shared>, CommError> {
+        Ok(Arc::new(Shared {
+            size,
+            version: version.to_owned(),
+            secret,
+            own: Secret::random()?,
+            door: Arc::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// The secret with which a rank joins.
+    pub(super) const fn secret(&self, rank: u32) -> &Secret {
+        if rank == 0 { &self.own } else { &self.secret }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blame(&self, fault: Fault) {
+        self.lock().fault.get_or_insert(fault);
+        self.changed.notify_all();
+    }
+
+    /// Stops taking connections.
+    pub(super) fn close(&self) {
+        self.door.close();
+    }
+
+    /// Waits until the other ranks have left or know of a fault, or the deadline: what they still have to take is here.
+    /// For ranks that have not come yet it waits [`COMING`] to tell them why there is nobody to meet.
+    pub(super) fn linger(&self, deadline: Duration) {
+        let begin = Instant::now();
+        let mut state = self.lock();
+        // Rank 0 itself is one of those that have left, or that know.
+        let left_to_wait = |state: &State| {
+            let done = match state.fault {
+                None => state.left.len() >= self.size as usize,
+                Some(_) => (1..self.size).all(|rank| state.told.contains(&rank)),
+            };
+            let here = state.joined.iter().any(|rank| *rank != 0 && !state.told.contains(rank));
+            let most = if state.fault.is_none() || here { deadline } else { deadline.min(COMING) };
+            if done { Duration::ZERO } else { most.saturating_sub(begin.elapsed()) }
+        };
+        loop {
+            let left = left_to_wait(&state);
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A rank has heard of the fault, or hears no more.
+    fn tell(&self, rank: u32) {
+        let mut state = self.lock();
+        if !state.told.contains(&rank) {
+            state.told.push(rank);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn gone(&self, rank: u32, how: &str) {
+        self.tell(rank);
+        self.blame(Fault::Gone { rank, how: how.to_owned() });
+    }
+
+    /// The answer to a rank that has joined; none to what no rank asks.
+    fn answer(&self, rank: u32, ask: Ask, value: Vec<u8>) -> Option<(Answer, Vec<u8>)> {
+        let done = Some((Answer::Done, Vec::new()));
+        match ask {
+            Ask::Put { name, to } if to < self.size && to != rank => {
+                self.lock().values.insert((rank, to, name), value);
+                self.changed.notify_all();
+                done
+            }
+            Ask::Take { name, from, wait } if from < self.size && from != rank => {
+                self.lock().waiting.insert(rank, from);
+                let answer = self.take((from, rank, name), Duration::from_millis(wait));
+                self.lock().waiting.remove(&rank);
+                Some(answer)
+            }
+            Ask::Put { .. } | Ask::Take { .. } => None,
+            Ask::Check => {
+                let fault = self.lock().fault.clone();
+                Some((fault.map_or(Answer::Done, |fault| Answer::Fault { fault }), Vec::new()))
+            }
+            Ask::Fault { fault } => {
+                self.blame(self.reported(rank, fault)?);
+                done
+            }
+            Ask::Leave => {
+                self.lock().left.push(rank);
+                self.changed.notify_all();
+                done
+            }
+        }
+    }
+
+    /// The fault that a report makes: one of the rank itself, or of another one that it can have seen.
+    fn reported(&self, by: u32, fault: Fault) -> Option<Fault> {
+        let of = fault.rank();
+        let seen = of == by || matches!(fault, Fault::Late { .. }) || self.lock().joined.contains(&of);
+        match of < self.size {
+            false => None,
+            true if seen => Some(fault.printable()),
+            true => {
+                let how = format!("it reports a fault of rank {of}, which has not joined");
+                Some(Fault::Gone { rank: by, how })
+            }
+        }
+    }
+
+    fn take(&self, key: (u32, u32, String), wait: Duration) -> (Answer, Vec<u8>) {
+        let (begin, from) = (Instant::now(), key.0);
+        let mut state = self.lock();
+        loop {
+            if let Some(value) = state.values.remove(&key) {
+                return (Answer::Bytes, value);
+            }
+            if state.fault.is_none() {
+                let waited = begin.elapsed();
+                if state.left.contains(&from) {
+                    state.fault = Some(Fault::Gone { rank: from, how: "it has left".to_owned() });
+                } else if waited >= wait {
+                    state.fault = Some(state.late(&key, waited));
+                } else {
+                    let left = wait.saturating_sub(waited);
+                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
+                self.changed.notify_all();
+            }
+            let fault = state.fault.clone();
+            return (fault.map_or(Answer::Done, |fault| Answer::Fault { fault }), Vec::new());
+        }
+    }
+}
+
+impl State {
+    /// The fault of a rank that has not come, with what is known of why.
+    fn late(&self, (from, to, name): &(u32, u32, String), waited: Duration) -> Fault {
+        let rank = at_fault(*from, &self.waiting);
+        if let Some(fault) = self.refused.get(&rank) {
+            return fault.clone();
+        }
+        let mut what = format!("{} from {from} for {to}", short(name));
+        if self.unproven > 0 && !self.joined.contains(&rank) {
+            what = format!("{what} (the store has closed {} connections of another secret)", self.unproven);
+        }
+        Fault::Late { rank, waited: waited.as_millis() as u64, what }
+    }
+}
+
+/// The rank that the others wait for in the end: one that waits itself is not the cause.
+pub(crate) fn at_fault(from: u32, waiting: &HashMap<u32, u32>) -> u32 {
+    let mut rank = from;
+    for _ in 0..waiting.len() {
+        match waiting.get(&rank) {
+            Some(next) => rank = *next,
+            None => break,
+        }
+    }
+    rank
+}
