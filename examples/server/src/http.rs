@@ -8,15 +8,16 @@
 //! | `GET /metrics`, `GET /health` | counters for Prometheus; 200 when ready |
 //!
 //! The status of a stream is known with its first token: a request that finds no room in time gets 503 and
-//! `Retry-After`. A client that goes away drops its receiver, and the engine takes back its pages before the next step.
+//! `Retry-After`. A body that does not come in time gets 408. A client that goes away drops its receiver, and the
+//! engine takes back its pages before the next step.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRef, FromRequest, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -27,10 +28,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use crate::Failure;
-use crate::engine::{Engine, Handle};
+use crate::engine::Handle;
 use crate::metrics::Metrics;
 use crate::request::{Event, Refused, Request, Sampling, Wanted};
 
@@ -100,6 +101,7 @@ impl IntoResponse for Refused {
         let (status, why) = match self {
             Refused::Wrong(why) => (StatusCode::BAD_REQUEST, why),
             Refused::TooLong(why) => (StatusCode::PAYLOAD_TOO_LARGE, why),
+            Refused::Slow(why) => (StatusCode::REQUEST_TIMEOUT, why),
             Refused::Busy(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
             Refused::Failed(why) => (StatusCode::INTERNAL_SERVER_ERROR, why),
         };
@@ -111,8 +113,24 @@ impl IntoResponse for Refused {
     }
 }
 
+/// What every route has.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) handle: Handle,
+    /// How long the body of a request may take.
+    pub(crate) body: Duration,
+    /// True when the server is stopping: it waits for no body then.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+impl FromRef<Front> for Handle {
+    fn from_ref(front: &Front) -> Handle {
+        front.handle.clone()
+    }
+}
+
 /// The routes.
-pub fn router(handle: Handle) -> Router {
+pub(crate) fn router(front: Front) -> Router {
     Router::new()
         .route("/generate", post(generate))
         .route("/score", post(score))
@@ -120,32 +138,7 @@ pub fn router(handle: Handle) -> Router {
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .layer(DefaultBodyLimit::max(READ))
-        .with_state(handle)
-}
-
-/// Serves until `stop` is done, then lets the requests that it has come to their end. An engine that fails stops it
-/// too.
-///
-/// # Errors
-///
-/// What stopped the engine or the listener.
-pub async fn serve(
-    mut engine: Engine,
-    listener: TcpListener,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), Failure> {
-    let handle = engine.handle.clone();
-    let (_, never) = oneshot::channel();
-    let ended = std::mem::replace(&mut engine.ended, never);
-    let stopped = async move {
-        tokio::select! {
-            () = stop => {}
-            _ = ended => {}
-        }
-        handle.drain();
-    };
-    axum::serve(listener, router(engine.handle.clone())).with_graceful_shutdown(stopped).await?;
-    tokio::task::spawn_blocking(move || engine.join()).await?
+        .with_state(front)
 }
 
 /// Opens the listener.
@@ -164,15 +157,34 @@ fn submit(handle: &Handle, prompt: Prompt, wanted: Wanted) -> Result<UnboundedRe
     handle.submit(request.inspect_err(|_| wrong())?)
 }
 
-type Given = Result<Bytes, BytesRejection>;
+/// The body of a request, which has come in time, or why it has not.
+struct Given(Result<Bytes, Refused>);
+
+impl FromRequest<Front> for Given {
+    type Rejection = Infallible;
+
+    async fn from_request(request: axum::extract::Request, front: &Front) -> Result<Given, Infallible> {
+        let mut stopping = front.stopping.clone();
+        let time = front.body;
+        let given = tokio::select! {
+            read = Bytes::from_request(request, front) => {
+                let bytes = read.ok().filter(|bytes| bytes.len() <= BODY);
+                bytes.ok_or_else(|| Refused::TooLong(format!("a body of more than {BODY} bytes")))
+            }
+            () = tokio::time::sleep(time) => {
+                Err(Refused::Slow(format!("the body has not come within {time:?}")))
+            }
+            _ = stopping.wait_for(|stopping| *stopping) => {
+                Err(Refused::Busy("the server is stopping".to_owned()))
+            }
+        };
+        Ok(Given(given))
+    }
+}
 
 /// The JSON of a body.
-fn body<T: DeserializeOwned>(handle: &Handle, given: Given) -> Result<T, Refused> {
-    let too_long = || Refused::TooLong(format!("a body of more than {BODY} bytes"));
-    let read = || {
-        let bytes = given.ok().filter(|bytes| bytes.len() <= BODY).ok_or_else(too_long)?;
-        serde_json::from_slice(&bytes).map_err(|error| Refused::Wrong(error.to_string()))
-    };
+fn body<T: DeserializeOwned>(handle: &Handle, Given(given): Given) -> Result<T, Refused> {
+    let read = || serde_json::from_slice(&given?).map_err(|error| Refused::Wrong(error.to_string()));
     read().inspect_err(|_| Metrics::add(&handle.metrics.requests_wrong_total, 1))
 }
 

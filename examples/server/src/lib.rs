@@ -2,12 +2,13 @@
 //! attention by qkvault, matrix products by cuBLASLt, tokens streamed over HTTP.
 //!
 //! One thread owns the model and the scheduler ([`engine`]): it takes requests from a channel, plans a step
-//! ([`scheduler`]), runs it ([`gpu`] or [`cpu`]) and sends tokens back. [`http`] turns HTTP into requests, and tokens
-//! into events. [`load`] is the client that measures and breaks it.
+//! ([`scheduler`]), runs it ([`gpu`] or [`cpu`]) and sends tokens back. [`connections`] bounds what clients hold,
+//! [`http`] turns HTTP into requests, and tokens into events. [`load`] is the client that measures and breaks it.
 
 #![deny(unsafe_code)]
 
 pub mod config;
+pub mod connections;
 pub mod cpu;
 pub mod engine;
 #[allow(unsafe_code, reason = "kernels and products take addresses")]

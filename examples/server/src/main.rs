@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use qkvault_server::config::{Limits, Shape};
+use qkvault_server::connections::{self, Bounds};
 use qkvault_server::cpu::Cpu;
 use qkvault_server::engine::Engine;
 use qkvault_server::gpu::{Gpu, Kind, Options};
@@ -64,6 +65,15 @@ struct Args {
     /// Seconds that a request waits for room
     #[arg(long)]
     patience: Option<f64>,
+    /// Connections at once; the longest idle one gives its place to the next
+    #[arg(long, default_value_t = Bounds::default().connections)]
+    connections: usize,
+    /// Seconds that the head of a request may take, and as many its body
+    #[arg(long, default_value_t = Bounds::default().head.as_secs_f64())]
+    read_timeout: f64,
+    /// Seconds that requests run on after a stop
+    #[arg(long, default_value_t = Bounds::default().grace.as_secs_f64())]
+    grace: f64,
     /// The seed of the weights
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -85,12 +95,18 @@ impl Args {
         }
         .checked()
     }
+
+    fn bounds(&self) -> Result<Bounds, Failure> {
+        let read = Duration::try_from_secs_f64(self.read_timeout)?;
+        let grace = Duration::try_from_secs_f64(self.grace)?;
+        Ok(Bounds { connections: self.connections, head: read, body: read, grace })
+    }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let args = Args::parse();
-    let (shape, limits) = (Shape::named(&args.model)?, args.limits()?);
+    let (shape, limits, bounds) = (Shape::named(&args.model)?, args.limits()?, args.bounds()?);
     let listener = http::listen(args.listen).await?;
     let address = listener.local_addr()?;
     let Args { cpu, attention, no_graphs, build, vault, seed, .. } = args;
@@ -104,8 +120,10 @@ async fn main() -> Result<(), Failure> {
     .await??;
     let seconds = started.elapsed().as_secs_f64();
     println!("listening on http://{address}: {} with {limits:?}, ready after {seconds:.1} s", shape.name);
-    http::serve(engine, listener, stopped()).await?;
-    println!("stopped: every request came to its end");
+    match connections::serve(engine, listener, bounds, stopped()).await? {
+        0 => println!("stopped: every request came to its end"),
+        cut => println!("stopped: {cut} connections had requests after {:?}, which were cut", bounds.grace),
+    }
     Ok(())
 }
 

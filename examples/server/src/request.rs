@@ -36,6 +36,8 @@ pub enum Refused {
     Wrong(String),
     /// The request is larger than the server takes: status 413.
     TooLong(String),
+    /// The request did not come in time: status 408.
+    Slow(String),
     /// There is no room now: status 503. It may be asked again later.
     Busy(String),
     /// The server failed: status 500.

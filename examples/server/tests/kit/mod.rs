@@ -8,11 +8,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use qkvault_server::config::{Limits, Shape};
+use qkvault_server::connections::Bounds;
 use qkvault_server::cpu::Cpu;
 use qkvault_server::engine::{Engine, Model};
 use qkvault_server::metrics::Metrics;
 use qkvault_server::step::{Picked, Step};
-use qkvault_server::{Failure, http, metrics};
+use qkvault_server::{Failure, connections, http, metrics};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -20,7 +21,7 @@ use tokio::sync::oneshot;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), Failure>>>,
+    thread: Option<JoinHandle<Result<usize, Failure>>>,
 }
 
 /// A model that takes its time.
@@ -62,6 +63,20 @@ impl Server {
 
     /// A server with a model of the test's own.
     pub(crate) fn with<M: Model>(limits: Limits, make: impl FnOnce() -> Result<M, Failure> + Send + 'static) -> Server {
+        Server::bounded(limits, Bounds::default(), make)
+    }
+
+    /// A slow server with bounds of its own.
+    pub(crate) fn slow_within(limits: Limits, bounds: Bounds) -> Server {
+        let shape = Shape::named("tiny").expect("it is there");
+        Server::bounded(limits, bounds, move || Ok(Slow(Cpu::new(shape, &limits, 1)?)))
+    }
+
+    fn bounded<M: Model>(
+        limits: Limits,
+        bounds: Bounds,
+        make: impl FnOnce() -> Result<M, Failure> + Send + 'static,
+    ) -> Server {
         let (stop, stopped) = oneshot::channel();
         let (here, is_here) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -72,7 +87,7 @@ impl Server {
                 let listener = http::listen(([127, 0, 0, 1], 0).into()).await?;
                 here.send(listener.local_addr()?)?;
                 let stopped = async { drop(stopped.await) };
-                http::serve(engine, listener, stopped).await
+                connections::serve(engine, listener, bounds, stopped).await
             })
         });
         let address = is_here.recv().expect("it listens");
@@ -127,11 +142,11 @@ impl Server {
         if self.stop.is_some() {
             self.stop();
         }
-        self.ended().expect("no failure");
+        assert_eq!(self.ended().expect("no failure"), 0, "connections were cut");
     }
 
-    /// Waits until the server has ended by itself.
-    pub(crate) fn ended(mut self) -> Result<(), Failure> {
+    /// Waits until the server has ended by itself. Returns how many connections were cut.
+    pub(crate) fn ended(mut self) -> Result<usize, Failure> {
         self.thread.take().expect("once").join().expect("no panic")
     }
 }
