@@ -160,6 +160,19 @@ fn decompress(stored: &[u8], len: usize) -> Result<Vec<u8>, Rejection> {
         // A context takes longer to create than a small plan to decompress, so each thread keeps one.
         static CONTEXT: RefCell<zstd::bulk::Decompressor<'static>> = RefCell::default();
     }
+    // What is declared is compared with the frame before memory is taken for it: 200 bytes may declare 256 MiB.
+    let detail = match zstd::zstd_safe::get_frame_content_size(stored) {
+        Ok(Some(found)) if found == len as u64 => None,
+        Ok(Some(found)) if found < len as u64 => {
+            return Err(Rejection::PayloadLength { declared: len as u64, found });
+        }
+        Ok(Some(found)) => Some(format!("the frame has {found} bytes, {len} are declared")),
+        Ok(None) => Some("the frame does not tell its length".to_owned()),
+        Err(_) => Some("it is no frame of zstd".to_owned()),
+    };
+    if let Some(detail) = detail {
+        return Err(Rejection::Decompress { detail });
+    }
     let mut payload = Vec::with_capacity(len);
     CONTEXT
         .with_borrow_mut(|context| context.decompress_to_buffer(stored, &mut payload))

@@ -138,6 +138,32 @@ fn a_bomb_stops_at_its_declared_length() {
     assert_eq!(cause(&bytes), Some(Cause::Decompress));
 }
 
+/// Found by fuzzing: a file of 234 bytes took 192 MiB before anything was decompressed.
+#[test]
+fn a_frame_that_tells_another_length_than_is_declared_is_rejected_before_memory_is_taken() {
+    let bytes = encode(&key(), &entry(), Codec::Zstd).unwrap();
+    for declared in [MAX_PAYLOAD, MAX_PAYLOAD / 2, 1] {
+        let signed = {
+            let mut bytes = bytes.clone();
+            bytes[at::PLAIN_LEN..at::KEY].copy_from_slice(&declared.to_le_bytes());
+            sign(&mut bytes);
+            bytes
+        };
+        let expected = if declared == 1 { Cause::Decompress } else { Cause::PayloadLength };
+        assert_eq!(cause(&signed), Some(expected), "{declared}");
+    }
+    // A frame whose header does not tell: bit 7 and 6 and the single segment of its descriptor say how.
+    let untold = zstd::stream::encode_all(&entry().payload[..], 3).unwrap();
+    let header = decode_header(&bytes, None).unwrap();
+    let mut whole = [&bytes[..header.header_len], &untold[..]].concat();
+    whole[at::STORED_LEN..at::PLAIN_LEN].copy_from_slice(&(untold.len() as u64).to_le_bytes());
+    let hash = blake3::hash(&untold);
+    whole[at::STORED_HASH..][..HASH_LEN].copy_from_slice(hash.as_bytes());
+    sign(&mut whole);
+    let rejection = decode(&whole, None).expect_err("it does not tell its length");
+    assert!(rejection.to_string().contains("does not tell its length"), "{rejection}");
+}
+
 #[test]
 fn every_flipped_bit_and_every_cut_is_rejected() {
     for codec in [Codec::None, Codec::Zstd] {
