@@ -17,6 +17,7 @@ mod root {
     mod kills;
     mod kinds;
     mod looks;
+    mod malice;
     mod older;
     mod packs;
     mod processes;
