@@ -7,6 +7,7 @@ pub mod capi;
 pub mod cargo;
 pub mod fa4_tests;
 pub mod fetch;
+pub mod fuzz;
 pub mod jax_tests;
 pub mod miri;
 pub mod mutants;

@@ -9,8 +9,8 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, fa4_tests, fetch, jax_tests, miri, mutants, record_tests, release, test, tidy,
-    torch_tests, ui, wheel,
+    bindings, bundle, candle, capi, fa4_tests, fetch, fuzz, jax_tests, miri, mutants, record_tests, release, test,
+    tidy, torch_tests, ui, wheel,
 };
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
@@ -54,6 +54,8 @@ enum Command {
     TorchTests(torch_tests::Args),
     /// Compile every family of FlashAttention-4's kernels and compare their launches; downloads its toolchain
     Fa4Tests(fa4_tests::Args),
+    /// Put random inputs to everything that reads data from outside
+    Fuzz(fuzz::Args),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
@@ -102,6 +104,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::JaxTests(args) => jax_tests::run(&args)?,
         Command::TorchTests(args) => torch_tests::run(&args)?,
         Command::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
+        Command::Fuzz(args) => fuzz::run(&args)?,
         Command::CandleCheck => candle::check()?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{cargo, ui};
 
 /// Packages that are not published.
-pub const PRIVATE: [&str; 6] =
-    ["qkvault-emulate", "qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
+pub const PRIVATE: [&str; 7] =
+    ["qkvault-emulate", "qkvault-fuzz", "qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
 
 /// Options of `deny`.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, fetch, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, fetch, fuzz, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -17,6 +17,9 @@ pub struct Args {
 
 /// The cuDNN versions of the tests. Each process loads one.
 const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
+
+/// Seconds of fuzzing, for all targets together.
+const FUZZED: u32 = 60;
 
 /// Runs the command.
 ///
@@ -45,6 +48,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), (RECORD, &record_name)];
     cargo::run(&["test", "--workspace"], &required)?;
     skips::settle(&record, &[Need::Cudnn])?;
+    fuzz::built(FUZZED)?;
     candle::test(args.only_tests)?;
     ui::say("all checks passed");
     Ok(())

@@ -65,7 +65,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Packages that may use every other.
-const MAY_USE_ALL: &[&str] = &["qkvault", "qkvault-c", "qkvault-cli", "qkvault-lab", "qkvault-server", "qkvault-tests"];
+const MAY_USE_ALL: &[&str] =
+    &["qkvault", "qkvault-c", "qkvault-cli", "qkvault-fuzz", "qkvault-lab", "qkvault-server", "qkvault-tests"];
 
 /// Most columns of a line of text: hand-written Markdown outside tables and code blocks, and comments outside tables.
 const MOST_COLUMNS: usize = 120;

@@ -50,7 +50,8 @@ mod evict;
 mod flight;
 mod folder;
 mod format;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
 pub mod fuzz;
 mod gc;
 #[cfg(test)]

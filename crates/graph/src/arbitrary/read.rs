@@ -8,23 +8,27 @@ use crate::{
     Attention, CompileOptions, OpGraph, Profile, Refusal, ScoreExpr, canonical_bytes, codec, op, text, validate,
 };
 
-/// Reads bytes as MessagePack and JSON of every stored or sent type, and as text.
+/// Reads bytes as MessagePack and JSON of every stored or sent type, and as text. Returns the types that they are.
 ///
 /// # Panics
 ///
 /// If a value that was read changes when it is written and read again: the bug that fuzzing searches.
-pub fn read_bytes(data: &[u8]) {
-    one::<Attention>(data, attention);
-    one::<Refusal>(data, |refusal| assert!(!refusal.reasons().is_empty()));
-    one::<Profile>(data, |_| {});
-    one::<CompileOptions>(data, |_| {});
-    one::<ScoreExpr>(data, |_| {});
-    one::<OpGraph>(data, |graph| {
+pub fn read_bytes(data: &[u8]) -> Vec<&'static str> {
+    let mut read = Vec::new();
+    let mut found = |name: &'static str, is: bool| read.extend(is.then_some(name));
+    found("attention", one::<Attention>(data, attention));
+    found("refusal", one::<Refusal>(data, |refusal| assert!(!refusal.reasons().is_empty())));
+    found("profile", one::<Profile>(data, |_| {}));
+    found("options", one::<CompileOptions>(data, |_| {}));
+    found("expression", one::<ScoreExpr>(data, |_| {}));
+    let graph = |graph: &OpGraph| {
         let _ = (op::check(graph), graph.to_string(), graph.roles());
-    });
+    };
+    found("op graph", one(data, graph));
     if let Ok(text) = std::str::from_utf8(data) {
         read_text(text);
     }
+    read
 }
 
 /// Reads a text as an attention.
@@ -39,16 +43,19 @@ pub fn read_text(given: &str) {
     }
 }
 
-/// Reads one type from both encodings.
-fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) {
+/// Reads one type from both encodings; whether one of them has it.
+fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) -> bool {
+    let mut is = false;
     if let Ok(value) = codec::decode::<T>(data) {
         check(&value);
+        is = true;
         let written = codec::encode(&value);
         let again: T = codec::decode(&written).expect("the written value reads");
         assert_eq!(codec::encode(&again), written);
     }
     if let Ok(value) = serde_json::from_slice::<T>(data) {
         check(&value);
+        is = true;
         if let Ok(written) = serde_json::to_string(&value) {
             // JSON has no form for some numbers, such as NaN, and writes null.
             if let Ok(again) = serde_json::from_str::<T>(&written) {
@@ -56,6 +63,7 @@ fn one<T: Serialize + DeserializeOwned>(data: &[u8], check: impl Fn(&T)) {
             }
         }
     }
+    is
 }
 
 fn attention(a: &Attention) {

@@ -13,6 +13,9 @@ mod check;
 mod cubin;
 mod key;
 mod print;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

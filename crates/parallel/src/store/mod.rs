@@ -14,9 +14,13 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod wire;
+#[cfg(feature = "testing")]
+mod wire_testing;
 mod world;
 
 pub use client::Store;
 pub use secret::Secret;
 pub(crate) use server::at_fault;
+#[cfg(feature = "testing")]
+pub use wire_testing::{store_message, store_messages};
 pub use world::World;

@@ -5,6 +5,7 @@ mod cases;
 #[cfg(feature = "exec")]
 mod on_gpu;
 
+pub use crate::store::{store_message, store_messages};
 pub use cases::{Case, Space, case};
 #[cfg(feature = "exec")]
 pub use on_gpu::{Member, Ran, collected, expected, give, together, wrong};

@@ -1,0 +1,128 @@
+//! Recipes for tests and fuzzing: a sample, and what a checked recipe is, said once more from the definition. Not part
+//! of the interface.
+
+use qkvault_graph::op::Binding;
+use qkvault_graph::{Attention, DType, Role, codec, validate};
+
+use super::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value, bindings};
+
+/// Bytes of the cubins that [`sample`] names.
+pub const CODE: u64 = 300;
+
+/// What a launch of [`sample`] binds.
+///
+/// # Panics
+///
+/// Never: the attention is sound.
+#[must_use]
+pub fn operands() -> Vec<Binding> {
+    let attention = validate(Attention::bshd(1, (2, 1), (1, 64), 64, DType::BF16).with_stats()).expect("valid");
+    bindings(&attention)
+}
+
+/// A recipe with each kind of step and of value.
+#[must_use]
+pub fn sample() -> Recipe {
+    let map = TensorMap {
+        role: Role::K,
+        dtype: DType::BF16,
+        dims: vec![64, 64],
+        strides: vec![128],
+        tile: vec![64, 8],
+        swizzle: 128,
+    };
+    let values = [
+        (0, Value::Map(map)),
+        (128, Value::Address(Role::Q)),
+        (136, Value::Address(Role::O)),
+        (144, Value::Scratch(64)),
+        (152, Value::Number(Role::Scale)),
+    ];
+    let patches = values.into_iter().map(|(at, value)| Patch { at, value }).collect();
+    let launch = |overlap, cluster, params| {
+        let (function, grid, block) = ("attend".to_owned(), [2, 2, 1], [64, 2, 1]);
+        Step::Launch(Launch { module: 1, function, grid, block, shared: 1024, cluster, overlap, params })
+    };
+    let params = vec![Param { bytes: vec![0; 160], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
+    Recipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 512,
+        modules: vec![100, 200],
+        steps: vec![
+            Step::Clear { at: 0, bytes: 512, value: 255 },
+            launch(false, Some([2, 1, 1]), params.clone()),
+            launch(true, None, params),
+        ],
+    }
+}
+
+/// Whether nothing in a recipe refers outside. It is written from the definition, and uses nothing of the check.
+#[must_use]
+pub fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
+    let modules: u128 = recipe.modules.iter().map(|bytes| u128::from(*bytes)).sum();
+    let value = |of: &Patch, room: usize| {
+        let tensor = |role: &Role| operands.iter().find(|b| b.role == *role && !b.scalar);
+        let size = match &of.value {
+            Value::Address(role) => tensor(role).map(|_| 8),
+            Value::Scratch(at) => (*at <= recipe.scratch).then_some(8),
+            Value::Number(role) => operands.iter().find(|b| b.role == *role && b.scalar).map(|b| b.dtype.size()),
+            Value::Product(role, _) => {
+                operands.iter().any(|b| b.role == *role && b.scalar && b.dtype == DType::F32).then_some(4)
+            }
+            Value::Map(map) => tensor(&map.role).and_then(|operand| {
+                let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
+                // A last extent of 0 is open: what a launch makes of it ends within the operand, from one on.
+                let rank = map.dims.len();
+                let extent = |at: usize, n: u64| if rank > 1 && at + 1 == rank { n.max(1) } else { n };
+                let extents = map.dims.iter().enumerate().map(|(at, n)| u128::from(extent(at, *n)));
+                let last: u128 = extents.zip(steps).map(|(n, step)| (n - 1) * step).sum();
+                let end = last + map.dtype.size() as u128;
+                (end <= u128::from(operand.bytes) && of.at.is_multiple_of(64)).then_some(TENSOR_MAP_BYTES)
+            }),
+        };
+        size.is_some_and(|size| of.at as usize + size <= room)
+    };
+    let step = |step: &Step| match step {
+        Step::Clear { at, bytes, .. } => u128::from(*at) + u128::from(*bytes) <= u128::from(recipe.scratch),
+        Step::Launch(launch) => {
+            let threads: u64 = launch.block.iter().map(|n| u64::from(*n)).product();
+            (launch.module as usize) < recipe.modules.len()
+                && (1..=1024).contains(&threads)
+                && launch.grid.iter().all(|n| *n > 0)
+                && launch.shared <= 232_448
+                && launch.cluster.is_none_or(|c| c.iter().zip(launch.grid).all(|(c, n)| *c > 0 && n % c == 0))
+                && launch.params.iter().map(|p| p.bytes.len()).sum::<usize>() <= 4096
+                && launch.params.iter().all(|p| p.patches.iter().all(|patch| value(patch, p.bytes.len())))
+        }
+    };
+    recipe.format == RECIPE_FORMAT && modules == u128::from(CODE) && recipe.steps.iter().all(step)
+}
+
+/// The bytes of [`sample`].
+#[must_use]
+pub fn encoded() -> Vec<u8> {
+    codec::encode(&sample())
+}
+
+/// Reads and checks a recipe of the operands and cubins of [`sample`].
+///
+/// # Errors
+///
+/// Why it is refused, in words.
+///
+/// # Panics
+///
+/// If it is accepted and refers to something outside, or changes when it is written and read again.
+pub fn read(bytes: &[u8]) -> Result<(), String> {
+    let recipe: Recipe = codec::decode(bytes).map_err(|error| error.to_string())?;
+    let written = codec::encode(&recipe);
+    let again: Recipe = codec::decode(&written).map_err(|error| error.to_string())?;
+    assert_eq!(again, recipe, "what was written reads the same");
+    let checked = recipe.check(&operands(), CODE).map_err(|error| error.to_string())?;
+    assert!(inside(&checked, &operands()), "an accepted recipe refers outside: {checked:?}");
+    let end = checked.modules().map(|(at, bytes)| at + bytes).max();
+    assert_eq!(end, Some(CODE), "every cubin lies in the plan");
+    Ok(())
+}
