@@ -142,6 +142,23 @@ pub(crate) fn ensure_tool(name: &str, options: &Options) -> Result<Fetched, Erro
     ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)
 }
 
+/// Fetches a chore's tool that is a program if it is missing, and returns the program, which has the tool's name.
+pub(crate) fn ensure_program(name: &str, options: &Options) -> Result<PathBuf, Error> {
+    let parcel = Pins::read(options.pins.as_deref())?.tool(name)?;
+    let fetched = ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)?;
+    let scripts = |wheel: &pins::Wheel| {
+        // The name of the folder in a wheel, as its format writes it.
+        let project = wheel.name.replace('-', "_");
+        fetched.dir.join(format!("{project}-{}.data/scripts", wheel.version)).join(name)
+    };
+    let program = parcel.wheels.iter().map(scripts).find(|path| path.is_file());
+    let absent = || Error::io("find", &fetched.dir.join(name), std::io::ErrorKind::NotFound.into());
+    let program = program.ok_or_else(absent)?;
+    // Wheels are unpacked without the permissions in them.
+    open_to_all(&program)?;
+    Ok(program)
+}
+
 fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetched, Error> {
     let dir = dest.join(&parcel.folder);
     // Checks without the lock first, so that a complete set needs no writable folder.

@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use crate::record_tests::{TESTS, environment, environment_of};
-use crate::{capi, cargo, ui, wheel};
+use crate::{capi, cargo, requirements, ui, wheel};
 
 /// Versions of JAX, the last patch release of each minor version, with the Pythons that each is for.
-const MATRIX: [(&str, u32, u32); 7] = [
+pub(crate) const MATRIX: [(&str, u32, u32); 7] = [
     ("0.6.2", 10, 13),
     ("0.7.2", 11, 13),
     ("0.8.3", 11, 14),
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let python = match &args.python {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
-        None => environment("jax-tests", "requirements-jax.txt")?,
+        None => environment("jax-tests", "jax")?,
     };
     let program = format!("{TESTS}/typed_program.py");
     let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
@@ -115,8 +115,8 @@ fn matrix(given: &[PathBuf], library: &Path) -> Result<()> {
         let row = match chosen(&known, least, most) {
             None => Err(format!("no Python of 3.{least} to 3.{most} starts; name one with --pythons")),
             Some((minor, python)) => {
-                let wanted = format!("jax=={version}\nflatbuffers\nnumpy\n");
-                let made = environment_of(&format!("jax-tests-{version}"), python, &wanted);
+                let wanted = requirements::list(&format!("jax-{version}"));
+                let made = wanted.and_then(|wanted| environment_of(&format!("jax-tests-{version}"), python, &wanted));
                 let done = made.and_then(|python| tests(&python, library));
                 done.map(|()| format!("passed under Python 3.{minor}")).map_err(|error| format!("{error:#}"))
             }
@@ -160,8 +160,8 @@ mod tests {
         let number =
             |version: &str| version.split('.').map(|part| part.parse().expect("a number")).collect::<Vec<u32>>();
         assert!(MATRIX.windows(2).all(|pair| number(pair[0].0) < number(pair[1].0)));
-        let usual = std::fs::read_to_string(cargo::root().join(TESTS).join("requirements-jax.txt")).expect("a list");
-        let pinned = usual.lines().find_map(|line| line.strip_prefix("jax==")).expect("it names JAX");
+        let usual = requirements::list("jax").expect("a list");
+        let pinned = usual.split_whitespace().find_map(|word| word.strip_prefix("jax==")).expect("it names JAX");
         assert!(MATRIX.iter().any(|(version, ..)| *version == pinned), "{pinned}");
     }
 }

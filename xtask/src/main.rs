@@ -9,8 +9,8 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, fa4_tests, fetch, fuzz, jax_tests, miri, mutants, record_tests, release, test,
-    tidy, torch_tests, ui, wheel,
+    bindings, bundle, candle, capi, deny, fa4_tests, fetch, fuzz, jax_tests, miri, mutants, record_tests, release,
+    requirements, test, tidy, torch_tests, ui, wheel,
 };
 
 /// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
@@ -58,12 +58,14 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
+    /// Write the lists of Python packages that chores install, with hashes of all wheels
+    Requirements,
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
     Tidy,
     /// Check the workspace with the oldest Rust that Cargo.toml names
     Msrv,
     /// Check licences, sources, duplicates and advisories of dependencies (cargo-deny)
-    Deny(release::DenyArgs),
+    Deny(deny::Args),
     /// Compare the public interface with a release or a commit (cargo-semver-checks)
     Semver(release::SemverArgs),
     /// Pack and build every package as for publishing; upload nothing
@@ -106,9 +108,10 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
         Command::Fuzz(args) => fuzz::run(&args)?,
         Command::CandleCheck => candle::check()?,
+        Command::Requirements => requirements::run(&options)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
-        Command::Deny(args) => release::deny(&args)?,
+        Command::Deny(args) => deny::run(&args, &options)?,
         Command::Semver(args) => release::semver(&args)?,
         Command::PublishDryRun(args) => release::publish_dry_run(&args)?,
         Command::Test(args) => test::run(&args, &options)?,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, ui};
+use crate::{cargo, requirements, ui};
 
 /// The folder of the tests, from the root.
 pub(crate) const TESTS: &str = "adapters/python/tests";
@@ -35,7 +35,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let python = match &args.python {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
-        None => environment("record-tests", "requirements.txt")?,
+        None => environment("record-tests", "record")?,
     };
     let folder = tempfile::tempdir().context("no temporary folder could be made")?;
     let points = folder.path().join("points.json");
@@ -58,9 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
 ///
 /// The list cannot be read, or the environment cannot be made.
 pub(crate) fn environment(name: &str, list: &str) -> Result<PathBuf> {
-    let list = cargo::root().join(TESTS).join(list);
-    let wanted = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
-    environment_of(name, Path::new("python3"), &wanted)
+    environment_of(name, Path::new("python3"), &requirements::list(list)?)
 }
 
 /// The same with a list of packages as text, and the Python that it is made of.
@@ -85,7 +83,8 @@ pub(crate) fn environment_of(name: &str, of: &Path, wanted: &str) -> Result<Path
     };
     cargo::run_program(of.into(), &["-m", "venv", at], &[])?;
     std::fs::write(&list, wanted).with_context(|| format!("{} could not be written", list.display()))?;
-    cargo::run_program(python.clone().into(), &["-m", "pip", "install", "--requirement", file], &[])?;
+    let words = ["-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--requirement", file];
+    cargo::run_program(python.clone().into(), &words, &[])?;
     std::fs::write(&made, wanted).with_context(|| format!("{} could not be written", made.display()))?;
     Ok(python)
 }

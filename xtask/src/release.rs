@@ -1,5 +1,5 @@
-//! Chores before a release: check the oldest supported Rust, the dependencies, breaking changes of the interface, and
-//! the packages. No chore uploads anything. If a tool is missing, the error contains the command that installs it.
+//! Chores before a release: check the oldest supported Rust, breaking changes of the interface, and the packages. No
+//! chore uploads anything. If a tool is missing, the error contains the command that installs it.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,13 +11,6 @@ use crate::{cargo, ui};
 /// Packages that are not published.
 pub const PRIVATE: [&str; 7] =
     ["qkvault-emulate", "qkvault-fuzz", "qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
-
-/// Options of `deny`.
-#[derive(Debug, clap::Args)]
-pub struct DenyArgs {
-    /// Checks to run: advisories (downloads its database from a git host), bans, licenses, sources (default: all)
-    checks: Vec<String>,
-}
 
 /// Options of `semver`.
 #[derive(Debug, clap::Args)]
@@ -65,17 +58,6 @@ fn oldest_toolchain() -> Result<String> {
     let version = package.and_then(|package| package.get("rust-version")).and_then(toml::Value::as_str);
     let version = version.context("Cargo.toml has no workspace.package.rust-version")?;
     Ok(if version.matches('.').count() == 1 { format!("{version}.0") } else { version.to_owned() })
-}
-
-/// Checks licences, sources, duplicates and advisories of all dependencies with the rules of deny.toml.
-///
-/// # Errors
-///
-/// cargo-deny is not installed, or a check fails.
-pub fn deny(args: &DenyArgs) -> Result<()> {
-    needs("deny", "cargo install cargo-deny --locked")?;
-    let checks = args.checks.iter().map(String::as_str);
-    cargo::run(&["deny", "check", "--hide-inclusion-graph"].into_iter().chain(checks).collect::<Vec<_>>(), &[])
 }
 
 /// Compares the public interface of the published packages with a release or a commit.

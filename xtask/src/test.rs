@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, fetch, fuzz, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, fetch, fuzz, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     if !args.only_tests {
         tidy::run()?;
+        deny::run(&deny::Args::default(), options)?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
         cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;

