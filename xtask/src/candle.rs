@@ -39,7 +39,7 @@ esac
 ///
 /// A check or a test fails.
 pub fn test(only_tests: bool) -> Result<()> {
-    let target = target()?;
+    let target = cargo::target()?;
     let target = [("CARGO_TARGET_DIR", target.as_str())];
     let run = |words: &[&str]| {
         let (command, rest) = words.split_first().context("a command")?;
@@ -70,18 +70,12 @@ pub fn check() -> Result<()> {
     executable(&nvcc)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", folder.path().display());
-    let target = target()?;
+    let target = cargo::target()?;
     let nvcc = nvcc.display().to_string();
     let variables = [("NVCC", &*nvcc), ("PATH", &*path), ("CUDA_COMPUTE_CAP", "90"), ("CARGO_TARGET_DIR", &*target)];
     let words = ["clippy", "--manifest-path", MANIFEST, "--workspace", "--all-targets", "--features"];
     let features = ["candle-qkvault/cuda,candle-qkvault-examples/cuda", "--", "-D", "warnings"];
     cargo::run(&[&words[..], &features].concat(), &variables)
-}
-
-fn target() -> Result<String> {
-    let usual =
-        || Ok(cargo::root().join("target").to_str().context("the path of the project is not UTF-8")?.to_owned());
-    std::env::var("CARGO_TARGET_DIR").or_else(|_| usual())
 }
 
 #[cfg(unix)]

@@ -14,6 +14,16 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// The folder of what is built, for workspaces beside the main one.
+///
+/// # Errors
+///
+/// The path is not UTF-8.
+pub(crate) fn target() -> Result<String> {
+    let usual = || Ok(root().join("target").to_str().context("the path of the project is not UTF-8")?.to_owned());
+    std::env::var("CARGO_TARGET_DIR").or_else(|_| usual())
+}
+
 /// Runs cargo with these arguments and variables.
 ///
 /// # Errors

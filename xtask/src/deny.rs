@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{cargo, fetch, ui};
 
 /// The manifests of all workspaces that have checked-in locks, from the root.
-const WORKSPACES: [&str; 2] = ["Cargo.toml", "adapters/candle/Cargo.toml"];
+const WORKSPACES: [&str; 3] = ["Cargo.toml", "adapters/candle/Cargo.toml", "xtask/bindgen/Cargo.toml"];
 
 /// Checks that need no network but the registry's.
 const OFFLINE: [&str; 3] = ["licenses", "bans", "sources"];

@@ -1,7 +1,6 @@
 //! Runs bindgen on `cudnn_graph.h` and writes the declarations that `qkvault-sys` compiles.
 //!
-//! This module needs the feature `bindings`, so that other builds do not compile bindgen. The declarations have the
-//! header's names, numbers and signatures, but not its comments, which are NVIDIA's text.
+//! The declarations have the header's names, numbers and signatures, but not its comments, which are NVIDIA's text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
