@@ -168,7 +168,8 @@ impl Buckets {
     fn pick_as(&self, kind: StepKind, sequences: i64, queries: i64, keys: i64) -> Option<usize> {
         let at =
             |line: &[i64], size: i64| Some(line.partition_point(|&most| most < size)).filter(|&at| at < line.len());
-        let keys = at(&self.keys, keys)?;
+        // New tokens are keys too, and a plan has no more queries than keys.
+        let keys = at(&self.keys, keys.max(queries))?;
         Some(match kind {
             StepKind::Decode => at(&self.batch[0], sequences)? * self.keys.len() + keys,
             StepKind::Mixed => {
@@ -276,6 +277,17 @@ mod tests {
             if policy.queries > 1 {
                 prop_assert_eq!(buckets.pick(StepSize { queries: policy.queries + 1, ..most }), None);
             }
+        }
+    }
+
+    /// Found by fuzzing: 136 new tokens and 9 keys got a plan of 128 queries.
+    #[test]
+    fn a_step_of_more_new_tokens_than_keys_gets_a_plan_that_holds_both() {
+        let buckets = Buckets::new(&ServePolicy::default()).expect("sound");
+        for (queries, keys) in [(129, 9), (136, 128), (2048, 0), (8192, 1)] {
+            let step = StepSize { sequences: 1, queries, keys };
+            let bucket = buckets.get(buckets.pick(step).expect("within the ranges"));
+            assert!(bucket.queries >= queries && bucket.keys >= keys, "{bucket:?} for {step:?}");
         }
     }
 

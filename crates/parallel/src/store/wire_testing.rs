@@ -34,6 +34,9 @@ where
     if let Err(error) = write(&mut written, &head, &value) {
         return Err(error.to_string());
     }
+    if written.is_empty() {
+        return Err("too long to be written".to_owned());
+    }
     let again: (T, Vec<u8>) = read(&mut written.as_slice()).expect("a message that was written is read");
     assert_eq!(again, (head, value), "what was written reads the same");
     Ok(again.0)
