@@ -36,12 +36,11 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         deny::run(&deny::Args::default(), options)?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
-        // With the examples, whose dependencies are those of tests too, so that what clippy has checked is not checked
-        // again with other features. Libraries and programs apart, because some have one name.
-        for kind in ["--lib", "--bins"] {
-            let words = ["doc", "--workspace", "--no-deps", kind, "--examples"];
-            cargo::run(&words, &[("RUSTDOCFLAGS", "-D warnings")])?;
-        }
+        // With the examples, whose dependencies are those of tests too: what clippy has checked is not checked again
+        // with other features. Other programs have the names of libraries.
+        let kinds = ["--lib", "--examples", "--bin", "server", "--bin", "load"];
+        let doc = [&["doc", "--workspace", "--no-deps"], &kinds[..]].concat();
+        cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
         // Checks that every published package can be packed: its dependencies have versions, and it needs no file
         // outside it.
         let package: Vec<&str> =
