@@ -111,7 +111,7 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Requirements => requirements::run(&options)?,
         Command::Tidy => tidy::run()?,
         Command::Msrv => release::msrv()?,
-        Command::Deny(args) => deny::run(&args, &options)?,
+        Command::Deny(args) => deny::run(&args)?,
         Command::Semver(args) => release::semver(&args)?,
         Command::PublishDryRun(args) => release::publish_dry_run(&args)?,
         Command::Test(args) => test::run(&args, &options)?,

@@ -31,9 +31,11 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         let fetched = fetch::ensure(Some(version), LibrarySet::Slim, options)?;
         ui::say(&format!("cuDNN {version}: {}", fetched.dir.display()));
     }
+    let fetched = fetch::ensure_engine("fa4", options)?;
+    ui::say(&format!("FlashAttention-4: {}", fetched.dir.display()));
     if !args.only_tests {
         tidy::run()?;
-        deny::run(&deny::Args::default(), options)?;
+        deny::run(&deny::Args::default())?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
         // With the examples, whose dependencies are those of tests too: what clippy has checked is not checked again
@@ -50,9 +52,9 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
-    let required = [("QKVAULT_REQUIRE_CUDNN", "1"), (RECORD, &record_name)];
+    let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
     cargo::run(&["test", "--workspace"], &required)?;
-    skips::settle(&record, &[Need::Cudnn])?;
+    skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
     fuzz::built(FUZZED)?;
     candle::test(args.only_tests)?;
     ui::say("all checks passed");
