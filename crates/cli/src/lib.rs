@@ -12,6 +12,7 @@ pub mod data;
 mod deep;
 mod doctor;
 mod failure;
+mod file;
 pub mod jobs;
 #[allow(unsafe_code, reason = "the one place of the commands that binds addresses and records graphs")]
 pub mod memory;

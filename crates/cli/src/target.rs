@@ -94,7 +94,7 @@ impl LibraryArgs {
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
     let path = Path::new(name);
     if path.is_file() {
-        let text = std::fs::read_to_string(path).with_context(|| format!("the profile {name} could not be read"))?;
+        let text = crate::file::text(path)?;
         return Profile::from_json(&text).with_context(|| format!("{name} is not a profile"));
     }
     Ok(Profile::named(name)?)

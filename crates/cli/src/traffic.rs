@@ -52,7 +52,7 @@ impl TrafficArgs {
     /// The lengths for the histogram, if there is one.
     pub(super) fn lengths(&self) -> anyhow::Result<Lengths> {
         let Some(path) = &self.from_traffic else { return Ok(Lengths::default()) };
-        let text = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+        let text = crate::file::text(path)?;
         let histograms = read(&text).with_context(|| format!("{} is no histogram of lengths", path.display()))?;
         let mut lengths = Lengths::default();
         for (phase, histogram) in histograms {

@@ -32,10 +32,13 @@ pub(crate) struct Fields<'a> {
 #[derive(Default)]
 pub(crate) struct Faults(pub(crate) Vec<Reason>);
 
+/// Most reasons about one config. A long list that is wrong is wrong in each entry.
+const MOST_REASONS: usize = 64;
+
 impl Faults {
-    /// Adds a reason, once.
+    /// Adds a reason, once, unless there are many already.
     pub(crate) fn add(&mut self, reason: Reason) {
-        if !self.0.contains(&reason) {
+        if self.0.len() < MOST_REASONS && !self.0.contains(&reason) {
             self.0.push(reason);
         }
     }

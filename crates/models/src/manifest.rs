@@ -33,7 +33,7 @@ use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, Refusal, text};
 
 use super::Phase;
-use super::text::{LARGEST_CONFIG, too_large};
+use super::text::{LARGEST_CONFIG, Most, too_large};
 
 /// The version of manifests that this program reads and writes.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -42,7 +42,17 @@ pub const MANIFEST_VERSION: u32 = 1;
 const VERSION_KEY: &str = "qkvault-manifest";
 
 /// Most attentions of a manifest: more than any grid of sizes that is meant.
-const MOST: usize = 1 << 16;
+const MOST: usize = 1 << 15;
+
+/// Most bytes of the texts of all attentions together, with their numbers in place, besides what the file itself has: a
+/// few hundred bytes can stand for as many attentions as there may be.
+const MOST_TEXT: usize = 4 << 20;
+
+/// Most values and most tables of a manifest, each of which takes a kilobyte while it is read.
+const MOST_PARTS: Most = Most { values: 1 << 18, objects: 1 << 14 };
+
+/// Most characters of a line of an error: readers of TOML quote the line that is wrong.
+const LONGEST_LINE: usize = 200;
 
 /// A list of attentions to compile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,6 +150,7 @@ impl Manifest {
         let refused = |given: String| -> Refusal { codes::MANIFEST_PARSE.reason(given).into() };
         // The version comes first: newer files may have fields that this program does not know.
         let json = text.trim_start().starts_with('{');
+        if json { MOST_PARTS.check_json(text)? } else { MOST_PARTS.check_toml(text)? }
         let version: Result<Version, String> = if json {
             serde_json::from_str(text).map_err(|error| error.to_string())
         } else {
@@ -194,8 +205,8 @@ impl Manifest {
     ///
     /// Every entry whose text is no attention, or whose sizes and names do not go together; with its place.
     pub fn attentions(&self) -> Result<Vec<Listed>, Refusal> {
-        let mut list = Vec::new();
-        let mut reasons = Vec::new();
+        let (mut list, mut reasons, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
+        let most = MOST_TEXT + self.attention.iter().map(|entry| entry.text.len()).sum::<usize>();
         for (place, entry) in self.attention.iter().enumerate() {
             let field = |name: &str| format!("attention[{place}].{name}");
             for (name, sizes) in [("batch", &entry.batch), ("seq", &entry.seq)] {
@@ -224,6 +235,13 @@ impl Manifest {
                         return Err(refusal(reasons));
                     }
                     let text = entry.text.replace("$batch", &batch.to_string()).replace("$seq", &seq.to_string());
+                    bytes += text.len();
+                    if bytes > most {
+                        let reason = codes::MANIFEST_FIELD.reason(format!("{bytes} bytes of texts up to here"));
+                        let needed = format!("at most {most} bytes in all, with the numbers in place");
+                        reasons.push(reason.at(field("text")).with_needed(needed));
+                        return Err(refusal(reasons));
+                    }
                     match text::parse(&text) {
                         Ok(attention) => {
                             let sizes = (attention.batch(), attention.seq().1);
@@ -248,8 +266,13 @@ fn refusal(reasons: Vec<qkvault_graph::Reason>) -> Refusal {
     Refusal::of(reasons).unwrap_or_else(|| codes::MANIFEST_PARSE.reason("nothing").into())
 }
 
+/// An error of several lines as one, without the rest of a long line that it quotes.
 fn one_line(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let cut = |line: &str| match line.char_indices().nth(LONGEST_LINE) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    };
+    let lines: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(cut).collect();
     lines.join(" ")
 }
 

@@ -1,12 +1,19 @@
 //! The text of a config as a JSON object.
 
+mod count;
+
 use serde_json::{Map, Value};
 
 use qkvault_graph::Refusal;
 use qkvault_graph::registry::codes;
 
+pub(crate) use count::Most;
+
 /// The largest config that is read, in bytes. Published ones have less than a tenth of it.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
+
+/// Most values of a config. Published ones have a tenth of them, and a few objects for each layer.
+const MOST: Most = Most { values: 1 << 19, objects: 1 << 16 };
 
 const NEEDED: &str = "a JSON object with a model_type";
 
@@ -15,6 +22,7 @@ pub(crate) fn object(text: &str) -> Result<Map<String, Value>, Refusal> {
     if text.len() as u64 > LARGEST_CONFIG {
         return Err(too_large(text.len() as u64));
     }
+    MOST.check_json(text)?;
     let refused = |given: String| codes::CONFIG_JSON.reason(given).with_needed(NEEDED);
     let text = text.trim_start_matches('\u{feff}');
     let parsed = serde_json::from_str(text).or_else(|error| match without_infinities(text) {

@@ -129,15 +129,15 @@ fn a_number_of_layers_that_no_model_has_is_refused() {
     }
 }
 
-/// A list of millions of words is refused by its length, not word by word.
+/// A list of half a million words is refused by its length, not word by word; a longer one before it is read.
 #[test]
 fn a_list_of_millions_of_layers_is_refused_at_once() {
-    let words = vec!["\"x\""; 2_000_000].join(",");
+    let words = vec!["\"x\""; 500_000].join(",");
     for list in ["layer_types", "attn_type_list", "block_configs"] {
         let text = format!(
             r#"{{"model_type":"new","num_attention_heads":8,"hidden_size":512,"num_hidden_layers":4,"{list}":[{words}]}}"#
         );
         let refusal = Model::from_config(&text).expect_err("too many entries");
-        assert!(refusal.to_string().contains("2000000 entries"), "{refusal}");
+        assert!(refusal.to_string().contains("500000 entries"), "{refusal}");
     }
 }

@@ -291,6 +291,34 @@ mod tests {
         }
     }
 
+    /// Rounded up, the largest number of keys became a negative one, and the line of sizes never reached it.
+    #[test]
+    fn audit_5_a_least_size_of_2_to_the_63_is_refused_and_does_not_loop() {
+        for huge in [i64::MAX, i64::MAX - TILE, (1 << 30) + 1] {
+            let usual = ServePolicy::default();
+            for (policy, field) in [
+                (ServePolicy { least_batch: huge, ..usual }, "serve.batch"),
+                (ServePolicy { least_queries: huge, ..usual }, "serve.queries"),
+                (ServePolicy { least_keys: huge, ..usual }, "serve.keys"),
+                (ServePolicy { keys: huge, ..usual }, "serve.keys"),
+            ] {
+                let refusal = Buckets::new(&policy).expect_err("too large");
+                let reason = refusal.reasons().iter().find(|reason| reason.field == field).expect("it is named");
+                assert!(reason.given.contains(&huge.to_string()) && reason.needed.contains("1073741824"), "{reason}");
+            }
+        }
+        // The largest ranges have a set, and one of few plans.
+        let most = 1 << 30;
+        let widest = ServePolicy { batch: most, queries: most, keys: most, tokens: i64::MAX, ..ServePolicy::default() };
+        let finest = Growth::even(Some(2), Some(2), Some(2));
+        let finest = ServePolicy { growth: finest, least_batch: 1, least_queries: 1, least_keys: 1, few: i64::MAX, ..widest };
+        for policy in [widest, finest, ServePolicy { least_keys: most, ..widest }] {
+            let buckets = Buckets::new(&policy).expect("sound");
+            assert!(buckets.len() < 40_000, "{}", buckets.len());
+            assert!(buckets.iter().all(|bucket| bucket.keys >= 1 && bucket.tokens >= bucket.batch));
+        }
+    }
+
     #[test]
     fn the_default_set_is_small() {
         let buckets = Buckets::new(&ServePolicy::default()).expect("sound");

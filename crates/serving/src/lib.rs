@@ -26,4 +26,4 @@ mod policy;
 
 pub use buckets::{Bucket, Buckets, StepKind, StepSize};
 pub use layer::{PageLayout, ServeLayer};
-pub use policy::{Growth, ServePolicy};
+pub use policy::{Growth, MOST, ServePolicy};

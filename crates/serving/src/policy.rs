@@ -5,11 +5,15 @@ use serde::{Deserialize, Serialize};
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Reason, Refusal};
 
+/// Most sequences of a step, and most new tokens and keys of a sequence: more than any plan runs, and few enough that no
+/// size of a plan overflows.
+pub const MOST: i64 = 1 << 30;
+
 /// The ranges of an engine's steps, and the spacing of the plans for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServePolicy {
-    /// Maximum number of sequences of a step.
+    /// Maximum number of sequences of a step. It, the two below it and the least ones are from 1 to 2^30.
     pub batch: i64,
     /// Maximum number of new tokens of one sequence in a step.
     pub queries: i64,
@@ -104,8 +108,8 @@ impl ServePolicy {
             ("serve.queries", queries, least_queries),
             ("serve.keys", keys, least_keys),
         ] {
-            if !(1..=1 << 30).contains(&most) || least < 1 {
-                let needed = "both from 1 to 2^30".to_owned();
+            if ![most, least].iter().all(|size| (1..=MOST).contains(size)) {
+                let needed = format!("both from 1 to {MOST}");
                 add(&codes::SERVE_RANGE, field, format!("up to {most}, plans from {least} on"), needed);
             }
         }

@@ -19,9 +19,9 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<(String, Manifest)>> {
     if !is_toml && !small {
         return Ok(None);
     }
-    let given = match std::fs::read_to_string(path) {
+    let given = match crate::file::text(path) {
         Ok(given) => given,
-        Err(error) if is_toml => return Err(error).with_context(|| format!("{} could not be read", path.display())),
+        Err(error) if is_toml => return Err(error),
         Err(_) => return Ok(None),
     };
     if !is_toml && !Manifest::is_meant(&given) {

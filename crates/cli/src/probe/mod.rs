@@ -119,7 +119,7 @@ type Named = (String, Result<Valid, Refusal>);
 fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
     let (mut list, mut notes) = (Vec::new(), Vec::new());
     for path in &args.text {
-        let given = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+        let given = crate::file::text(path)?;
         let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
         let (name, attention) = (attention.to_string(), validate(attention));
         // Ranks that share it launch its parts.

@@ -3,6 +3,7 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
+use super::limits::MAX_TOKENS;
 use super::parse_error::ParseError;
 
 /// One token.
@@ -51,6 +52,10 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, ParseError> {
     loop {
         let placed = lexer.next()?;
         let end = placed.token == Token::End;
+        if tokens.len() == MAX_TOKENS && !end {
+            let expected = format!("at most {MAX_TOKENS} words, numbers and signs");
+            return Err(syntax(text, placed.start, expected, "more of them".to_owned()));
+        }
         tokens.push(placed);
         if end {
             return Ok(tokens);

@@ -3,6 +3,9 @@
 
 /// Most nodes of a score expression.
 pub const MAX_NODES: usize = 4096;
+/// Most words, numbers and signs of a score expression in its text form. One of [`MAX_NODES`] nodes has less than half
+/// as many.
+pub const MAX_TOKENS: usize = 1 << 17;
 /// Longest chain of operands from the root of a score expression to a leaf; a chain of `&` or of `|` counts as one.
 pub const MAX_DEPTH: usize = 256;
 /// Most scalars of a score expression.

@@ -1,5 +1,6 @@
 //! Reads the metadata of a GGUF file. Every length is compared with what is left of the file before anything is made
-//! of it, so a file that is cut short or lies about its lengths gives a reason, and no memory is taken for it.
+//! of it, and only the entries that can say something about attention are kept, so that neither a file that lies about
+//! its lengths nor one that is full of lists takes more memory than a model's own entries do.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -14,10 +15,12 @@ use super::{MAGIC, fault};
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=3;
 /// More entries than any model has.
 const MOST_ENTRIES: u64 = 1 << 16;
-/// The longest key and the longest text that is kept.
+/// The longest key that is read, and the longest text that is kept: the format allows keys of as many bytes.
 const LONGEST: u64 = 1 << 16;
 /// The longest list that is kept: one entry for each layer. Longer ones are vocabularies.
 const LONGEST_LIST: u64 = 1 << 12;
+/// Most values that are kept, those in lists included. Models with a value for each layer have a thousand.
+const MOST_KEPT: u64 = 1 << 18;
 /// Most bytes of metadata. Vocabularies have a hundredth of it.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -30,11 +33,19 @@ struct Bytes<R> {
     key: String,
     /// Whether lengths have 4 bytes.
     short: bool,
+    /// Values that are kept.
+    kept: u64,
 }
 
-/// The entries that can say something about attention: texts, numbers, and short lists of them.
-pub(super) fn metadata(reader: impl BufRead, size: u64) -> Result<BTreeMap<String, Value>, Refusal> {
-    let mut bytes = Bytes { reader, at: 0, size: size.min(MOST_BYTES), key: "GGUF".to_owned(), short: false };
+/// The entries whose keys are `wanted`, as far as they can say something about attention: texts, numbers, and short
+/// lists of numbers.
+pub(super) fn metadata(
+    reader: impl BufRead,
+    size: u64,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Value>, Refusal> {
+    let size = size.min(MOST_BYTES);
+    let mut bytes = Bytes { reader, at: 0, size, key: "GGUF".to_owned(), short: false, kept: 0 };
     if bytes.array::<4>()? != MAGIC {
         return Err(fault("GGUF", "another beginning", "a file that begins with GGUF"));
     }
@@ -55,7 +66,9 @@ pub(super) fn metadata(reader: impl BufRead, size: u64) -> Result<BTreeMap<Strin
         let key = bytes.text()?;
         if key.is_empty() { "a key without a name" } else { &key }.clone_into(&mut bytes.key);
         let kind = bytes.u32()?;
-        if let Some(value) = bytes.value(kind, 0)? {
+        if !wanted(&key) {
+            bytes.pass(kind, 0)?;
+        } else if let Some(value) = bytes.value(kind)? {
             found.insert(key, value);
         }
     }
@@ -118,8 +131,17 @@ impl<R: BufRead> Bytes<R> {
     }
 
     /// A value of this kind, or `None` if it is too long to matter.
-    fn value(&mut self, kind: u32, depth: u32) -> Result<Option<Value>, Refusal> {
-        Ok(Some(match kind {
+    fn value(&mut self, kind: u32) -> Result<Option<Value>, Refusal> {
+        if kind == 9 {
+            return self.list();
+        }
+        self.keep(1)?;
+        if kind == 8 { self.text().map(|text| Some(json!(text))) } else { self.number(kind).map(Some) }
+    }
+
+    /// A number of this kind, or true or false.
+    fn number(&mut self, kind: u32) -> Result<Value, Refusal> {
+        Ok(match kind {
             0 => json!(u8::from_le_bytes(self.array()?)),
             1 => json!(i8::from_le_bytes(self.array()?)),
             2 => json!(u16::from_le_bytes(self.array()?)),
@@ -128,43 +150,81 @@ impl<R: BufRead> Bytes<R> {
             5 => json!(i32::from_le_bytes(self.array()?)),
             6 => json!(f32::from_le_bytes(self.array()?)),
             7 => json!(self.array::<1>()? != [0]),
-            8 => json!(self.text()?),
-            9 if depth < 2 => return self.list(depth),
             10 => json!(u64::from_le_bytes(self.array()?)),
             11 => json!(i64::from_le_bytes(self.array()?)),
             12 => json!(f64::from_le_bytes(self.array()?)),
-            other => {
-                let needed = "a type from 0 to 12, lists within lists once at most";
-                return Err(fault(&self.key.clone(), format!("type {other}"), needed));
-            }
-        }))
+            other => return Err(self.unknown(other)),
+        })
     }
 
-    fn list(&mut self, depth: u32) -> Result<Option<Value>, Refusal> {
-        let kind = self.u32()?;
-        let count = self.length()?;
+    fn unknown(&self, kind: u32) -> Refusal {
+        let needed = "a type from 0 to 12, lists within lists once at most";
+        fault(&self.key, format!("type {kind}"), needed)
+    }
+
+    /// Counts values that are kept.
+    fn keep(&mut self, count: u64) -> Result<(), Refusal> {
+        self.kept += count;
+        if self.kept > MOST_KEPT {
+            let needed = format!("at most {MOST_KEPT}");
+            return Err(fault(&self.key, format!("{} values about attention", self.kept), &needed));
+        }
+        Ok(())
+    }
+
+    /// The type of a list's elements, and their number.
+    fn head(&mut self) -> Result<(u32, u64), Refusal> {
+        let (kind, count) = (self.u32()?, self.length()?);
         // Each element has a byte at least.
-        if self.size - self.at < count {
-            return Err(self.cut(count));
+        if self.size - self.at < count { Err(self.cut(count)) } else { Ok((kind, count)) }
+    }
+
+    /// A list of numbers; one of texts or of lists says nothing about attention, and a long one is a vocabulary.
+    fn list(&mut self) -> Result<Option<Value>, Refusal> {
+        let (kind, count) = self.head()?;
+        if width(kind) == 0 || count > LONGEST_LIST {
+            return self.pass_all(kind, count, 0).map(|()| None);
         }
-        if count <= LONGEST_LIST {
-            let list: Result<Vec<Option<Value>>, Refusal> = (0..count).map(|_| self.value(kind, depth + 1)).collect();
-            return Ok(list?.into_iter().collect::<Option<Vec<Value>>>().map(Value::from));
-        }
-        let width = match kind {
-            0 | 1 | 7 => 1,
-            2 | 3 => 2,
-            4..=6 => 4,
-            10..=12 => 8,
-            _ => 0,
-        };
-        if width > 0 {
-            self.skip(count.saturating_mul(width))?;
-            return Ok(None);
-        }
+        self.keep(count)?;
+        let mut list = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            self.value(kind, depth + 1)?;
+            list.push(self.number(kind)?);
         }
-        Ok(None)
+        Ok(Some(list.into()))
+    }
+
+    /// Skips a value of this kind.
+    fn pass(&mut self, kind: u32, depth: u32) -> Result<(), Refusal> {
+        match kind {
+            8 => {
+                let length = self.length()?;
+                self.skip(length)
+            }
+            9 if depth < 2 => {
+                let (kind, count) = self.head()?;
+                self.pass_all(kind, count, depth)
+            }
+            other if width(other) > 0 => self.skip(width(other)),
+            other => Err(self.unknown(other)),
+        }
+    }
+
+    /// Skips the elements of a list.
+    fn pass_all(&mut self, kind: u32, count: u64, depth: u32) -> Result<(), Refusal> {
+        if width(kind) > 0 {
+            return self.skip(count.saturating_mul(width(kind)));
+        }
+        (0..count).try_for_each(|_| self.pass(kind, depth + 1))
+    }
+}
+
+/// Bytes of a number of this kind; 0 for texts, lists and unknown kinds.
+const fn width(kind: u32) -> u64 {
+    match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        10..=12 => 8,
+        _ => 0,
     }
 }

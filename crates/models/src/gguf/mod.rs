@@ -21,12 +21,35 @@ pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// Reads the model of a GGUF file of this many bytes.
 pub(crate) fn model(file: File, size: u64) -> Result<Model, Refusal> {
-    let metadata = bytes::metadata(BufReader::new(file), size)?;
+    let metadata = bytes::metadata(BufReader::new(file), size, is_wanted)?;
     let mut model = crate::read::model(&config(&metadata)?)?;
     // GGUF files store weights in formats of their own; engines compute attention in 16 bits.
     model.notes.retain(|note| !note.contains("names no dtype"));
     model.notes.push("a GGUF file names no dtype of attention: bf16 is assumed".to_owned());
     Ok(model)
+}
+
+/// Keys beside those of [`families::FIELDS`] that say something about attention, without the architecture before them.
+const KEYS: &[&str] = &[
+    "attention.causal",
+    "attention.max_alibi_bias",
+    "attention.kv_lora_rank",
+    "attention.key_length_mla",
+    "attention.value_length_mla",
+    "attention.sliding_window_pattern",
+    "rope.dimension_count",
+    "rope.scaling.factor",
+    "rope.scaling.yarn_log_multiplier",
+];
+
+/// The key of the architecture.
+const ARCHITECTURE: &str = "general.architecture";
+
+/// Whether an entry says something about attention. The architecture, with which its keys begin, may come later.
+fn is_wanted(key: &str) -> bool {
+    let names = families::FIELDS.iter().map(|(name, _)| *name).chain(KEYS.iter().copied());
+    let ends = |name: &str| key.strip_suffix(name).is_some_and(|before| before.ends_with('.'));
+    key == ARCHITECTURE || names.into_iter().any(ends)
 }
 
 fn fault(field: &str, given: impl Into<String>, needed: &str) -> Refusal {
@@ -35,11 +58,13 @@ fn fault(field: &str, given: impl Into<String>, needed: &str) -> Refusal {
 
 /// The config that the metadata says, in the names of Hugging Face.
 fn config(metadata: &BTreeMap<String, Value>) -> Result<Map<String, Value>, Refusal> {
-    let key = "general.architecture";
-    let architecture = metadata.get(key).and_then(Value::as_str);
+    let architecture = metadata.get(ARCHITECTURE).and_then(Value::as_str);
     let architecture =
-        architecture.ok_or_else(|| fault(key, "absent", "the name of an architecture, such as llama"))?;
-    let get = |name: &str| metadata.get(&format!("{architecture}.{name}"));
+        architecture.ok_or_else(|| fault(ARCHITECTURE, "absent", "the name of an architecture, such as llama"))?;
+    let get = |name: &str| {
+        debug_assert!(is_wanted(&format!("{architecture}.{name}")), "{name} is read and not kept");
+        metadata.get(&format!("{architecture}.{name}"))
+    };
     let int = |name: &str| get(name).and_then(Value::as_i64);
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(families::model_type(architecture)));

@@ -60,7 +60,7 @@ fn file(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Model, Refusal> {
-    let metadata = bytes::metadata(bytes, bytes.len() as u64)?;
+    let metadata = bytes::metadata(bytes, bytes.len() as u64, is_wanted)?;
     crate::read::model(&config(&metadata)?)
 }
 

@@ -28,7 +28,7 @@ pub(super) fn listed(
 ) -> Option<Vec<Sort>> {
     let fields = &stack.fields;
     if let Some(text) = fields.text(&["hybrid_override_pattern"]) {
-        let words = text.chars().filter(|c| *c != '|').map(|c| Value::String(c.to_string())).collect::<Vec<_>>();
+        let words = letters(text.chars().filter(|c| *c != '|'));
         return words_of(stack, "hybrid_override_pattern", &words, count, faults, notes);
     }
     // Models found by architecture search: some blocks have no attention, or something linear instead.
@@ -46,11 +46,14 @@ pub(super) fn listed(
         for group in groups {
             let (period, times) = (group.get(0).and_then(Value::as_array), group.get(1).and_then(Value::as_u64));
             match (period, times) {
-                (Some(period), Some(times)) if times <= 4096 && words.len() + period.len() <= MOST_LAYERS => {
+                (Some(period), Some(times)) if fits(words.len(), period.len(), times) => {
                     (0..times).for_each(|_| words.extend(period.iter().cloned()));
                 }
                 _ => {
-                    let needed = "pairs of a period and how often it repeats, such as [[\"global\", \"local\"], 12]";
+                    let needed = format!(
+                        "pairs of a period and how often it repeats, such as [[\"global\", \"local\"], 12], for at most \
+                         {MOST_LAYERS} layers in all"
+                    );
                     faults.add(fields.reason(&codes::CONFIG_FIELD, name, shown(group), needed));
                 }
             }
@@ -70,6 +73,17 @@ pub(super) fn listed(
         return None;
     }
     words_of(stack, name, list, count, faults, notes)
+}
+
+/// Whether a period still fits the layers that a model may have, as often as it repeats.
+fn fits(before: usize, period: usize, times: u64) -> bool {
+    let all = usize::try_from(times).ok().and_then(|times| period.checked_mul(times)?.checked_add(before));
+    all.is_some_and(|all| all <= MOST_LAYERS)
+}
+
+/// Letters of a text as a list of words: one more than a model has layers, if there are as many.
+pub(super) fn letters(text: impl Iterator<Item = char>) -> Vec<Value> {
+    text.take(MOST_LAYERS + 1).map(|c| Value::String(c.to_string())).collect()
 }
 
 /// The sorts that a list of words names. A list that is one period is repeated.
@@ -119,6 +133,11 @@ pub(super) fn places(
 ) -> Vec<usize> {
     let fields = &stack.fields;
     let mut found = Vec::new();
+    if list.len() > MOST_LAYERS {
+        let needed = format!("at most {MOST_LAYERS} places of layers");
+        faults.add(fields.reason(&codes::CONFIG_FIELD, name, format!("{} entries", list.len()), needed));
+        return found;
+    }
     for value in list {
         let place = value.as_i64().map(|n| n - base).and_then(|n| usize::try_from(n).ok()).filter(|&n| n < count);
         match place {

@@ -110,7 +110,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
     match fields.value(&["sliding_window_pattern", "_sliding_window_pattern"]) {
         // EXAONE writes a letter for each layer of a period.
         Some((name, Value::String(text))) => {
-            let letters: Vec<Value> = text.chars().map(|c| Value::String(c.to_string())).collect();
+            let letters = lists::letters(text.chars());
             let period: Vec<Sort> =
                 letters.iter().enumerate().map(|(at, v)| masks::word(stack, name, at, v, faults)).collect();
             if !period.is_empty() {
