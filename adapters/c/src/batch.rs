@@ -2,13 +2,14 @@
 
 use qkvault::exec::serving::{Rows, Step, StepBuffer, StepLayout};
 use qkvault::graph::Role;
+use qkvault_base::room_for;
 
 use crate::context::put_handle;
 use crate::handle::{Opaque, borrow, borrow_mut, free};
 use crate::operand::id;
 use crate::plan::qkv_plan;
 use crate::sized::{Grows, list, one, put, read, write};
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded, guarded_with_memory};
 
 /// Lengths, offsets and page tables of a plan's steps in one block of host memory.
 ///
@@ -100,10 +101,11 @@ unsafe impl Grows for qkv_step {
 /// and copy what changed there before each launch, on the launch's stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_batch_new(plan: *const qkv_plan, batch: *mut *mut qkv_batch) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a plan.
         let plan = unsafe { borrow(plan) }?;
         let layout = StepLayout::of(&plan.attention, &plan.facts)?;
+        room_for(layout.host_bytes())?;
         let operands = layout.operands().collect();
         // SAFETY: the caller's place.
         unsafe { put_handle(batch, Batch { buffer: StepBuffer::new(layout), operands }) }
@@ -149,6 +151,12 @@ pub unsafe extern "C" fn qkv_batch_fill(batch: *mut qkv_batch, step: *const qkv_
         unsafe {
             let Batch { buffer, .. } = borrow_mut(batch)?;
             let step = read(step)?;
+            let most = buffer.layout().batch();
+            if step.sequences > most {
+                let given = step.sequences;
+                let text = format!("a step has {given} sequences, and the plan at most {most}; use a plan for a larger batch");
+                return Err(Failure::argument(text));
+            }
             let qkv_step { sequences, query_lengths, key_lengths, pages, page_width, value_pages, .. } = step;
             let queries = match query_lengths.is_null() {
                 true => Rows::One(sequences),
@@ -177,6 +185,7 @@ unsafe fn table<'a>(at: *const i32, sequences: usize, width: usize) -> Result<Ve
     let entries = sequences.checked_mul(width).filter(|_| width > 0);
     let entries =
         entries.ok_or_else(|| Failure::argument(format!("page_width is {width}; give the entries of a line")))?;
+    room_for((sequences * size_of::<&[i32]>()) as u64)?;
     // SAFETY: the caller's promise.
     Ok(unsafe { list(at, entries, "pages") }?.chunks(width).collect())
 }

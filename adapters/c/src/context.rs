@@ -11,7 +11,7 @@ use qkvault::sys::Search;
 
 use crate::handle::{Opaque, borrow, free, give};
 use crate::sized::{Grows, put, read, write};
-use crate::status::{Failure, c_string, guarded};
+use crate::status::{Failure, c_string, guarded, guarded_with_memory};
 use crate::text::{name, optional};
 
 /// A vault, a cuDNN and the GPUs that plans run on.
@@ -66,8 +66,8 @@ pub struct qkv_options {
     pub vault_mode: i32,
     /// Most bytes of scratch memory that a plan may need. 0: no limit.
     pub workspace_limit: u64,
-    /// cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time. 0: one. The
-    /// first context that uses a GPU decides; `qkv_reserve_handles` creates more.
+    /// cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time, at most 1024. 0:
+    /// one. The first context that uses a GPU decides; `qkv_reserve_handles` creates more.
     pub handles: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -108,7 +108,7 @@ unsafe impl Grows for qkv_library_info {
 /// `options` may be null: defaults. `context` gets the context; close it with `qkv_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_open(options: *const qkv_options, context: *mut *mut qkv_context) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller's pointer is null or to options with their size, whose strings are valid.
         let options = unsafe { if options.is_null() { None } else { Some(read(options)?) } };
         // SAFETY: as above.
@@ -168,6 +168,7 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
         QKV_ON_MISS_BUILD => true,
         other => return Err(Failure::argument(format!("qkv_options.on_miss is {other}; give a QKV_ON_MISS_ number"))),
     };
+    few_handles(handles)?;
     let allowed = allow.unwrap_or_default().parse()?;
     let engine = match engine {
         None => EnginePolicy::default(),
@@ -183,6 +184,16 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
     Ok(if workspace_limit == 0 { runtime } else { runtime.workspace_limit(workspace_limit) })
 }
 
+/// Most cuDNN handles of a GPU, each of which takes megabytes there: more than threads that launch at a time.
+const MOST_HANDLES: u32 = 1024;
+
+fn few_handles(handles: u32) -> Result<(), Failure> {
+    if handles <= MOST_HANDLES {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("{handles} cuDNN handles are asked for; give at most {MOST_HANDLES}")))
+}
+
 /// Closes a context. Null is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_close(context: *mut qkv_context) -> i32 {
@@ -193,7 +204,7 @@ pub unsafe extern "C" fn qkv_close(context: *mut qkv_context) -> i32 {
 /// Tells which cuDNN the context uses. The first call loads it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_library(context: *const qkv_context, info: *mut qkv_library_info) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a context.
         let context = unsafe { borrow(context) }?;
         let library = context.runtime.library()?;
@@ -217,7 +228,7 @@ pub unsafe extern "C" fn qkv_unpack(
     seal_file: *const c_char,
     stored: *mut u64,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a context, and strings that are null or valid.
         let (context, pack, seal) =
             unsafe { (borrow(context)?, name(pack, "pack")?, optional(seal_file, "seal_file")?) };
@@ -241,7 +252,8 @@ fn secret(file: &str) -> Result<SealKey, Failure> {
 /// `device` is CUDA's ordinal of the GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_reserve_handles(context: *const qkv_context, device: i32, handles: u32) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
+        few_handles(handles)?;
         // SAFETY: the caller promises a context.
         let session = unsafe { borrow(context) }?.runtime.session(device)?;
         Ok(session.reserve_handles(handles as usize).map_err(qkvault::Error::from)?)

@@ -9,7 +9,7 @@ use crate::context::put_handle;
 use crate::handle::{Opaque, borrow, free};
 use crate::operand::{Operand, qkv_operand};
 use crate::sized::{put, write};
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded, guarded_with_memory};
 use crate::text::{give_text, text};
 
 /// A valid description of one attention. It never changes.
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn qkv_attention_parse(
     length: usize,
     attention: *mut *mut qkv_attention,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a text of this length.
         let parsed = form::parse(unsafe { text(text_form, length, "the description") }?)?;
         // SAFETY: the caller's place.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn qkv_attention_from_json(
     length: usize,
     attention: *mut *mut qkv_attention,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a text of this length.
         let parsed: Attention = serde_json::from_str(unsafe { text(json, length, "the description") }?)?;
         // SAFETY: the caller's place.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn qkv_attention_backward(
     d_sink: i32,
     backward: *mut *mut qkv_attention,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let forward = unsafe { borrow(forward) }?;
         let options = backward_options(deterministic, d_sink);
@@ -114,7 +114,7 @@ pub(crate) fn backward_options(deterministic: i32, d_sink: i32) -> BackwardOptio
 /// scalars and tensors. Free it with `qkv_string_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_attention_text(attention: *const qkv_attention, text_form: *mut *mut c_char) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let printed = form::print(unsafe { borrow(attention) }?.valid.get());
         // SAFETY: the caller's place.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn qkv_attention_text(attention: *const qkv_attention, tex
 /// A description as JSON. Free it with `qkv_string_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_attention_json(attention: *const qkv_attention, json: *mut *mut c_char) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let written = serde_json::to_string(unsafe { borrow(attention) }?.valid.get())?;
         // SAFETY: the caller's place.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn qkv_attention_json(attention: *const qkv_attention, jso
 /// `qkv_string_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_attention_summary(attention: *const qkv_attention, summary: *mut *mut c_char) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let told = unsafe { borrow(attention) }?.valid.to_string();
         // SAFETY: the caller's place.

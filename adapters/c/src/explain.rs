@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use crate::context::qkv_context;
 use crate::describe::qkv_attention;
 use crate::handle::borrow;
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded_with_memory};
 use crate::text::{give_text, name, optional};
 
 /// Asks the rules whether a GPU and a cuDNN support an attention. It takes microseconds and needs neither.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn qkv_explain(
     json: *mut *mut c_char,
     text: *mut *mut c_char,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises handles of these kinds, and strings that are null or valid.
         let (context, attention, gpu, cudnn) =
             unsafe { (borrow(context)?, borrow(attention)?, name(gpu, "gpu")?, optional(cudnn, "cudnn")?) };

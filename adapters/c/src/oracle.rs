@@ -7,12 +7,14 @@ use qkvault::reference::{
     Buffer, Comparison, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
 };
 
+use qkvault_base::room_for;
+
 use crate::context::put_handle;
 use crate::describe::qkv_attention;
 use crate::handle::{Opaque, borrow, borrow_mut, free};
 use crate::operand::{QKV_F64, dtype};
 use crate::sized::{Grows, list, put, write};
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded, guarded_with_memory};
 use crate::text::name;
 
 /// An attention on the CPU with its inputs and, after `qkv_oracle_run`, its outputs.
@@ -91,7 +93,7 @@ impl Oracle {
 /// An oracle for an attention, without inputs. The description may be freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_oracle_new(attention: *const qkv_attention, oracle: *mut *mut qkv_oracle) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let attention = unsafe { borrow(attention) }?.valid.clone();
         let inside = Oracle { attention, inputs: Inputs::new(), outputs: None };
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn qkv_oracle_new(attention: *const qkv_attention, oracle:
 /// the same for the same seed. For a backward, `o` and `stats` are computed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_oracle_random(oracle: *mut qkv_oracle, seed: u64) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle that nothing else uses.
         let oracle = unsafe { borrow_mut(oracle) }?;
         let inputs = Inputs::random(&oracle.attention, seed)?;
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn qkv_oracle_set(
     data: *const c_void,
     bytes: usize,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle that nothing else uses, a string, and `bytes` readable bytes.
         let (oracle, wanted, data) = unsafe {
             (
@@ -145,6 +147,8 @@ pub unsafe extern "C" fn qkv_oracle_set(
 
 /// The bytes of an array of the caller as a buffer of an operand.
 fn converted(given: i32, needed: DType, data: &[u8]) -> Result<Buffer, Failure> {
+    // Its copy, each number as float64, and what is rounded.
+    room_for((data.len() as u64).saturating_mul(6))?;
     if given == QKV_F64 {
         let (words, rest) = data.as_chunks::<8>();
         let whole = rest.is_empty();
@@ -165,7 +169,7 @@ fn torn(what: &str, bytes: usize) -> Failure {
 /// Computes the `o` and `stats` that a backward reads, from its other inputs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_oracle_add_forward(oracle: *mut qkv_oracle) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle that nothing else uses.
         let Oracle { attention, inputs, outputs } = unsafe { borrow_mut(oracle) }?;
         inputs.add_forward(attention)?;
@@ -182,7 +186,7 @@ pub(crate) fn computed(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Fa
 /// Computes the outputs. It takes time that grows with queries times keys; several cores work on it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_oracle_run(oracle: *mut qkv_oracle) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle that nothing else uses.
         let Oracle { attention, inputs, outputs } = unsafe { borrow_mut(oracle) }?;
         *outputs = Some(computed(attention, inputs)?);
@@ -194,7 +198,7 @@ pub unsafe extern "C" fn qkv_oracle_run(oracle: *mut qkv_oracle) -> i32 {
 /// key has nearly all of a row's probability, gradients depend on that rounding, and a launch is close to these alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_oracle_run_of_o(oracle: *mut qkv_oracle) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle that nothing else uses.
         let Oracle { attention, inputs, outputs } = unsafe { borrow_mut(oracle) }?;
         *outputs = Some(backward_of_o(attention, inputs)?);
@@ -253,9 +257,10 @@ pub unsafe extern "C" fn qkv_oracle_output(
     data: *mut c_void,
     bytes: *mut usize,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle and a string.
         let output = unsafe { borrow(oracle)?.output(name(operand_name, "the operand's name")?) }?;
+        room_for(output.values().len() as u64 * 20)?;
         let exact = || {
             let both = output.values().iter().zip(output.defined());
             both.map(|(x, state)| if *state == qkvault::reference::Defined::Value { *x } else { f64::NAN })
@@ -285,13 +290,14 @@ pub unsafe extern "C" fn qkv_oracle_compare(
     bytes: usize,
     comparison: *mut qkv_comparison,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises an oracle, a string, and `bytes` readable bytes.
         let (oracle, wanted, data) = unsafe {
             (borrow(oracle)?, name(operand_name, "the operand's name")?, list(data.cast::<u8>(), bytes, "the bytes")?)
         };
         let output = oracle.output(wanted)?;
         let dtype = output.operand().tensor.dtype;
+        room_for(data.len() as u64)?;
         let found = compare_launch(&oracle.attention, output, &Buffer::new(dtype, data.to_vec())?);
         let Comparison { elements, relative, max_abs, worst: _, non_finite, unwritten, touched, good } = found;
         let own = qkv_comparison {

@@ -14,7 +14,7 @@ use crate::handle::{Opaque, borrow, free};
 use crate::operand::{Operand, qkv_operand};
 use crate::plan_info::*;
 use crate::sized::{put, write};
-use crate::status::{Failure, QKV_ERROR_DEVICE, c_string, guarded};
+use crate::status::{Failure, QKV_ERROR_DEVICE, c_string, guarded, guarded_with_memory};
 use crate::text::name;
 
 /// A plan of one attention: loaded on a GPU (`qkv_prepare`), or compiled ahead (`qkv_warm`), with facts and without a
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn qkv_warm(
     plan: *mut *mut qkv_plan,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { ahead(context, attention, gpu, plan, RawRuntime::warm) })
+    guarded_with_memory(|| unsafe { ahead(context, attention, gpu, plan, RawRuntime::warm) })
 }
 
 /// The plan of an attention for a GPU, if the vault has it, as `qkv_warm` gives it. It compiles nothing: a plan that
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn qkv_look(
     plan: *mut *mut qkv_plan,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { ahead(context, attention, gpu, plan, RawRuntime::look) })
+    guarded_with_memory(|| unsafe { ahead(context, attention, gpu, plan, RawRuntime::look) })
 }
 
 /// Gives a plan for a target, which no GPU has loaded.

@@ -8,7 +8,7 @@ use crate::context::put_handle;
 use crate::describe::{Described, qkv_attention};
 use crate::handle::{Opaque, borrow, free};
 use crate::sized::{Grows, put, write};
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded, guarded_with_memory};
 use crate::text::text;
 
 /// The attentions of a layer for every step in the ranges of a policy.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn qkv_serving_new(
     policy_length: usize,
     serving: *mut *mut qkv_serving,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises texts of these lengths.
         let layer: ServeLayer = serde_json::from_str(unsafe { text(layer, layer_length, "the layer") }?)?;
         let policy = match policy.is_null() {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn qkv_serving_attention(
     place: usize,
     attention: *mut *mut qkv_attention,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a serving set.
         let Serving { layer, .. } = unsafe { borrow(serving) }?;
         // SAFETY: as above.

@@ -11,6 +11,7 @@ use qkvault::graph::text::ParseError;
 use qkvault::graph::{BadQuirk, BadVersion, Refusal, UnknownRole};
 use qkvault::reference::ReferenceError;
 use qkvault::{Error, ErrorKind};
+use qkvault_base::{NoMemory, on_lines, room_for};
 
 use crate::sized::{Grows, write};
 
@@ -34,7 +35,7 @@ pub const QKV_ERROR_VAULT: i32 = 7;
 pub const QKV_ERROR_BUILD: i32 = 8;
 /// A stored plan does not load on this machine.
 pub const QKV_ERROR_LOAD: i32 = 9;
-/// There is too little memory on the GPU, or no room for another plan.
+/// There is too little memory, on the GPU or on the host, or no room for another plan.
 pub const QKV_ERROR_MEMORY: i32 = 10;
 /// cuDNN or the driver refused a launch. Nothing was queued.
 pub const QKV_ERROR_LAUNCH: i32 = 11;
@@ -153,7 +154,14 @@ failures! {
     BadQuirk => QKV_ERROR_ARGUMENT,
     UnknownRole => QKV_ERROR_ARGUMENT,
     BatchInputErrors => QKV_ERROR_ARGUMENT,
-    ReferenceError => QKV_ERROR_ARGUMENT,
+    NoMemory => QKV_ERROR_MEMORY,
+}
+
+impl From<ReferenceError> for Failure {
+    fn from(error: ReferenceError) -> Failure {
+        let memory = matches!(error, ReferenceError::Memory { .. });
+        Failure::new(if memory { QKV_ERROR_MEMORY } else { QKV_ERROR_ARGUMENT }, error.to_string())
+    }
 }
 
 const fn kind(status: i32) -> &'static std::ffi::CStr {
@@ -200,7 +208,9 @@ impl Last {
         let codes: Vec<&str> = reasons.iter().map(|reason| reason.code.as_str()).collect();
         let json = serde_json::to_string(reasons).unwrap_or_else(|_| "[]".to_owned());
         let count = u32::try_from(reasons.len()).unwrap_or(u32::MAX);
-        Last { status, count, message: c_string(message), codes: c_string(codes.join(" ")), reasons: c_string(json) }
+        // Programs print it: what came from a file or a remote must not move their users' cursor.
+        let message = c_string(on_lines(&message));
+        Last { status, count, message, codes: c_string(codes.join(" ")), reasons: c_string(json) }
     }
 }
 
@@ -215,6 +225,15 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     // While a thread ends it has no last error any more.
     let _ = catch_unwind(AssertUnwindSafe(|| LAST.try_with(|last| *last.borrow_mut() = Last::of(failure))));
     status
+}
+
+/// Runs the body of a function that describes, plans or computes, which takes memory of its own. Rust ends the process if
+/// there is none, so some is asked for before. What a caller's sizes decide is checked where they are known.
+pub(crate) fn guarded_with_memory(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    guarded(|| {
+        room_for(0)?;
+        body()
+    })
 }
 
 /// The failure of a function that panicked.

@@ -2,11 +2,19 @@
 
 use std::ffi::{CStr, CString, c_char};
 
+use qkvault_base::room_for;
+
 use crate::sized::{list, put};
 use crate::status::{Failure, c_string, guarded};
 
 /// Most bytes of a text that the library reads.
 const MOST: usize = 16 << 20;
+
+/// Bytes of memory for each byte of a text, while it is read.
+const EACH: usize = 20;
+
+/// Bytes of a text from which on its memory is asked for before. Names of operands are shorter, and launches have them.
+const LONG: usize = 1 << 12;
 
 /// A text of the caller with its length.
 ///
@@ -17,9 +25,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, length: usize, what: &str) -> R
     if at.is_null() {
         return Err(Failure::argument(format!("{what} is null; give a text in UTF-8 and its length")));
     }
-    if length > MOST {
-        return Err(Failure::argument(format!("{what} has {length} bytes, and at most {MOST} are read")));
-    }
+    taken(length, what)?;
     // SAFETY: the caller's promise.
     let bytes = unsafe { list(at.cast::<u8>(), length, what) }?;
     std::str::from_utf8(bytes).map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
@@ -47,7 +53,16 @@ pub(crate) unsafe fn optional<'a>(at: *const c_char, what: &str) -> Result<Optio
     }
     // SAFETY: the caller's promise.
     let given = unsafe { CStr::from_ptr(at) };
+    taken(given.count_bytes(), what)?;
     given.to_str().map(Some).map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
+}
+
+/// Checks the length of a text, and that there is room for what is made of it.
+fn taken(length: usize, what: &str) -> Result<(), Failure> {
+    if length > MOST {
+        return Err(Failure::argument(format!("{what} has {length} bytes, and at most {MOST} are read")));
+    }
+    if length > LONG { Ok(room_for((length * EACH) as u64)?) } else { Ok(()) }
 }
 
 /// Gives a text to the caller, who frees it with `qkv_string_free`.

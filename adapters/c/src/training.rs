@@ -9,7 +9,7 @@ use crate::describe::{Described, backward_options, qkv_attention};
 use crate::handle::borrow;
 use crate::plan::{Planned, qkv_plan};
 use crate::sized::place;
-use crate::status::guarded;
+use crate::status::guarded_with_memory;
 
 /// The descriptions of a training step: a forward that writes `stats`, and its backward. Give the forward as for
 /// inference. The arguments are those of `qkv_attention_backward`; free both descriptions.
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn qkv_training(
     forward: *mut *mut qkv_attention,
     backward: *mut *mut qkv_attention,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let attention = unsafe { borrow(attention) }?;
         let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn qkv_prepare_training(
     forward: *mut *mut qkv_plan,
     backward: *mut *mut qkv_plan,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises handles of these kinds.
         let (context, attention) = unsafe { (borrow(context)?, borrow(attention)?) };
         let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;

@@ -40,6 +40,9 @@ static void names(const qkv_plan *plan) {
   OK(qkv_check_named(plan, &args));
   args.scalar_count = 1;
   OK(qkv_check_named(plan, &args));
+  tensors[3].buffer.bytes = 2;
+  FAILS(qkv_check_named(plan, &args), QKV_ERROR_ARGUMENT, "O has 2 bytes");
+  tensors[3].buffer.bytes = 1u << 20;
   args.scalar_count = 0;
   FAILS(qkv_check_named(plan, &args), QKV_ERROR_ARGUMENT, "scalar 0 is missing");
   args.scalar_count = 1;

@@ -92,6 +92,15 @@ pub(crate) fn is_oversized(binding: &Binding, given: u64) -> bool {
     binding.dtype == DType::E8M0 && given > binding.bytes
 }
 
+/// The error for a buffer of so many bytes, if they do not suit the operand.
+pub(crate) fn wrong_size(binding: &Binding, given: u64) -> Option<BindError> {
+    let Binding { role, bytes: needed, .. } = *binding;
+    if given < needed {
+        return Some(BindError::TooSmall { role, needed, given });
+    }
+    is_oversized(binding, given).then_some(BindError::BlockScaleBytes { role, needed, given })
+}
+
 fn missing(binding: &Binding) -> BindError {
     let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
     BindError::Missing { role, scalar, dtype, bytes }
@@ -113,7 +122,7 @@ fn tensor(
     memory: &dyn Fn(u64) -> MemoryKind,
     errors: &mut Vec<BindError>,
 ) {
-    let Binding { role, dtype, scalar: _, output, bytes: needed, alignment } = *binding;
+    let Binding { role, dtype, scalar: _, output, bytes: _, alignment } = *binding;
     let Operand { role: _, address, bytes: given, dtype: given_dtype, writable } = *operand;
     if output && !writable {
         errors.push(BindError::NotWritable { role });
@@ -121,12 +130,7 @@ fn tensor(
     if let Some(given) = given_dtype.filter(|given| *given != dtype) {
         errors.push(BindError::WrongDType { role, needed: dtype, given });
     }
-    if given < needed {
-        errors.push(BindError::TooSmall { role, needed, given });
-    }
-    if is_oversized(binding, given) {
-        errors.push(BindError::BlockScaleBytes { role, needed, given });
-    }
+    errors.extend(wrong_size(binding, given));
     if address == 0 {
         errors.push(BindError::Null { role });
         return;

@@ -133,6 +133,19 @@ pub enum ReferenceError {
     /// The forward of a backward is not valid by itself.
     #[error("the forward of this backward is not valid: {0}")]
     Forward(Refusal),
+    /// There is no room for the numbers. Nothing was taken for them.
+    #[error(
+        "{what} of this attention take {needed} bytes of memory, and this process gets at most {most}; describe a \
+         smaller attention, or give the process more memory"
+    )]
+    Memory {
+        /// The numbers.
+        what: &'static str,
+        /// Bytes that they take.
+        needed: u64,
+        /// The most that the process gets now.
+        most: u64,
+    },
     /// The product of the dims overflows or exceeds the address space.
     #[error("{role} spans more elements than this machine can address")]
     TooLarge {

@@ -9,7 +9,7 @@ use crate::kernel::{RowStat, softmax};
 use crate::outputs::{Output, Outputs};
 use crate::scores::Scores;
 use crate::setup::Setup;
-use crate::{Inputs, Real, ReferenceError};
+use crate::{Inputs, Real, ReferenceError, memory};
 
 /// Number of query rows that are processed together, so that each key is fetched once for all of them.
 const TILE_ROWS: usize = 16;
@@ -23,7 +23,7 @@ const TILE_ROWS: usize = 16;
 /// # Errors
 ///
 /// An error for each missing or invalid operand; [`ReferenceError::NotModelled`] for a feature that the oracle does not
-/// compute.
+/// compute; [`ReferenceError::Memory`] if there is no room for the outputs.
 pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
     forward_in::<f64>(attention.get(), inputs)
 }
@@ -94,6 +94,7 @@ pub fn forward_rows(
 }
 
 fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    memory::for_outputs(&a.as_forward())?;
     let setup = Setup::new(a, inputs)?;
     let forward = a.as_forward();
     let output = |role| Output::new(&forward, role, inputs, &setup.lens);

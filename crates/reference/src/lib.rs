@@ -68,6 +68,7 @@ mod inputs;
 mod interp;
 mod kernel;
 mod launch;
+mod memory;
 mod outputs;
 mod philox;
 mod places;

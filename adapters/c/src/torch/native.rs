@@ -15,11 +15,17 @@ use super::kernel::{serve, thrown};
 use super::shim::{BUILT_FOR, Handle, Shim, Value, done, shim};
 use super::value::{Made, Shape, give_list, items};
 use crate::sized::{list, put};
-use crate::status::{Failure, guarded};
+use crate::status::{Failure, guarded, guarded_with_memory};
 use crate::text;
 
 /// Most entries of the list.
 const MOST: usize = 1024;
+
+/// Most bytes of a specification, which has an expression at most.
+const LONGEST: usize = 1 << 20;
+
+/// Most numbers of a specification: the scalars of two expressions, and those of an attention.
+const NUMBERS: usize = 256;
 
 /// A specification and its numbers.
 type Entry = Arc<(Box<str>, Box<[f64]>)>;
@@ -30,9 +36,16 @@ static ENTRIES: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
 /// Fails if there are too many.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qkv_torch_keep(spec: *const c_char, numbers: *const f64, count: usize, kept: *mut f64) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises a text, a list and a place.
         let (spec, numbers) = unsafe { (text::name(spec, "the specification")?, list(numbers, count, "the numbers")?) };
+        if spec.len() > LONGEST || numbers.len() > NUMBERS {
+            let (long, count) = (spec.len(), numbers.len());
+            let text = format!(
+                "a specification has {long} bytes and {count} numbers, and at most {LONGEST} and {NUMBERS} are kept"
+            );
+            return Err(Failure::argument(text));
+        }
         let mut entries = ENTRIES.write().unwrap_or_else(PoisonError::into_inner);
         let same = |entry: &Entry| &*entry.0 == spec && entry.1[..] == *numbers;
         let at = match entries.iter().position(same) {

@@ -1,6 +1,7 @@
 //! The kernels on the CPU: the oracle, in float64, for tests without a GPU.
 
 use qkvault::reference::{Buffer, Inputs};
+use qkvault_base::room_for;
 
 use super::call::From;
 use super::kernel::Came;
@@ -20,6 +21,7 @@ pub(super) unsafe fn compute(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(
         if let From::Given(at) = from {
             let memory = shapes[at].buffer(address(shim, tensors[at])?, size);
             let length = usize::try_from(memory.bytes).unwrap_or(0);
+            room_for(memory.bytes)?;
             let bytes = match length {
                 0 => Vec::new(),
                 // SAFETY: the tensor's own memory, from its first element to its last.

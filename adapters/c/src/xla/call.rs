@@ -94,7 +94,7 @@ impl Call {
                 let dims = axes.iter().map(|&axis| extents[axis]).collect();
                 let name = fact.name.map_or_else(|| fact.role.name().into_owned(), str::to_owned);
                 let (role, dtype, bytes) = (fact.role, fact.dtype, fact.bytes);
-                let held = extents.iter().product::<i64>().unsigned_abs() * dtype.size() as u64;
+                let held = extents.iter().fold(dtype.size() as u64, |all, n| all.saturating_mul(n.unsigned_abs()));
                 let list = if fact.output { &mut outputs } else { &mut inputs };
                 list.push(Operand { role, dtype, bytes, held, name, code: code(dtype), dims });
             }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qkvault::graph::Role;
 use qkvault::reference::{Buffer, Inputs};
+use qkvault_base::room_for;
 
 use super::abi;
 use super::call::Call;
@@ -31,6 +32,7 @@ fn compute(frame: Frame<'_>) -> Result<(), Failure> {
     }
     let mut inputs = Inputs::new();
     for (memory, operand) in frame.arguments().zip(&call.inputs) {
+        room_for(operand.held)?;
         // SAFETY: XLA's memory, whose shape and type were checked.
         let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast::<u8>(), operand.held as usize) };
         inputs.insert(operand.role, Buffer::new(operand.dtype, bytes.to_vec())?);

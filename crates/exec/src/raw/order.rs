@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
 use crate::bindings::Number;
+use crate::check::wrong_size;
 use crate::constants::slopes;
 use crate::raw::launch::DeviceBuffer;
 
@@ -122,9 +123,17 @@ impl LaunchOrder {
     ///
     /// # Errors
     ///
-    /// Every name that is unknown, given twice or of the other kind, and everything that is missing.
+    /// Every name that is unknown, given twice or of the other kind, and everything that is missing; else every buffer
+    /// of a wrong size and every number of another type.
     pub fn check(&self, facts: &PlanFacts, args: &NamedArgs<'_>) -> Result<(), BindErrors> {
-        self.arrange(facts, args).map(drop)
+        let (buffers, values) = self.arrange(facts, args)?;
+        let sized = self.tensors.iter().zip(&buffers).filter_map(|(tensor, buffer)| wrong_size(tensor, buffer.bytes));
+        let typed = self.scalars.iter().zip(&values).filter(|(scalar, value)| scalar.dtype != value.dtype());
+        let typed = typed.map(|(&Binding { role, dtype: needed, .. }, value)| {
+            let given = value.dtype();
+            BindError::WrongDType { role, needed, given }
+        });
+        BindErrors::check(facts, sized.chain(typed).collect())
     }
 
     /// Buffers and numbers in order, of arguments by name.

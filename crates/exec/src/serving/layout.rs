@@ -149,6 +149,15 @@ impl StepLayout {
         self.words
     }
 
+    /// Bytes of memory on the host that a [`StepBuffer`](super::StepBuffer) takes: its words, and what it notes of
+    /// changes. The plan's batch and lengths decide it.
+    #[must_use]
+    pub const fn host_bytes(&self) -> u64 {
+        let words = (self.words as u64).saturating_mul(4);
+        let changes = (self.sections.len() as u64).saturating_mul((self.batch as u64).saturating_add(1));
+        words.saturating_add(changes.saturating_mul(2 * size_of::<std::ops::Range<usize>>() as u64))
+    }
+
     /// The most sequences of a step.
     #[must_use]
     pub const fn batch(&self) -> usize {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::constant::{FloatConst, NotFinite};
-use super::limits::MAX_EXTENT;
+use super::limits::{MAX_EXTENT, MAX_SLOPES};
 
 /// The largest exponent in the paper and in most models.
 const USUAL_MAX: u32 = 0x4100_0000;
@@ -64,9 +64,9 @@ impl AlibiSlopes {
         AlibiSlopes { first_head, ..self }
     }
 
-    /// Whether the model has enough heads for a tensor of `heads` heads.
+    /// Whether the model has enough heads for a tensor of `heads` heads, and these are not too many.
     pub(super) fn covers(self, heads: i64) -> bool {
-        let known = i64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0;
+        let known = i64::from(self.model_heads) <= MAX_EXTENT && self.bias_max.value() > 0.0 && heads <= MAX_SLOPES;
         known && i64::from(self.first_head) + heads <= i64::from(self.model_heads)
     }
 
@@ -117,5 +117,7 @@ mod tests {
         }
         assert!(AlibiSlopes::of(32).from_head(16).covers(16) && !AlibiSlopes::of(32).from_head(17).covers(16));
         assert!(!AlibiSlopes::of(4).with_bias_max(0.0).expect("finite").covers(4));
+        let most = AlibiSlopes::of(i32::MAX.unsigned_abs());
+        assert!(most.covers(MAX_SLOPES) && !most.covers(MAX_SLOPES + 1));
     }
 }

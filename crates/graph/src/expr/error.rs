@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::limits::{MAX_EXTENT, MAX_NAME};
+use super::limits::{MAX_EXTENT, MAX_NAME, MAX_SLOPES};
 use super::node::{Axis, Ty};
 use super::operand::{ScalarTy, TensorSpec};
 use crate::DType;
@@ -102,7 +102,7 @@ pub enum ExprError {
     },
     /// A tensor that cannot hold its declared ALiBi slopes.
     #[error(
-        "the tensor '{name}' is {}; ALiBi slopes need f32[1, heads, 1, 1] without a gradient, for heads that the model has, with a maximum above 0",
+        "the tensor '{name}' is {}; ALiBi slopes need f32[1, heads, 1, 1] without a gradient, for heads that the model has and at most {MAX_SLOPES}, with a maximum above 0",
         OperandKind::Tensor(*given)
     )]
     Slopes {

@@ -18,3 +18,5 @@ pub const MAX_NAME: usize = 64;
 pub const MAX_DERIVED_NODES: usize = 16 * MAX_NODES;
 /// Largest extent of a tensor: coordinates are 32-bit integers.
 pub const MAX_EXTENT: i64 = i32::MAX as i64;
+/// Most heads of a tensor that holds ALiBi slopes: the library makes them, and a description says how many.
+pub const MAX_SLOPES: i64 = 1 << 16;

@@ -99,5 +99,5 @@ fn a_grid_of_too_many_sizes_is_refused() {
         text: "q: bf16 [$batch,1,$seq,64]".to_owned(),
     };
     let refusal = Manifest::new(vec![entry]).attentions().expect_err("too many").to_string();
-    assert!(refusal.contains("65536"), "{refusal}");
+    assert!(refusal.contains("32768"), "{refusal}");
 }

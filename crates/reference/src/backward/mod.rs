@@ -28,7 +28,7 @@ use self::head::{HeadGradients, Shared};
 use crate::fp8::{Rounded, between, factor};
 use crate::outputs::{Output, Outputs};
 use crate::setup::{Setup, Source};
-use crate::{Inputs, ReferenceError, operand};
+use crate::{Inputs, ReferenceError, memory, operand};
 
 /// Computes a backward in float64: dQ, dK, dV, the gradients of the sink and of score tensors if they are requested,
 /// and in 8 bits the largest magnitudes.
@@ -81,6 +81,7 @@ fn compute(
     else {
         return Err(ReferenceError::NotABackward);
     };
+    memory::for_outputs(a)?;
     let setup = Setup::new(a, inputs)?;
     let mut sums = Sums::new(a, inputs, &setup, d_sink)?;
     let shared = Shared {

@@ -10,7 +10,7 @@ use qkvault_graph::{
 
 use self::lengths::Drawn;
 use crate::view::SeqLens;
-use crate::{Buffer, Inputs, ReferenceError, View, forward};
+use crate::{Buffer, Inputs, ReferenceError, View, forward, memory};
 
 /// How to choose random operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// The errors of [`forward`], for a backward.
+    /// [`ReferenceError::Memory`] if there is no room for them; the errors of [`forward`], for a backward.
     pub fn random(attention: &Valid, seed: u64) -> Result<Inputs, ReferenceError> {
         Inputs::random_with(attention, seed, &Choice::default())
     }
@@ -75,6 +75,7 @@ impl Inputs {
     /// The errors of [`Inputs::random`], and errors for exact lengths that do not fit.
     pub fn random_with(attention: &Valid, seed: u64, choice: &Choice) -> Result<Inputs, ReferenceError> {
         let a = attention.get();
+        memory::for_random(a)?;
         let mut rng = Rng::new(seed);
         let list = operands(a);
         let drawn = lengths::draw(a, &list, choice, &mut rng);
@@ -169,6 +170,7 @@ impl Inputs {
         plain.outputs.stats = true;
         // In 8 bits the backward has no scale of O; the descale is the inverse of the scale that O was stored with.
         let descale = self.get(Role::Descale(Scaled::O)).map(|buffer| buffer.get(0));
+        memory::for_copy(self)?;
         let mut bound = self.clone();
         microscale::forward_values(backward.get(), &plain, &mut bound)?;
         if let Some(descale) = descale {

@@ -100,3 +100,29 @@ fn everything_that_is_wrong_in_names_is_told_at_once() {
     has(|e| matches!(e, BindError::Missing { role: Role::O, .. }));
     assert!(!errors.iter().any(|e| matches!(e, BindError::Missing { role: Role::Scale, .. })), "{told}");
 }
+
+/// The check of a launch without a GPU took buffers of two bytes, and numbers of any type.
+#[test]
+fn audit_14_a_check_of_arguments_by_name_refuses_buffers_of_two_bytes() {
+    let (order, facts) = order(modified());
+    let named = |bytes: u64| -> Vec<(String, DeviceBuffer)> {
+        let buffer = |t: &Binding| (t.role.name().into_owned(), DeviceBuffer { address: 1 << 20, bytes });
+        order.tensors().iter().map(buffer).collect()
+    };
+    let check = |tensors: &[(String, DeviceBuffer)], cap: Number| {
+        let tensors: Vec<(&str, DeviceBuffer)> = tensors.iter().map(|(name, buffer)| (&**name, *buffer)).collect();
+        order.check(&facts, &NamedArgs { tensors: &tensors, scalars: &[("cap", cap)], ..NamedArgs::default() })
+    };
+    check(&named(1 << 20), Number::F32(1.0)).expect("all of it is right");
+    let small = check(&named(2), Number::F32(1.0)).expect_err("two bytes");
+    assert!(small.iter().all(|e| matches!(e, BindError::TooSmall { given: 2, .. })), "{small}");
+    assert_eq!(small.len(), order.tensors().len());
+    for (at, tensor) in order.tensors().iter().enumerate() {
+        let mut tensors = named(1 << 20);
+        tensors[at].1.bytes = tensor.bytes - 1;
+        let error = check(&tensors, Number::F32(1.0)).expect_err("a byte too few");
+        assert_eq!(*error, [BindError::TooSmall { role: tensor.role, needed: tensor.bytes, given: tensor.bytes - 1 }]);
+    }
+    let wrong = check(&named(1 << 20), Number::I32(1)).expect_err("an integer");
+    assert_eq!(*wrong, [BindError::WrongDType { role: Role::Scalar(0), needed: DType::F32, given: DType::I32 }]);
+}
