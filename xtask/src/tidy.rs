@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-headless", &["qkvault-base"]),
     ("qkvault-object-store", &["qkvault-cache"]),
     ("qkvault-serving", &["qkvault-graph"]),
-    ("qkvault-models", &["qkvault-graph", "qkvault-serving"]),
+    ("qkvault-models", &["qkvault-base", "qkvault-graph", "qkvault-serving"]),
     ("qkvault-reference", &["qkvault-base", "qkvault-graph"]),
     ("qkvault-probe", &["qkvault-graph"]),
     ("qkvault-kernels", &["qkvault-graph"]),

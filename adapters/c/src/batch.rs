@@ -154,7 +154,8 @@ pub unsafe extern "C" fn qkv_batch_fill(batch: *mut qkv_batch, step: *const qkv_
             let most = buffer.layout().batch();
             if step.sequences > most {
                 let given = step.sequences;
-                let text = format!("a step has {given} sequences, and the plan at most {most}; use a plan for a larger batch");
+                let text =
+                    format!("a step has {given} sequences, and the plan at most {most}; use a plan for a larger batch");
                 return Err(Failure::argument(text));
             }
             let qkv_step { sequences, query_lengths, key_lengths, pages, page_width, value_pages, .. } = step;

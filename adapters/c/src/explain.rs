@@ -2,6 +2,8 @@
 
 use std::ffi::c_char;
 
+use qkvault_base::{in_quotes, on_lines};
+
 use crate::context::qkv_context;
 use crate::describe::qkv_attention;
 use crate::handle::borrow;
@@ -45,9 +47,9 @@ pub unsafe extern "C" fn qkv_explain(
         // SAFETY: the caller's places.
         unsafe {
             if !json.is_null() {
-                give_text(json, serde_json::to_string(&answer)?)?;
+                give_text(json, in_quotes(&serde_json::to_string(&answer)?).into_owned())?;
             }
-            if text.is_null() { Ok(()) } else { give_text(text, answer.to_string()) }
+            if text.is_null() { Ok(()) } else { give_text(text, on_lines(&answer.to_string()).into_owned()) }
         }
     })
 }

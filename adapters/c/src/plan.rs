@@ -14,6 +14,8 @@ use crate::handle::{Opaque, borrow, free};
 use crate::operand::{Operand, qkv_operand};
 use crate::plan_info::*;
 use crate::sized::{put, write};
+use qkvault_base::{on_lines, on_one_line};
+
 use crate::status::{Failure, QKV_ERROR_DEVICE, c_string, guarded, guarded_with_memory};
 use crate::text::name;
 
@@ -80,16 +82,16 @@ impl Planned {
         let operand = |binding| Operand::of_plan(&attention, binding);
         let tensors = order.tensors().iter().map(operand).collect::<Result<_, _>>()?;
         let scalars = order.scalars().iter().map(operand).collect::<Result<_, _>>()?;
-        let (what, engine) = (c_string(facts.what.clone()), c_string(facts.engine.clone()));
+        let (what, engine) = (c_string(on_one_line(&facts.what)), c_string(on_one_line(&facts.engine)));
         let cudnn = c_string(facts.cudnn.to_string());
-        let why = why.map(|choice| c_string(choice.to_string()));
+        let why = why.map(|choice| c_string(on_lines(&choice.to_string())));
         Ok(Planned { facts, attention, order, ready, source, tensors, scalars, what, engine, cudnn, why })
     }
 
     /// The loaded plan.
     pub(crate) fn loaded(&self) -> Result<&RawReady, Failure> {
         let ahead = || {
-            let what = &self.facts.what;
+            let what = on_one_line(&self.facts.what);
             let text = format!("the plan of '{what}' is compiled ahead and on no GPU; qkv_prepare loads one to launch");
             Failure::new(QKV_ERROR_DEVICE, text)
         };

@@ -128,6 +128,11 @@ static void decode(const qkv_context *context) {
   CHECK(changed == 0);
   pages[0] = 64;
   FAILS(qkv_batch_fill(batch, &step), QKV_ERROR_ARGUMENT, "64");
+  step.sequences = (size_t)1 << 31;
+  FAILS(qkv_batch_fill(batch, &step), QKV_ERROR_ARGUMENT, "2147483648 sequences");
+  step.sequences = SIZE_MAX;
+  FAILS(qkv_batch_fill(batch, &step), QKV_ERROR_ARGUMENT, "at most 4");
+  step.sequences = 2;
   keys[0] = 100000;
   FAILS(qkv_batch_fill(batch, &step), QKV_ERROR_ARGUMENT, "100000");
   step.page_width = 0;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use qkvault_base::{LIBRARIES_ALLOW_SHARED_VARIABLE, distrust_library, shared_library};
+use qkvault_base::{LIBRARIES_ALLOW_SHARED_VARIABLE, Shown, distrust_library, on_one_line, shared_library};
 use qkvault_cache::VaultOptions;
 use qkvault_compile::{Compiler, NvrtcError};
 use qkvault_exec::{Device, DeviceMemory};
@@ -47,7 +47,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         out::line(&format!("qkvault {}", env!("CARGO_PKG_VERSION")));
         for Finding { what, good, text, facts: _ } in &findings {
             let mark = if *good { "ok " } else { "NO " };
-            out::line(&format!("{mark} {what:<8} {}", text.replace('\n', "\n             ")));
+            out::lines(&format!("{mark} {what:<8} {}", text.replace('\n', "\n             ")));
         }
     }
     Ok(if good { Outcome::Good } else { Outcome::Bad })
@@ -66,14 +66,17 @@ fn gpu() -> Finding {
             Finding {
                 what: "gpu",
                 good: true,
-                text: format!("{} ({}), {memory}", device.name(), device.uuid()),
+                text: format!("{} ({}), {memory}", Shown(device.name()), device.uuid()),
                 facts: json!({ "present": true, "name": device.name(), "memory": bytes }),
             }
         }
         Err(error) => Finding {
             what: "gpu",
             good: true,
-            text: format!("none to run on: {error}\nplans can be compiled here and run elsewhere"),
+            text: format!(
+                "none to run on: {}\nplans can be compiled here and run elsewhere",
+                on_one_line(&error.to_string())
+            ),
             facts: json!({ "present": false, "why": error.to_string() }),
         },
     }
@@ -91,12 +94,13 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
             let files: Vec<Value> =
                 library.files().iter().map(|f| json!({ "path": f.path, "bytes": f.bytes })).collect();
             let mut list: Vec<String> =
-                library.files().iter().map(|f| format!("{} ({})", f.path.display(), out::bytes(f.bytes))).collect();
+                library.files().iter().map(|f| format!("{} ({})", shown(&f.path), out::bytes(f.bytes))).collect();
             let toolchain = compiler.toolchain();
             let nvrtc = library.nvrtc().map(nvrtc);
             list.extend(nvrtc.iter().map(|(text, _)| text.clone()));
             let trust = trust(Some(library));
-            list.extend(toolchain.environment.notes().chain(trust.iter().cloned()).map(|note| format!("note: {note}")));
+            let notes = toolchain.environment.notes().chain(trust.iter().cloned());
+            list.extend(notes.map(|note| format!("note: {}", Shown(&note))));
             Finding {
                 what: "cudnn",
                 good: true,
@@ -104,7 +108,7 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
                     "{} {} set ({toolchain}), found by {}\n{}",
                     library.version(),
                     library.set(),
-                    library.origin(),
+                    on_one_line(&library.origin().to_string()),
                     list.join("\n")
                 ),
                 facts: json!({
@@ -119,8 +123,8 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
             }
         }
         Err(error) => {
-            let (why, trust) = (error.to_string(), trust(None));
-            let text = trust.iter().fold(why.clone(), |text, note| text + "\nnote: " + note);
+            let (why, trust) = (failure::text(&error.into()), trust(None));
+            let text = trust.iter().fold(why.clone(), |text, note| format!("{text}\nnote: {}", Shown(note)));
             Finding { what: "cudnn", good: false, text, facts: json!({ "why": why, "notes": trust }) }
         }
     })
@@ -156,13 +160,18 @@ fn trust(library: Option<&Library>) -> Vec<String> {
     notes
 }
 
+/// A path on one line.
+fn shown(path: &std::path::Path) -> String {
+    on_one_line(&path.to_string_lossy()).into_owned()
+}
+
 /// The NVRTC in use, the reason, and the other copies: as text, and as data.
 fn nvrtc(found: &Nvrtc) -> (String, Value) {
     let Nvrtc { path, version: (major, minor), was_loaded, others } = found;
     let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first one found" };
-    let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", path.display());
+    let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", shown(path));
     for other in others {
-        text += &format!("\nnote: another NVRTC is not used: {}", other.display());
+        text += &format!("\nnote: another NVRTC is not used: {}", shown(other));
     }
     let version = format!("{major}.{minor}");
     (text, json!({ "version": version, "path": path, "was_loaded": was_loaded, "others": others }))
@@ -173,8 +182,8 @@ fn vault(globals: &Globals) -> Finding {
         Ok(vault) => {
             let usage = vault.usage();
             let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
-            let mut text = format!("{folder}: {} entries, {}", usage.entries, out::bytes(usage.bytes));
-            older::notes(&vault).for_each(|note| text += &format!("\nnote: {note}"));
+            let mut text = format!("{}: {} entries, {}", Shown(&folder), usage.entries, out::bytes(usage.bytes));
+            older::notes(&vault).for_each(|note| text += &format!("\nnote: {}", Shown(&note)));
             let older = older::json(&vault.older());
             let facts = json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes, "older": older });
             Finding { what: "vault", good: true, text, facts }

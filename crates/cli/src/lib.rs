@@ -182,12 +182,11 @@ pub fn finish(globals: &Globals, command: impl FnOnce() -> anyhow::Result<Outcom
 /// The default shows warnings, except those of cuDNN, which become reasons, and of the vault, which the commands print
 /// at their end.
 fn start_log() {
-    use std::io::IsTerminal as _;
     use tracing_subscriber::EnvFilter;
     let filter =
         EnvFilter::try_from_env("QKVAULT_LOG").unwrap_or_else(|_| EnvFilter::new("warn,cudnn=off,qkvault_cache=error"));
-    let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // Without colours: they are escapes too, and those of a message would not be told from them.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| out::Log);
     let _ = log.try_init();
 }
 

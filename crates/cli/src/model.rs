@@ -100,7 +100,7 @@ fn manifest(
         if globals.json {
             out::json(&serde_json::to_value(&manifest)?)
         } else {
-            out::line(manifest.to_toml().trim_end())
+            out::lines(manifest.to_toml().trim_end())
         }
         return Ok(Outcome::Good);
     };

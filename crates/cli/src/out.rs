@@ -1,37 +1,62 @@
 //! Prints to standard output and standard error; nothing else does.
+//!
+//! What is printed may come from a file, a pack, a remote or an environment: characters that move a terminal's cursor
+//! are escaped here, in text and in JSON, and so are ends of lines within a line and a cell. [`lines`] takes a text
+//! whose lines the program itself made; whoever makes it escapes what it puts there (`qkvault_base::on_one_line`).
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command's output")]
 
+use std::io::Write as _;
+
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use qkvault_base::{in_quotes, on_lines, on_one_line};
 
 /// Prints one JSON object on standard output.
 pub fn json(value: &serde_json::Value) {
-    use std::io::Write as _;
     // Ignored: a reader may close the pipe early.
-    let _ = writeln!(std::io::stdout(), "{value:#}");
+    let _ = writeln!(std::io::stdout(), "{}", in_quotes(&format!("{value:#}")));
 }
 
 /// Prints one JSON object on one line of standard output, for a program that reads line by line.
 pub fn record(value: &serde_json::Value) {
-    use std::io::Write as _;
     let mut out = std::io::stdout();
-    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{}", in_quotes(&value.to_string())).and_then(|()| out.flush());
 }
 
 /// Prints a line on standard output.
 pub fn line(text: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", on_one_line(text));
+}
+
+/// Prints a text of several lines on standard output.
+pub fn lines(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{}", on_lines(text));
 }
 
 /// Prints a progress line or a note on standard error.
 pub fn note(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", on_one_line(text));
 }
 
-/// Prints an error on standard error.
+/// Prints an error, which may have several lines, on standard error.
 pub fn problem(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", on_lines(text));
+}
+
+/// A writer of a log on standard error: each event on one line.
+#[derive(Debug, Default)]
+pub(crate) struct Log;
+
+impl std::io::Write for Log {
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        writeln!(std::io::stderr(), "{}", on_one_line(text.trim_end_matches('\n')))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
 }
 
 /// Prints a table. Columns whose name starts with `>` are right-aligned.
@@ -42,10 +67,10 @@ pub fn table(columns: &[&str], rows: &[Vec<String>]) {
     for row in rows {
         table.add_row(row.iter().zip(columns).map(|(text, column)| {
             let alignment = if column.starts_with('>') { CellAlignment::Right } else { CellAlignment::Left };
-            Cell::new(text).set_alignment(alignment)
+            Cell::new(on_one_line(text)).set_alignment(alignment)
         }));
     }
-    line(&table.trim_fmt());
+    lines(&table.trim_fmt());
 }
 
 /// Formats a number of bytes, such as `80.1 KB`.

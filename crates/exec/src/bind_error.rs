@@ -5,6 +5,7 @@ mod words;
 use std::fmt;
 use std::ops::Deref;
 
+use qkvault_base::Shown;
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, MAX_ORIGIN, Role};
@@ -334,7 +335,7 @@ impl std::error::Error for BindErrors {}
 
 impl fmt::Display for BindErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot bind to the plan of '{}': ", self.what)?;
+        write!(f, "cannot bind to the plan of '{}': ", Shown(&self.what))?;
         for (i, error) in self.errors.iter().enumerate() {
             write!(f, "{}{error}", if i == 0 { "" } else { "; " })?;
         }

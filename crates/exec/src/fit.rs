@@ -1,5 +1,6 @@
 //! Whether a plan fits a machine, before cuDNN loads it: the properties that each cuDNN version compares, as data.
 
+use qkvault_base::Shown;
 use qkvault_compile::PlanFacts;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 
@@ -160,7 +161,7 @@ fn bits(width: Option<i64>) -> String {
 
 /// The plan is for another machine, with every difference for which its cuDNN would refuse it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("plan {key} ({what}) does not load here: {}. {}", join(mismatches), fix(mismatches))]
+#[error("plan {key} ({}) does not load here: {}. {}", Shown(what), join(mismatches), fix(mismatches))]
 pub struct OtherMachine {
     /// The plan.
     pub key: PlanKey,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use qkvault_base::Shown;
 use serde::{Deserialize, Serialize};
 
 use crate::Code;
@@ -152,15 +153,18 @@ impl fmt::Display for Origin {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{} / {}] {}: {}", self.origin, self.code, self.field, self.given)?;
-        if !self.needed.is_empty() {
-            write!(f, "; needed: {}", self.needed)?;
+        let Reason { code, origin, field, given, needed, fix, since: _ } = self;
+        // Each may have come from a config, a pack or a remote.
+        let (code, field, given) = (Shown(code.as_str()), Shown(field), Shown(given));
+        write!(f, "[{origin} / {code}] {field}: {given}")?;
+        if !needed.is_empty() {
+            write!(f, "; needed: {}", Shown(needed))?;
         }
         if let Some(since) = self.since {
             write!(f, " (since cuDNN {since})")?;
         }
-        if !self.fix.is_empty() {
-            write!(f, "; fix: {}", self.fix)?;
+        if !fix.is_empty() {
+            write!(f, "; fix: {}", Shown(fix))?;
         }
         Ok(())
     }
@@ -204,6 +208,15 @@ mod tests {
         assert_eq!(refusal.reasons()[0].code.as_str(), "score-mod.of-tomorrow");
         assert!(refusal.has(&Code::from("score-mod.of-tomorrow")) && refusal.reasons()[0].code.entry().is_none());
         assert_eq!(serde_json::to_string(&refusal).expect("serialises"), json);
+    }
+
+    #[test]
+    fn audit_8_a_reason_is_one_line_whatever_it_says() {
+        let json = r#"[{"code":"x\u001b[2J","origin":"rule","field":"a\nb","given":"c\r\n0 refused\u009b","needed":"\u202ed","fix":"e\u0007","since":null}]"#;
+        let refusal: Refusal = serde_json::from_str(json).expect("parses");
+        let told = r"[rule / x\u{1b}[2J] a\nb: c\r\n0 refused\u{9b}; needed: \u{202e}d; fix: e\u{7}";
+        assert_eq!(refusal.to_string(), told);
+        assert_eq!(refusal.clone().and(refusal).to_string().lines().count(), 2);
     }
 
     #[test]

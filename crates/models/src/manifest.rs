@@ -29,6 +29,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use qkvault_base::{in_quotes, is_hidden};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, Refusal, text};
 
@@ -150,7 +151,11 @@ impl Manifest {
         let refused = |given: String| -> Refusal { codes::MANIFEST_PARSE.reason(given).into() };
         // The version comes first: newer files may have fields that this program does not know.
         let json = text.trim_start().starts_with('{');
-        if json { MOST_PARTS.check_json(text)? } else { MOST_PARTS.check_toml(text)? }
+        if json {
+            MOST_PARTS.check_json(text)?
+        } else {
+            MOST_PARTS.check_toml(text)?
+        }
         let version: Result<Version, String> = if json {
             serde_json::from_str(text).map_err(|error| error.to_string())
         } else {
@@ -278,12 +283,12 @@ fn one_line(text: &str) -> String {
 
 /// A text in quotes, as TOML writes it.
 fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
+    in_quotes(&toml::Value::String(text.to_owned()).to_string()).into_owned()
 }
 
 /// A text of several lines as it stands, if TOML has a way to write it so.
 fn block(text: &str) -> String {
-    let plain = !text.contains("'''") && !text.contains(|c: char| c.is_control() && c != '\n');
+    let plain = !text.contains("'''") && !text.contains(|c: char| is_hidden(c) && c != '\n');
     if plain { format!("'''\n{}\n'''", text.trim_end()) } else { quoted(text) }
 }
 

@@ -48,7 +48,12 @@ fn bounded(name: &str, bytes: &[u8]) -> String {
     let line = out.lines().find_map(|line| line.strip_prefix("peak ")).expect("the child's line");
     let (peak, told) = line.split_once(' ').expect("two words");
     let (peak, size) = (peak.parse::<u64>().expect("a number") * 1024, bytes.len() as u64);
-    eprintln!("{name}: {} MB for {} MB in {took:.1?}: {}", peak >> 20, size >> 20, told.chars().take(160).collect::<String>());
+    eprintln!(
+        "{name}: {} MB for {} MB in {took:.1?}: {}",
+        peak >> 20,
+        size >> 20,
+        told.chars().take(160).collect::<String>()
+    );
     assert!(peak <= 20 * size + (64 << 20), "{name}: {peak} bytes for a file of {size}");
     assert!(took < Duration::from_secs(60), "{name}: {took:?}");
     told.to_owned()
@@ -140,14 +145,18 @@ fn config(field: &str, open: &str, item: &str, close: &str) -> Vec<u8> {
 
 #[test]
 fn audit_12_a_config_of_15_mb_takes_at_most_20_times_its_size() {
-    for (name, item) in [("numbers", "0"), ("lists", "[]"), ("objects", r#"{"":0}"#), ("words", "\"\""), ("empty", "{}")] {
+    for (name, item) in
+        [("numbers", "0"), ("lists", "[]"), ("objects", r#"{"":0}"#), ("words", "\"\""), ("empty", "{}")]
+    {
         for field in ["x", "layer_types", "full_attn_idxs", "no_rope_layers", "block_configs", "local_layer_ids"] {
             let told = bounded(&format!("{name}.json"), &config(field, "[", item, "]"));
             assert!(told.contains("config.size") && told.contains("values"), "{name} {field}: {told}");
         }
     }
     // As many as there may be.
-    for (name, item, count) in [("numbers", "0,", 520_000), ("objects", r#"{"":0},"#, 65_000), ("words", "\"ab\",", 520_000)] {
+    for (name, item, count) in
+        [("numbers", "0,", 520_000), ("objects", r#"{"":0},"#, 65_000), ("words", "\"ab\",", 520_000)]
+    {
         let list = item.repeat(count);
         let text = format!(r#"{{"model_type":"llama","x":[{}]}}"#, list.trim_end_matches(','));
         let told = bounded(&format!("most-{name}.json"), text.as_bytes());
@@ -236,7 +245,8 @@ fn audit_12_a_manifest_of_15_mb_takes_at_most_20_times_its_size() {
 
 #[test]
 fn audit_12_a_description_of_15_mb_takes_at_most_20_times_its_size() {
-    let filled = |item: &str| format!("q: bf16 [1,1,64,64]\nscore_mod: {}score\n", item.repeat((15 << 20) / item.len()));
+    let filled =
+        |item: &str| format!("q: bf16 [1,1,64,64]\nscore_mod: {}score\n", item.repeat((15 << 20) / item.len()));
     // As many words and signs as there may be.
     for item in ["1+", "-", "(", "score+", "score*", "let a=1;"] {
         let text = format!("q: bf16 [1,1,64,64]\nscore_mod: {}score\n", item.repeat(120_000 / item.len()));

@@ -44,8 +44,11 @@ fn drawn(a: &Attention) -> u64 {
 /// Bytes of lengths, offsets and page tables as places in memory, for each operand that has them.
 fn lengths(a: &Attention) -> u64 {
     let pages = [a.k, a.v].map(|tensor| tensor.pages_per_sequence().unwrap_or(0));
-    product(&[a.batch(), 64 * WORD as i64])
-        .saturating_add(product(&[a.batch(), pages[0].saturating_add(pages[1]), 2 * WORD as i64]))
+    product(&[a.batch(), 64 * WORD as i64]).saturating_add(product(&[
+        a.batch(),
+        pages[0].saturating_add(pages[1]),
+        2 * WORD as i64,
+    ]))
 }
 
 /// Bytes that the results of a forward or a backward take with what lies between.
@@ -60,10 +63,12 @@ fn computed(a: &Attention) -> u64 {
     // The rows of all heads of one sequence are kept until its end, and those of the keys for each thread.
     let widths = if backward { (d_qk, d_qk.saturating_add(d_v)) } else { (d_v.saturating_add(3).saturating_mul(3), 0) };
     let word = WORD as i64;
-    let heads = product(&[a.q.dims[1], s_q, widths.0, word]).saturating_add(product(&[a.q.dims[1], s_kv, widths.1, word]));
-    let planes = operands(of).iter().filter(|o| matches!(o.role, Role::DScoreTensor(_))).fold(0, |sum: u64, o| {
-        sum.saturating_add(product(&[a.q.dims[1], o.tensor.dims[2], o.tensor.dims[3], word]))
-    });
+    let heads =
+        product(&[a.q.dims[1], s_q, widths.0, word]).saturating_add(product(&[a.q.dims[1], s_kv, widths.1, word]));
+    let planes = operands(of)
+        .iter()
+        .filter(|o| matches!(o.role, Role::DScoreTensor(_)))
+        .fold(0, |sum: u64, o| sum.saturating_add(product(&[a.q.dims[1], o.tensor.dims[2], o.tensor.dims[3], word])));
     let thread = product(&[s_kv, d_qk.saturating_add(d_v).saturating_mul(4), word])
         .saturating_add(product(&[s_kv, ROWS as i64, word]))
         .saturating_add(product(&[s_q, 4, word]));

@@ -311,7 +311,8 @@ mod tests {
         let most = 1 << 30;
         let widest = ServePolicy { batch: most, queries: most, keys: most, tokens: i64::MAX, ..ServePolicy::default() };
         let finest = Growth::even(Some(2), Some(2), Some(2));
-        let finest = ServePolicy { growth: finest, least_batch: 1, least_queries: 1, least_keys: 1, few: i64::MAX, ..widest };
+        let finest =
+            ServePolicy { growth: finest, least_batch: 1, least_queries: 1, least_keys: 1, few: i64::MAX, ..widest };
         for policy in [widest, finest, ServePolicy { least_keys: most, ..widest }] {
             let buckets = Buckets::new(&policy).expect("sound");
             assert!(buckets.len() < 40_000, "{}", buckets.len());

@@ -104,7 +104,7 @@ fn not_found(tried: &[Tried]) -> String {
         String::from("no usable cuDNN 9 was found; `cargo xtask fetch` gets one, QKVAULT_CUDNN_PATH names one. Tried:");
     for tried in tried {
         text.push_str("\n  ");
-        text.push_str(&tried.to_string());
+        text.push_str(&qkvault_base::on_one_line(&tried.to_string()));
     }
     text
 }

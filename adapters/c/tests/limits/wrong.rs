@@ -15,7 +15,8 @@ fn functions() -> Vec<(String, Vec<bool>)> {
     for part in header.split("\nint32_t ").skip(1) {
         let end = part.find(");").expect("a declaration ends");
         let (name, list) = part[..end].split_once('(').expect("a function has parameters");
-        let list: Vec<&str> = list.split(',').map(str::trim).filter(|text| !text.is_empty() && *text != "void").collect();
+        let list: Vec<&str> =
+            list.split(',').map(str::trim).filter(|text| !text.is_empty() && *text != "void").collect();
         found.push((name.to_owned(), list.into_iter().map(|text| text.contains('*')).collect()));
     }
     assert!(found.len() > 50, "{found:?}");

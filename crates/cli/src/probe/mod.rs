@@ -184,7 +184,7 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
         match choice {
             Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
-                out::line(&format!("    {}", choice.to_string().replace('\n', "\n    ")));
+                choice.to_string().lines().for_each(|line| out::line(&format!("    {line}")));
             }
             Some(choice) if choice.engine != Engine::Cudnn => {
                 out::line(&format!("    cuDNN refuses: {}", choice.engine.title()));

@@ -141,7 +141,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         out::table(&["what", "status", ">error of O", ">error of Stats", ">ms", ">rate"], &table);
         for row in &rows {
             if let Some(why) = &row.why {
-                out::line(&format!("\n{} {}: {why}", row.what, row.status));
+                out::line("");
+                let mut lines = why.lines();
+                out::line(&format!("{} {}: {}", row.what, row.status, lines.next().unwrap_or_default()));
+                lines.for_each(out::line);
             }
         }
         notes.iter().for_each(|n| out::line(&format!("note: {n}")));

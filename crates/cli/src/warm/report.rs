@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use qkvault_base::on_one_line;
 use qkvault_cache::{Source, StoreError};
 use qkvault_compile::{Because, EngineChoice, PlanError, PlanFacts, Resolution, Why};
 use qkvault_graph::{PlanKey, Refusal, Target};
@@ -263,7 +264,7 @@ fn print(rows: &[&Row<'_>]) {
         let text = match (row.refusal(), &row.result) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(PlanError::Missing { .. })) => continue,
-            (None, Err(error)) => error.to_string(),
+            (None, Err(error)) => on_one_line(&error.to_string()).into_owned(),
             (None, Ok(Answer { engine, .. })) => match engine.as_ref().and_then(worth_telling) {
                 Some(text) => text,
                 None => continue,
@@ -276,6 +277,8 @@ fn print(rows: &[&Row<'_>]) {
     }
     for (text, whats) in reasons {
         let more = if whats.len() > 1 { format!(" and {} more", whats.len() - 1) } else { String::new() };
-        out::line(&format!("\n{}{more}:\n  {}", whats[0], text.replace('\n', "\n  ")));
+        out::line("");
+        out::line(&format!("{}{more}:", whats[0]));
+        text.lines().for_each(|line| out::line(&format!("  {line}")));
     }
 }

@@ -8,6 +8,7 @@ mod cache;
 mod compiler;
 mod families;
 mod faults;
+mod hostile;
 mod kit;
 mod manifest;
 mod model;

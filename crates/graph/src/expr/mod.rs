@@ -96,7 +96,9 @@ pub use eval::{EvalError, PointContext, Value};
 pub use handle::{
     Expr, batch, constant, head, int_scalar, key, key_len, query, query_len, scalar, score, select, tensor,
 };
-pub use limits::{MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOPES, MAX_SLOTS, MAX_TENSORS, MAX_TOKENS};
+pub use limits::{
+    MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOPES, MAX_SLOTS, MAX_TENSORS, MAX_TOKENS,
+};
 pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, ScalarId, Side, TensorId, Ty};
 pub use operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
 pub use ops::{Binary, Compare, Logic, Unary};

@@ -125,7 +125,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if globals.json {
         out::json(&bench.record);
     } else {
-        out::line(&format!("{:#}", bench.record));
+        out::lines(&format!("{:#}", bench.record));
     }
     Ok(Outcome::Good)
 }

@@ -248,8 +248,9 @@ fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: In
     for (signature, (d, n)) in differences {
         out::line(&format!("{n} x {signature}"));
         out::line(&format!("case {} for {} under cuDNN {}", d.case.number, d.case.profile, d.case.target.cudnn));
-        out::line(&format!("rules: {}\nlibrary: {}", d.rules.join("; "), d.library.join("; ")));
-        out::line(&text::print(&d.case.attention));
+        out::line(&format!("rules: {}", d.rules.join("; ")));
+        out::line(&format!("library: {}", d.library.join("; ")));
+        out::lines(&text::print(&d.case.attention));
     }
     let left: u64 = not_asked.values().sum();
     out::line(&format!(

@@ -224,7 +224,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let attentions = Attentions::of(args)?;
     if args.show {
         let printed = attentions.numbers().map(|n| text::print(&attentions.attention(n)));
-        printed.for_each(|text| out::line(&format!("{text}\n---")));
+        printed.for_each(|text| out::lines(&format!("{text}\n---")));
         return Ok(Outcome::Good);
     }
     if args.worker {

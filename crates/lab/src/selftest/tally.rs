@@ -148,7 +148,7 @@ impl Tally<'_> {
             out::json(&self.record());
         } else {
             for row in self.rows.iter().filter(|r| r["status"] != "refused") {
-                out::line(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
+                out::lines(&format!("case {} {}: {}\n  {}", row["case"], row["status"], row["attention"], row["why"]));
             }
             for row in &self.repeated {
                 out::line(&format!(
@@ -158,7 +158,7 @@ impl Tally<'_> {
             }
             out::line(&format!("{}; seed {}", self.words(), self.args.seed));
             if let Some(agreement) = &self.agreement {
-                out::line(&format!("verdicts: {:#}", agreement.record()));
+                out::lines(&format!("verdicts: {:#}", agreement.record()));
             }
         }
         let agreed = self.agreement.as_ref().is_none_or(Agreement::is_complete);

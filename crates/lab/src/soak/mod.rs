@@ -93,7 +93,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if globals.json {
         out::json(&record);
     } else {
-        out::line(&format!("{record:#}"));
+        out::lines(&format!("{record:#}"));
     }
     let passed = record["passed"] == json!(true);
     Ok(if passed { Outcome::Good } else { Outcome::Bad })

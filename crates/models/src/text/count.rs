@@ -103,8 +103,7 @@ mod tests {
     fn audit_12_what_takes_memory_is_counted_and_what_a_text_says_is_not() {
         let json = r#"{"a": [1, 2, {}], "b,[{": "\"[[[[{{,,"}"#;
         assert_eq!(counts(|most| most.check_json(json)), (6, 2));
-        let toml =
-            "a = [1, 2] # [[,,\n[[b]]\n  [c]\nd = 'x,[{'\ne = '''\n[[b]],'{\n'''\nf = \"\\\",[\"\ng = {h = 1}";
+        let toml = "a = [1, 2] # [[,,\n[[b]]\n  [c]\nd = 'x,[{'\ne = '''\n[[b]],'{\n'''\nf = \"\\\",[\"\ng = {h = 1}";
         // Three of the first line, six ends of lines, one second bracket, and `=` five times and a brace.
         assert_eq!(counts(|most| most.check_toml(toml)), (16, 3));
         assert_eq!(counts(|most| most.check_toml("a = 'never ends\n[b]\n")), (3, 1));

@@ -79,7 +79,7 @@ pub(super) fn write(records: &Path, folder: &Path) -> anyhow::Result<()> {
     }
     let page = page::page(&records);
     write("bench.md", &page)?;
-    out::line(&page);
+    out::lines(&page);
     Ok(())
 }
 
