@@ -82,7 +82,7 @@
 #define QKV_ERROR_LOAD 9
 
 /**
- * There is too little memory on the GPU, or no room for another plan.
+ * There is too little memory, on the GPU or on the host, or no room for another plan.
  */
 #define QKV_ERROR_MEMORY 10
 
@@ -361,8 +361,8 @@ typedef struct qkv_options {
    */
   uint64_t workspace_limit;
   /**
-   * cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time. 0: one. The
-   * first context that uses a GPU decides; `qkv_reserve_handles` creates more.
+   * cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time, at most 1024.
+   * 0: one. The first context that uses a GPU decides; `qkv_reserve_handles` creates more.
    */
   uint32_t handles;
   /**

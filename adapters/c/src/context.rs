@@ -66,8 +66,8 @@ pub struct qkv_options {
     pub vault_mode: i32,
     /// Most bytes of scratch memory that a plan may need. 0: no limit.
     pub workspace_limit: u64,
-    /// cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time, at most 1024. 0:
-    /// one. The first context that uses a GPU decides; `qkv_reserve_handles` creates more.
+    /// cuDNN handles that are created with the first use of a GPU: as many as threads launch at a time, at most 1024.
+    /// 0: one. The first context that uses a GPU decides; `qkv_reserve_handles` creates more.
     pub handles: u32,
     /// Must be 0.
     pub reserved: u32,

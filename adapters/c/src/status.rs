@@ -227,8 +227,8 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     status
 }
 
-/// Runs the body of a function that describes, plans or computes, which takes memory of its own. Rust ends the process if
-/// there is none, so some is asked for before. What a caller's sizes decide is checked where they are known.
+/// Runs the body of a function that describes, plans or computes, which takes memory of its own. Rust ends the process
+/// if there is none, so some is asked for before. What a caller's sizes decide is checked where they are known.
 pub(crate) fn guarded_with_memory(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     guarded(|| {
         room_for(0)?;

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Optional, Union
 
 from . import _abi
 from ._attention import Attention
-from ._library import Handle, call, decoded, encoded, handle, sized
+from ._library import Handle, call, decoded, encoded, handle, sized, whole
 from ._plan import Plan
 
 _MODES = {
@@ -49,7 +49,8 @@ class Context(Handle):
         options = sized(
             _abi.qkv_options, vault=_path(vault), cudnn=_path(cudnn), remote=encoded(remote),
             on_miss=_abi.ON_MISS_BUILD if build else _abi.ON_MISS_FAIL, vault_mode=_MODES[mode],
-            workspace_limit=workspace_limit, handles=handles, allow=encoded(",".join(allow) or None),
+            workspace_limit=whole(workspace_limit, 64, "workspace_limit"), handles=whole(handles, 32, "handles"),
+            allow=encoded(",".join(allow) or None),
             engine=encoded(engine),
         )
         super().__init__(handle("qkv_open", ctypes.byref(options)))
@@ -108,7 +109,7 @@ class Context(Handle):
 
     def reserve_handles(self, count: int, device: int = 0) -> None:
         """Creates handles of cuDNN ahead: one for each thread that launches at a time, before captures."""
-        call("qkv_reserve_handles", self._address, device, count)
+        call("qkv_reserve_handles", self._address, whole(device, 32, "device", signed=True), whole(count, 32, "count"))
 
     def unpack(self, pack: Union[str, os.PathLike], *, seal: Union[str, os.PathLike, None] = None) -> int:
         """Stores the plans of a pack in the vault, and returns how many it did not have."""

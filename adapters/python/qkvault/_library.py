@@ -62,6 +62,14 @@ def sized(struct: type, **values: Any) -> Any:
     return struct(struct_size=ctypes.sizeof(struct), **values)
 
 
+def whole(value: int, bits: int, what: str, signed: bool = False) -> int:
+    """A whole number of so many bits. ctypes cuts off what is beyond, and the library would never see it."""
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if not least <= value <= most:
+        raise ValueError(f"{what} is {value}; give a number from {least} to {most}")
+    return value
+
+
 def call(function: str, *arguments: Any) -> None:
     """Calls a function, and raises its error."""
     found = library()

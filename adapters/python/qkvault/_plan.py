@@ -8,7 +8,7 @@ from typing import Mapping, Union
 
 from . import _abi
 from ._attention import Operand, operand
-from ._library import Handle, call, decoded, sized
+from ._library import Handle, call, decoded, sized, whole
 
 #: Where a plan came from.
 SOURCES = {
@@ -140,14 +140,14 @@ class Plan(Handle):
     def _arguments(self, tensors, scalars, workspace, stream) -> _abi.qkv_launch_named_args:
         buffers = (_abi.qkv_named_buffer * len(tensors))()
         for row, (name, (address, size)) in zip(buffers, tensors.items()):
-            row.name, row.buffer = name.encode(), _abi.qkv_buffer(address, size)
+            row.name, row.buffer = name.encode(), buffer(name, address, size)
         numbers = (_abi.qkv_named_number * len(scalars))()
         kinds = {at: o.dtype for o in self.scalars for at in (o.role, o.name)}
         for row, (name, value) in zip(numbers, scalars.items()):
             row.name, row.number = name.encode(), number(kinds.get(name, "f32"), value)
         return sized(
             _abi.qkv_launch_named_args, tensors=buffers, tensor_count=len(buffers), scalars=numbers,
-            scalar_count=len(numbers), workspace=_abi.qkv_buffer(*workspace), stream=stream,
+            scalar_count=len(numbers), workspace=buffer("the workspace", *workspace), stream=stream,
         )
 
     def __repr__(self) -> str:
@@ -155,7 +155,15 @@ class Plan(Handle):
         return f"<qkvault.Plan {decoded(self._info.what)}, {where}, cuDNN {self.cudnn}>"
 
 
+def buffer(name: str, address: int, size: int) -> _abi.qkv_buffer:
+    """Memory for a launch."""
+    return _abi.qkv_buffer(whole(address, 64, f"the address of {name}"), whole(size, 64, f"the size of {name}"))
+
+
 def number(dtype: str, value: Union[int, float]) -> _abi.qkv_number:
     """A number for a launch."""
     kind = {"f32": _abi.F32, "i32": _abi.I32, "i64": _abi.I64}[dtype]
-    return _abi.qkv_number(dtype=kind, value=_abi.qkv_value(**{dtype: float(value) if dtype == "f32" else int(value)}))
+    if dtype == "f32":
+        return _abi.qkv_number(dtype=kind, value=_abi.qkv_value(f32=float(value)))
+    own = whole(int(value), int(dtype[1:]), "a scalar", signed=True)
+    return _abi.qkv_number(dtype=kind, value=_abi.qkv_value(**{dtype: own}))

@@ -276,6 +276,27 @@ class Plans(unittest.TestCase):
             self.assertTrue(str(none.exception))
 
 
+    def test_audit_14_numbers_that_ctypes_would_cut_off_are_refused(self):
+        from qkvault._plan import buffer, number
+
+        for size in (-1, 1 << 64):
+            with self.assertRaises(ValueError) as error:
+                buffer("q", 256, size)
+            self.assertIn(f"the size of q is {size}", str(error.exception))
+        self.assertEqual(buffer("q", 256, (1 << 64) - 1).bytes, (1 << 64) - 1)
+        for dtype, value in (("i32", 1 << 31), ("i32", -(1 << 31) - 1), ("i64", 1 << 63)):
+            with self.assertRaises(ValueError):
+                number(dtype, value)
+        self.assertEqual(number("i32", -(1 << 31)).value.i32, -(1 << 31))
+        with tempfile.TemporaryDirectory() as folder:
+            for options in ({"handles": -1}, {"handles": 1 << 32}, {"workspace_limit": -1}):
+                with self.assertRaises(ValueError):
+                    qkvault.Context(folder, **options)
+            with self.assertRaises(qkvault.ArgumentError) as error:
+                qkvault.Context(folder, handles=5000)
+            self.assertIn("at most 1024", str(error.exception))
+
+
 class Package(unittest.TestCase):
     def test_nothing_of_frameworks_is_imported(self):
         self.assertFalse({"torch", "jax"} & set(sys.modules))

@@ -1,5 +1,5 @@
-//! How much memory a computation takes, before it takes any: at least as much as it has at one time. Dims decide it, and
-//! a description of a hundred bytes may ask for more than any machine has.
+//! How much memory a computation takes, before it takes any: at least as much as it has at one time. Dims decide it,
+//! and a description of a hundred bytes may ask for more than any machine has.
 
 use qkvault_base::{NoMemory, room_for};
 use qkvault_graph::{Attention, DType, Fp8, Operand, Pass, Role, Storage, operands};

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Reason, Refusal};
 
-/// Most sequences of a step, and most new tokens and keys of a sequence: more than any plan runs, and few enough that no
-/// size of a plan overflows.
+/// Most sequences of a step, and most new tokens and keys of a sequence: more than any plan runs, and few enough that
+/// no size of a plan overflows.
 pub const MOST: i64 = 1 << 30;
 
 /// The ranges of an engine's steps, and the spacing of the plans for them.

@@ -31,8 +31,8 @@ const GAP: usize = 1 << 12;
 const NEAR: usize = 64;
 
 impl StepBuffer {
-    /// A block in which every sequence is idle. It takes [`StepLayout::host_bytes`] of memory. Only debug builds check the entries of page tables, unless
-    /// [`StepBuffer::check_pages`] sets it.
+    /// A block in which every sequence is idle. It takes [`StepLayout::host_bytes`] of memory. Only debug builds check
+    /// the entries of page tables, unless [`StepBuffer::check_pages`] sets it.
     #[must_use]
     pub fn new(layout: StepLayout) -> StepBuffer {
         let words = vec![0; layout.words()];
