@@ -67,7 +67,6 @@ fn told(name: &str, status: i32, may: &[i32]) {
     if status != QKV_OK {
         assert!(!message().is_empty(), "{name}");
     }
-    println!("{name}: {status}");
 }
 
 /// Descriptions of a hundred bytes whose oracle takes from a hundred megabytes to more than any machine has.

@@ -48,12 +48,6 @@ fn bounded(name: &str, bytes: &[u8]) -> String {
     let line = out.lines().find_map(|line| line.strip_prefix("peak ")).expect("the child's line");
     let (peak, told) = line.split_once(' ').expect("two words");
     let (peak, size) = (peak.parse::<u64>().expect("a number") * 1024, bytes.len() as u64);
-    eprintln!(
-        "{name}: {} MB for {} MB in {took:.1?}: {}",
-        peak >> 20,
-        size >> 20,
-        told.chars().take(160).collect::<String>()
-    );
     assert!(peak <= 20 * size + (64 << 20), "{name}: {peak} bytes for a file of {size}");
     assert!(took < Duration::from_secs(60), "{name}: {took:?}");
     told.to_owned()

@@ -105,7 +105,7 @@ fn audit_8_texts_of_manifests_and_descriptions_are_escaped_in_every_report() {
     for text in [
         HOSTILE.to_owned(),
         format!("q: bf16 [1,8,64,64]\nmask: {HOSTILE}"),
-        format!("q: bf16 [1,8,64,64]\nscore_mod: score + \u{1b}[2J"),
+        "q: bf16 [1,8,64,64]\nscore_mod: score + \u{1b}[2J".to_owned(),
         "q: bf16 [1,8,64,64]\nscore_mod: scalar $a\u{202e}: float; score".to_owned(),
         "q: bf16 [1,8,64,64]\u{9b}".to_owned(),
     ] {
