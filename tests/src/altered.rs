@@ -1,5 +1,5 @@
-//! Changes of a stored entry, one leaf at a time: of its facts, of the description behind the plan, of its labels and of
-//! its code. The leaves are found in the serialised form, so a new field of any struct in it is changed too.
+//! Changes of a stored entry, one leaf at a time: of its facts, of the description behind the plan, of its labels and
+//! of its code. The leaves are found in the serialised form, so a new field of any struct in it is changed too.
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_compile::PlanFacts;

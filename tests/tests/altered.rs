@@ -56,7 +56,8 @@ fn told(facts: &PlanFacts, of: &PlanFacts) -> PlanFacts {
     if of.kernels.is_some() { told } else { PlanFacts { engine, passed_over, workspace, ..told } }
 }
 
-/// Names of the numbers and tensors of an expression, which no key contains: attentions that differ in them have one plan.
+/// Names of the numbers and tensors of an expression, which no key contains: attentions that differ in them have one
+/// plan.
 const NAMES: [&str; 2] = ["description[0].attention[6][1][0][0]", "description[0].attention[6][2][0][0]"];
 
 /// Tries every change of an entry; how many there were.

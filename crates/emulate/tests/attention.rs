@@ -136,8 +136,8 @@ fn long_caches_are_cut_into_pieces_and_merged() {
     check_all(&sizes.map(of));
 }
 
-/// pytorch #109517: padding masks are biases of the lowest float. A row that has nothing else was one of infinities in the
-/// unit of the base-2 logarithm: O was 0 in the place of the mean of V.
+/// pytorch #109517: padding masks are biases of the lowest float. A row that has nothing else was one of infinities in
+/// the unit of the base-2 logarithm: O was 0 in the place of the mean of V.
 #[test]
 fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
     if !Program::can_run() {

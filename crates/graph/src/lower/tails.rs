@@ -4,6 +4,10 @@
 //! On an H200 with cuDNN 9.19: if the number of keys is not a multiple of 64, the scores beyond are minus infinity, so
 //! that `score * score` makes the probability infinite and the derivative NaN. If only the number of queries is not a
 //! multiple, they are zero, and a bias that grows overflows f16. Forwards were always right.
+//!
+//! Without an expression too, where no band hides them: scores beyond the last key are zero if half of the last tile of
+//! 128 keys is there, and so are those beyond a single query. Less a log-sum-exp below -88 their exponential is
+//! infinite, and the gradients are NaN ([`meets_unmasked_tail`]).
 
 use super::builder::Builder;
 use super::mask;
@@ -29,10 +33,15 @@ impl Tails {
     /// The parts that must be hidden; `None` if every tile is whole, if there is no expression, or if the expression is
     /// known to stay finite.
     pub(super) fn of(g: &Builder, a: &Attention, derivative: Option<&Derived>, target: &Target) -> Option<Tails> {
-        let derivative = derivative?;
-        let expression = a.score_mod.as_ref()?;
         let (s_q, s_kv) = a.seq();
-        if is_whole(a, target) || !g.follows(Variant::HideTails) || stays_finite(expression, derivative) {
+        if is_whole(a, target) || !g.follows(Variant::HideTails) {
+            return None;
+        }
+        let finite = match (derivative, &a.score_mod) {
+            (Some(derivative), Some(expression)) => stays_finite(expression, derivative),
+            _ => true,
+        };
+        if finite && !meets_unmasked_tail(a, target) {
             return None;
         }
         // Lengths already hide the probabilities; with a second mask of that form, cuDNN 9.19 ends the process.
@@ -59,6 +68,22 @@ impl Tails {
         }
         d_s
     }
+}
+
+/// Whether scores of a backward beyond the last key or query are zeros that nothing hides: no band, no lengths, and
+/// half of the last tile of 128 keys or a single query.
+///
+/// Seen on an H100 under cuDNN 9.19: NaN in dQ of 64, 192 and 704 keys, NaN in dK and dV of one query over 64 and 256
+/// keys, where the log-sum-exp of a row is below -88. Reported for compute capability 9.0 up to 9.25.1 (pytorch issue
+/// 196678, cudnn-frontend issues 628 and 1072).
+pub(crate) fn meets_unmasked_tail(a: &Attention, target: &Target) -> bool {
+    let (s_q, s_kv) = a.seq();
+    a.is_backward()
+        && a.fp8.is_none()
+        && target.sm() == 90
+        && a.mask.lengths == Lengths::Full
+        && a.mask.band.is_none()
+        && (s_kv % 128 == 64 || s_q == 1)
 }
 
 fn below(g: &mut Builder, like: TensorId, axis: u8, length: i64) -> TensorId {
