@@ -2,8 +2,8 @@
 //! cargo-deny with the rules of deny.toml. `cargo xtask test` runs it.
 //!
 //! The program is built once from its authors' package, with the versions that they locked, and kept in the cache
-//! folder: a minute or two. Nobody else's program is run. Advisories need a database from a git host. Where that host cannot be
-//! reached, their check is left out and named, unless it was asked for by name.
+//! folder: a minute or two. Nobody else's program is run. Advisories need a database from a git host. Where that host
+//! cannot be reached, their check is left out and named, unless it was asked for by name.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -214,7 +214,7 @@ pub unsafe extern "C" fn qkv_prepare(
     stream: *mut c_void,
     plan: *mut *mut qkv_plan,
 ) -> i32 {
-    guarded(|| {
+    guarded_with_memory(|| {
         // SAFETY: the caller promises handles of these kinds.
         let (context, attention) = unsafe { (borrow(context)?, borrow(attention)?) };
         // SAFETY: the caller promises that the stream is null or a stream of this GPU.

@@ -1,8 +1,8 @@
 //! What a plan is compiled from, as data. It follows the plan's bytes in an entry's payload.
 //!
 //! It is a description, versions and options from closed lists: everything else, op graphs, sources, requests and keys,
-//! is generated from it by the program that reads. So nothing of a stored entry is ever compiled or run, and a check by a
-//! rebuild ([`deep`](crate::deep)) compares a plan with what its description gives today.
+//! is generated from it by the program that reads. So nothing of a stored entry is ever compiled or run, and a check
+//! by a rebuild ([`deep`](crate::deep)) compares a plan with what its description gives today.
 
 use qkvault_fa4::Told;
 use qkvault_graph::{
