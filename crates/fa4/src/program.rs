@@ -1,8 +1,9 @@
 //! What a launch of an attention does: kernels with their arguments, in order, before any of them is compiled.
 
 use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Valid};
-use qkvault_kernels::recipe::{Launch, Value};
+use qkvault_kernels::recipe::{Launch, Limits, Value};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 
 use crate::args::{Arg, Float, LOG2_E};
@@ -52,7 +53,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The reasons why the kernels do not take it ([`takes`]).
+    /// The reasons why the kernels do not take it ([`takes`]), and a launch grid that no driver takes.
     pub fn of(attention: &Valid, sm: u32) -> Result<Program, Refusal> {
         takes(attention, sm)?;
         let mut writer = Writer::new(attention);
@@ -61,7 +62,23 @@ impl Program {
         } else {
             writer.forward()
         }
-        Ok(writer.program)
+        match writer.program.beyond() {
+            None => Ok(writer.program),
+            Some(grid) => Err(codes::SIZE_GRID.reason(format!("a grid of {grid:?} blocks")).into()),
+        }
+    }
+
+    /// The first grid that no driver takes.
+    fn beyond(&self) -> Option<[i64; 3]> {
+        let most = [Limits::GRID_X, Limits::GRID_YZ, Limits::GRID_YZ].map(i64::from);
+        self.steps.iter().find_map(|step| match step {
+            Step::Launch { grid, .. } => grid.iter().zip(most).any(|(n, most)| *n > most).then_some(*grid),
+            Step::Own(launch) => {
+                let grid = launch.grid.map(i64::from);
+                grid.iter().zip(most).any(|(n, most)| *n > most).then_some(grid)
+            }
+            Step::Clear { .. } => None,
+        })
     }
 }
 

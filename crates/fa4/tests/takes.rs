@@ -32,6 +32,20 @@ fn dims(heads: (i64, i64), head_dim: i64, head_dim_v: i64) -> Attention {
     Attention::forward(q, tensor(heads.1, 500, head_dim), tensor(heads.1, 500, head_dim_v), o)
 }
 
+/// pytorch #181235, #180718: a plan of 65,536 sequences was compiled, and then an error that asked for a report.
+#[test]
+fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
+    for (dims, taken) in [((65_535, 1), true), ((65_536, 1), false), ((1, 65_536), false)] {
+        let (batch, heads) = dims;
+        let a = Attention::bshd(batch, (heads, heads), (4, 4), 64, DType::BF16);
+        let a = validate(a).expect("valid");
+        match Program::of(&a, SM) {
+            Ok(_) => assert!(taken, "{dims:?}"),
+            Err(refusal) => assert!(!taken && refusal.has(&codes::SIZE_GRID), "{dims:?}: {refusal}"),
+        }
+    }
+}
+
 #[test]
 fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
     for head_dim in [8, 64, 72, 96, 128, 136, 192, 256] {

@@ -20,6 +20,10 @@ fn rules() -> impl Iterator<Item = &'static Entry> {
 const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd";
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
+/// Rows of dO whose last begins just behind 2^31 elements, and just before.
+const FAR_ROWS: &str = "pass: backward\nq: bf16 [4,2,64,64] varlen tokens 140\nk: bf16 [4,2,64,64] varlen tokens 140\nv: bf16 [4,2,64,64] varlen tokens 140\no: bf16 [4,2,64,64] varlen tokens 140\nd_o: bf16 [4,2,64,64] varlen tokens 140 strides [16777216,64,16777216,1]\nlengths: per-sequence";
+const NEAR_ROWS: &str = "pass: backward\nq: bf16 [4,2,64,64] varlen tokens 140\nk: bf16 [4,2,64,64] varlen tokens 140\nv: bf16 [4,2,64,64] varlen tokens 140\no: bf16 [4,2,64,64] varlen tokens 140\nd_o: bf16 [4,2,64,64] varlen tokens 140 strides [15339168,64,15339168,1]\nlengths: per-sequence";
+
 const BACKWARD: &str = "pass: backward\nq: bf16 [1,8,512,64]";
 
 /// For each rule: a case inside its bounds, and one that is outside by one thing.
@@ -574,6 +578,32 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("q: bf16 [1,8,512,64]\nk: [1,8,511,64]\nmask: causal bottom-right", "h200", "9.19"),
         ("q: bf16 [1,8,512,64]\nk: [1,8,511,64]\nmask: causal bottom-right\nlengths: per-sequence", "h200", "9.19"),
     ),
+    (
+        "dropout.philox-old",
+        ("q: bf16 [1,8,512,64]\ndropout: philox 0.1", "h200", "9.13"),
+        ("q: bf16 [1,8,512,64]\ndropout: philox 0.1", "h200", "9.14"),
+    ),
+    (
+        "dropout.philox-old",
+        ("q: bf16 [1,8,512,64]\ndropout: philox 0.1", "b200", "9.11"),
+        ("q: bf16 [1,8,512,64]\ndropout: mask 0.1", "b200", "9.11"),
+    ),
+    (
+        "size.grid",
+        ("pass: backward\nq: bf16 [65536,1,16,64]", "h200", "9.19"),
+        ("pass: backward\nq: bf16 [65535,1,16,64]", "h200", "9.19"),
+    ),
+    (
+        "size.grid",
+        ("q: bf16 [65536,1,1,64]\nk: [65536,1,64,64]", "h200", "9.19"),
+        ("q: bf16 [65536,1,2,64]\nk: [65536,1,64,64]", "h200", "9.19"),
+    ),
+    (
+        "size.grid",
+        ("pass: backward\nq: bf16 [1,65536,16,64]", "h200", "9.27"),
+        ("q: bf16 [1,65536,16,64]", "h200", "9.27"),
+    ),
+    ("backward.varlen-far-rows", (FAR_ROWS, "h200", "9.19"), (NEAR_ROWS, "h200", "9.19")),
     (
         "sink.old",
         ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.12"),

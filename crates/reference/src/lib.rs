@@ -95,6 +95,6 @@ pub use launch::{cancellation, compare_launch};
 pub use outputs::{Defined, Output, Outputs};
 pub use philox::{Places, philox};
 pub use qkvault_graph::{Operand, TILE, buffer_len, operand, operands};
-pub use random::{Choice, LengthChoice, Unused};
+pub use random::{Choice, Family, LengthChoice, UnknownFamily, Unused};
 pub use real::Real;
 pub use view::View;

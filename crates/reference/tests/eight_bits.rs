@@ -180,7 +180,7 @@ fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usi
         targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
     let mut rng = Rng::new(seed ^ 0x5eed);
     let unused = if flag(&mut rng, 0.5) { Unused::Poison } else { Unused::Finite };
-    let choice = Choice { lengths: LengthChoice::Varied, unused, spread: false };
+    let choice = Choice { lengths: LengthChoice::Varied, unused, spread: false, ..Choice::default() };
     let mut inputs = Inputs::random_with(a, seed, &choice).expect("random");
     change(a, &mut inputs, &mut rng);
     common::with_dropout_mask(a, &mut inputs, seed);

@@ -29,7 +29,12 @@ fn check(forward_of: &Attention, seed: u64, samples: usize, choice: &Choice) -> 
     Ok(())
 }
 
-const ANY: Choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread: true };
+const ANY: Choice = Choice {
+    lengths: LengthChoice::Any,
+    unused: Unused::Poison,
+    spread: true,
+    family: qkvault_reference::Family::Normal,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]

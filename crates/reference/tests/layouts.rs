@@ -111,7 +111,7 @@ proptest! {
     ) {
         let a = valid(a);
         // Memory outside the rows within lengths is NaN, so that reading it changes the result.
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread };
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..Choice::default() };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         common::with_dropout_mask(&a, &mut inputs, seed);
         let plain = a.score_mod.is_none();

@@ -38,7 +38,7 @@ fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> Resul
 fn interpreting_the_lowering_of_dense_forwards_equals_the_oracle() {
     over(96, &(cases::dense(), any::<u64>(), any::<bool>()), |(a, seed, poison)| {
         let unused = if poison { Unused::Poison } else { Unused::Finite };
-        check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, unused, spread: false })
+        check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, unused, spread: false, ..Choice::default() })
     });
 }
 
@@ -49,7 +49,7 @@ fn whatever_lowers_means_what_the_oracle_computes() {
     let any_attention = attention(Space::SMALL).prop_filter("sane", sane);
     over(512, &(any_attention, any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
-        check(&valid(a), seed, &Choice { lengths, unused: Unused::Pages, spread: any })
+        check(&valid(a), seed, &Choice { lengths, unused: Unused::Pages, spread: any, ..Choice::default() })
     });
 }
 

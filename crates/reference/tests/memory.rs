@@ -43,7 +43,7 @@ fn b8_gradients_of_varlen_operands_are_written_where_their_own_layouts_and_offse
     let backwards = attention(Space::SMALL.with(features)).prop_filter("a varlen backward", varlen);
     let graphs = Cell::new(0_usize);
     over(192, &(backwards, any::<u64>(), any::<bool>()), |(a, seed, spread)| {
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread };
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread, ..Choice::default() };
         graphs.set(graphs.get() + check(&valid(a), seed, &choice)?);
         Ok(())
     });

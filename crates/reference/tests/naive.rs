@@ -20,7 +20,7 @@ proptest! {
         spread in any::<bool>(),
     ) {
         let a = valid(a);
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread };
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..Choice::default() };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         with_dropout_mask(&a, &mut inputs, seed);
         check_naive(&a, &inputs);

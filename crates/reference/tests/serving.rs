@@ -39,7 +39,7 @@ fn whatever_lowers_of_varlen_and_paged_operands_means_what_the_oracle_computes()
     let features = Features { storage: true, sink: true, backward: true, ..Features::NONE };
     let stored = attention(Space::SMALL.with(features)).prop_filter("varlen or paged", is_stored);
     over(512, 2.0, &(stored, any::<u64>(), any::<bool>()), |(a, seed, apart)| {
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Pages, spread: apart };
+        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Pages, spread: apart, ..Choice::default() };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)
     });
 }
@@ -84,7 +84,7 @@ fn steps() -> impl Strategy<Value = Attention> {
 fn serving_steps_lower_to_what_they_mean() {
     over(128, 3.0, &(steps(), any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
-        let choice = Choice { lengths, unused: Unused::Pages, spread: !any };
+        let choice = Choice { lengths, unused: Unused::Pages, spread: !any, ..Choice::default() };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)
     });
 }

@@ -29,7 +29,7 @@ fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
 fn check(q: &[usize], kv: &[usize], room: i64, page_size: i64) {
     let all = trio(q, kv, room, page_size);
     let lengths = LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
-    let choice = Choice { lengths, unused: Unused::Poison, spread: room > 0 };
+    let choice = Choice { lengths, unused: Unused::Poison, spread: room > 0, ..Choice::default() };
     let inputs = all.each_ref().map(|a| Inputs::random_with(a, 3, &choice).expect("random"));
     let results: Vec<_> = all
         .iter()

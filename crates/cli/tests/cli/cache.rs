@@ -82,10 +82,7 @@ fn a_deep_check_compiles_again_and_finds_a_kernel_that_was_changed() {
     assert_eq!(place.json("cache verify").0, 0, "nothing but a compiler can tell");
     let (code, report) = place.json(deep);
     assert_eq!((code, numbers(&report, ["same", "different"])), (1, [3, 1]), "{report:#}");
-    assert!(
-        report["entries"].to_string().contains("(1 kernels) are not those that cuDNN 9.27.0 gives"),
-        "{report:#}"
-    );
+    assert!(report["entries"].to_string().contains("(1 kernels) are not those that cuDNN 9.27.0 gives"), "{report:#}");
 
     // A good plan under the key of another plan, with a header that matches that key.
     let other =

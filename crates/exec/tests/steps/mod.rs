@@ -180,7 +180,7 @@ pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
     let (queries, keys) = (all(&drawn.queries), all(&drawn.keys));
     let exact = |lengths: &[i32]| lengths.iter().map(|n| *n as usize).collect();
     let lengths = LengthChoice::Exact { q: exact(&queries), kv: exact(&keys) };
-    let choice = Choice { lengths, unused: Unused::Finite, spread: false };
+    let choice = Choice { lengths, ..Choice::default() };
     let mut inputs = Inputs::random_with(a, seed, &choice).expect("random operands");
     inputs.set_f32(Role::Scale, a.default_scale());
     inputs.set_i32(Role::SeqLenQ, &queries);

@@ -203,6 +203,10 @@ mod tests {
             "fp8.hopper-few-keys",
             "fp8.hopper-padded-amax",
             "mxfp8.value-head-dim",
+            "fp8.hopper-expression",
+            "dropout.philox-old",
+            "size.grid",
+            "backward.varlen-far-rows",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

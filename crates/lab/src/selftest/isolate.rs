@@ -48,7 +48,7 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
         let number: u64 = line.parse().with_context(|| format!("'{line}' is not the number of a case"))?;
         let case = runner.prepare(attentions.attention(number), number);
         let verdict = runner.judge(&case);
-        let row = if verdict.is_plain() { Value::Null } else { row(&case, &verdict) };
+        let row = if verdict.is_plain() { Value::Null } else { row(attentions.args, &case, &verdict) };
         let Verdict { status, why, worst, note, predictions } = verdict;
         let note = note.map(str::to_owned);
         let builds = runner.builds() - built;
@@ -107,11 +107,11 @@ fn take(tally: &mut Tally<'_>, report: CaseReport) {
         Ok(Answer { status: name, why, worst, note, row, builds, predictions }) => {
             tally.builds += builds;
             tally.note(note.as_deref());
-            tally.take(&Verdict { status: status(&name), why, worst, note: None, predictions }, || row);
+            tally.take(&Verdict { status: status(&name), why, worst, note: None, predictions }, number, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });
-            tally.take(&Verdict::of("failed", why), || row);
+            tally.take(&Verdict::of("failed", why), number, || row);
         }
     }
 }

@@ -7,7 +7,7 @@ use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
-use qkvault_reference::{Buffer, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward};
+use qkvault_reference::{Buffer, Choice, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward};
 
 use super::verdicts::Predictions;
 use super::{Args, batch, eight_bits, philox};
@@ -121,9 +121,10 @@ pub(super) fn prepare(
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
             eight_bits::operands(&valid, seed, number, empty)
         } else if args.serves(number) {
-            batch::inputs(&valid, seed, number, args.tails)
+            batch::inputs(&valid, seed, number, args.tails, args.family(number))
         } else {
-            Inputs::random(&valid, seed ^ number)
+            let choice = Choice { family: args.family(number), ..Choice::default() };
+            Inputs::random_with(&valid, seed ^ number, &choice)
         };
         let mut inputs = inputs.map_err(failed)?;
         inputs.poison_between(&valid).map_err(failed)?;

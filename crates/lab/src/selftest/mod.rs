@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_graph::{Attention, EnginePolicy, Form, QuirkSet, VariantSet, text};
+use qkvault_reference::{Family, UnknownFamily};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -76,6 +77,10 @@ pub struct Args {
     /// Use the attentions of this file, in the text form with lines `---` between them
     #[arg(long, value_name = "FILE", conflicts_with = "large")]
     file: Option<PathBuf>,
+    /// The kind of numbers in Q and K: normal, below (scores near -120), above, constant (equal keys), dominant (one
+    /// key), zero, tiny; or mixed, which takes one after the other
+    #[arg(long, value_name = "FAMILY", default_value = "normal", value_parser = families)]
+    family: Families,
     /// Only print the attentions, in the text form that `--file` reads
     #[arg(long)]
     show: bool,
@@ -151,7 +156,27 @@ pub struct Args {
 /// Number of random attentions without `--cases`.
 const DEFAULT_CASES: u64 = 200;
 
+/// The families of data of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Families {
+    One(Family),
+    Mixed,
+}
+
+/// Reads families.
+fn families(text: &str) -> Result<Families, UnknownFamily> {
+    if text == "mixed" { Ok(Families::Mixed) } else { text.parse().map(Families::One) }
+}
+
 impl Args {
+    /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
+    const fn family(&self, number: u64) -> Family {
+        match self.family {
+            Families::One(family) => family,
+            Families::Mixed => Family::ALL[(number / 4) as usize % Family::ALL.len()],
+        }
+    }
+
     /// The numbers of the cases, limited to those of a file if there is one.
     fn numbers(&self, in_file: Option<u64>) -> std::ops::Range<u64> {
         let all = in_file.map_or(DEFAULT_CASES, |n| n.saturating_sub(self.first));
@@ -255,7 +280,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         });
         for case in receiver {
             let verdict = runner.judge(&case);
-            tally.take(&verdict, || row(&case, &verdict));
+            tally.take(&verdict, case.number, || row(args, &case, &verdict));
         }
     });
     tally.builds = runner.builds();
@@ -263,9 +288,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// The record row of a case.
-fn row(case: &Case, verdict: &Verdict) -> Value {
+fn row(args: &Args, case: &Case, verdict: &Verdict) -> Value {
     json!({
-        "case": case.number, "attention": case.attention.to_string(), "text": text::print(&case.attention),
+        "case": case.number, "family": args.family(case.number).name(), "attention": case.attention.to_string(), "text": text::print(&case.attention),
         "lengths": case.prepared.as_ref().ok().map(|ready| batch::lengths(&ready.inputs)), "status": verdict.status, "why": verdict.why,
     })
 }

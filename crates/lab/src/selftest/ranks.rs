@@ -141,7 +141,7 @@ pub(super) fn run(globals: &Globals, args: &Args, ranks: u32) -> anyhow::Result<
                 }
                 _ => judge(&ready, |_, _| Vec::new()),
             };
-            tally.take(&verdict, || row(&ready, &verdict));
+            tally.take(&verdict, ready.number, || row(&ready, &verdict));
         }
         anyhow::Ok(())
     })?;

@@ -15,6 +15,8 @@ pub(super) struct Tally<'a> {
     cases: u64,
     place: Value,
     counts: [u64; 4],
+    /// The same of each family of data.
+    families: BTreeMap<&'static str, [u64; 4]>,
     worst: f64,
     /// How often each largest magnitude of probabilities was found, with `--fp8`.
     amax_s: BTreeMap<String, u64>,
@@ -48,6 +50,7 @@ impl Tally<'_> {
             cases,
             place,
             counts: [0; 4],
+            families: BTreeMap::new(),
             worst: 0.0,
             amax_s: BTreeMap::new(),
             rows,
@@ -68,9 +71,10 @@ impl Tally<'_> {
     }
 
     /// Counts a case, and prints it if it is wrong or failed.
-    pub(super) fn take(&mut self, verdict: &Verdict, row: impl FnOnce() -> Value) {
+    pub(super) fn take(&mut self, verdict: &Verdict, number: u64, row: impl FnOnce() -> Value) {
         let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
         self.counts[at] += 1;
+        self.families.entry(self.args.family(number).name()).or_default()[at] += 1;
         self.note(verdict.note);
         if verdict.status == "right" {
             self.worst = self.worst.max(verdict.worst);
@@ -121,6 +125,8 @@ impl Tally<'_> {
         ] {
             record[key] = value;
         }
+        let counted = |counts: &[u64; 4]| json!(STATUSES.iter().zip(counts).collect::<BTreeMap<_, _>>());
+        record["families"] = self.families.iter().map(|(name, counts)| ((*name).to_owned(), counted(counts))).collect();
         if self.args.fp8 {
             record["amax_s"] = json!(self.amax_s);
             record["about"] = json!(self.args.about);

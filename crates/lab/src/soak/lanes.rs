@@ -8,7 +8,7 @@ use qkvault_exec::serving::{Rows, Step};
 use qkvault_exec::{BatchMetadata, SavedForBackward, Training, cudarc};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward, forward};
+use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, backward, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
 use super::checked::Checked;
@@ -221,7 +221,7 @@ impl Paged {
         what: &str,
     ) -> anyhow::Result<Paged> {
         let lengths = LengthChoice::Exact { q: vec![1; 4], kv: KEYS[0].map(|n| n as usize).to_vec() };
-        let choice = Choice { lengths, unused: Unused::Finite, spread: false };
+        let choice = Choice { lengths, ..Choice::default() };
         let mut inputs = Inputs::random_with(&attention, seed, &choice)?;
         let width = attention.k.pages_per_sequence().unwrap_or(0);
         let mut steps = Vec::new();

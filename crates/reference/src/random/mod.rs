@@ -1,7 +1,10 @@
 //! Random operands for an attention, from a seed; the same on every machine.
 
+mod family;
 mod lengths;
 mod microscale;
+
+pub use family::{Family, UnknownFamily};
 
 use qkvault_base::random::Rng;
 use qkvault_graph::{
@@ -21,6 +24,8 @@ pub struct Choice {
     pub unused: Unused,
     /// Whether varlen operands have unused room between sequences, instead of only after the last.
     pub spread: bool,
+    /// What kind of numbers Q and K hold.
+    pub family: Family,
 }
 
 /// Lengths of sequences.
@@ -89,6 +94,7 @@ impl Inputs {
                 inputs.insert(operand.role, buffer);
             }
         }
+        family::shape(a, &list, choice.family, &mut inputs)?;
         microscale::second_forms(a, &mut inputs)?;
         if choice.unused != Unused::Finite {
             poison_unused(a, &list, choice.unused, &mut inputs)?;

@@ -153,6 +153,37 @@ entries![
         }),
         ..Entry::quirk(20)
     },
+    DROPOUT_PHILOX_OLD = Entry {
+        code: "dropout.philox-old",
+        cause: "PyTorch takes cuDNN for no attention with dropout under these versions.",
+        affected: &[Versions::between((11, 0), (14, 0)).on(Gpus::ALL)],
+        field: "dropout",
+        needed: "cuDNN 9.14 or newer, or 9.10 or older, for dropout that cuDNN draws: PyTorch turned it off for the \
+                 versions between",
+        fix: "use cuDNN 9.14 or newer, or give the dropout mask as an operand",
+        source: "PyTorch pull request 163903",
+        evidence: "Reported there; not tried here, where self-tests ran under 9.14, 9.19 and 9.27.",
+        applies: Applies::Rules(|f| f.philox().then(|| format!("dropout that cuDNN {} draws", f.version()))),
+        ..Entry::quirk(39)
+    },
+    SIZE_GRID = Entry {
+        code: "size.grid",
+        cause: "In a backward, and with one query, sequences and heads are dims of the launch grid, which a driver \
+                limits to 65,535.",
+        field: "q.dims",
+        needed: "in a backward, or with one query, at most 65,535 sequences and at most 65,535 heads",
+        fix: "split the batch, or the heads, into several launches",
+        source: "CUDA programming guide, compute capabilities; pytorch issues 181235 and 180718",
+        evidence: "On an H100 under cuDNN 9.19 plans of 65,536 and 70,000 sequences or heads compile, and launches of \
+                   backwards and of one query fail; forwards of more queries are right.",
+        applies: Applies::Rules(|f| {
+            const MOST: i64 = 65_535;
+            let (batch, heads) = (f.a.batch(), f.a.q.heads());
+            let beyond = (f.backward() || f.s_q == 1) && (batch > MOST || heads > MOST);
+            beyond.then(|| format!("{batch} sequences and {heads} heads"))
+        }),
+        ..Entry::quirk(40)
+    },
     QUERIES_ONE_OLD = Entry {
         code: "queries.one-old",
         cause: "These versions do not support one query with a right bound, nor one query with head dims over 128 on \
