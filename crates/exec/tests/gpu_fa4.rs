@@ -282,7 +282,9 @@ fn pages() -> Vec<Attention> {
 fn inputs(attention: &Valid, seed: u64) -> Inputs {
     let choice = match attention.mask.lengths {
         Lengths::Full => Choice::default(),
-        Lengths::PerSequence => Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread: false, ..Choice::default() },
+        Lengths::PerSequence => {
+            Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread: false, ..Choice::default() }
+        }
     };
     let mut inputs = Inputs::random_with(attention, seed, &choice).expect("random operands");
     if let Some(table) = inputs.buffer(Role::PageTableK).ok().cloned() {

@@ -7,10 +7,12 @@ use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward};
+use qkvault_reference::{
+    Buffer, Choice, Family, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
+};
 
 use super::verdicts::Predictions;
-use super::{Args, batch, eight_bits, philox};
+use super::{Args, batch, eight_bits, families, philox};
 use qkvault_cli::memory::{Failure, Memory, failed};
 
 /// One case, ready to launch.
@@ -24,6 +26,7 @@ pub(super) struct Case {
 
 pub(super) struct Ready {
     attention: Valid,
+    family: Family,
     plan: Arc<qkvault_compile::Plan>,
     pub(super) inputs: Inputs,
     /// The expected outputs; `None` if they depend on a dropout mask that the library draws.
@@ -69,7 +72,7 @@ impl Verdict {
 /// The verdict without a GPU: compares the expected outputs with themselves.
 pub(super) fn dry(case: &Case) -> Verdict {
     match &case.prepared {
-        Ok(Ready { attention, plan: _, inputs, expected, moved, drawn_by: _ }) => {
+        Ok(Ready { attention, family: _, plan: _, inputs, expected, moved, drawn_by: _ }) => {
             let moved = moved.as_ref().map(|(inputs, expected)| (inputs, expected));
             let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
             let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
@@ -145,7 +148,7 @@ pub(super) fn prepare(
             }
             _ => None,
         };
-        Ok(Ready { attention: valid, plan, inputs, expected, moved, drawn_by })
+        Ok(Ready { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by })
     })();
     Case { number, attention, prepared, predictions }
 }
@@ -175,7 +178,7 @@ impl Answer {
 
 /// The inputs with the library's dropout mask, and the expected outputs.
 fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Answer), Failure> {
-    let Ready { attention, plan: _, inputs, expected, moved: _, drawn_by } = ready;
+    let Ready { attention, family: _, plan: _, inputs, expected, moved: _, drawn_by } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
         (Some(expected), _) => Ok((inputs, expected.clone())),
@@ -218,9 +221,10 @@ struct Launched {
 fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
     let (inputs, expected) = drawn(ready, session, stream)?;
     let plan = session.load(&ready.plan).map_err(failed)?;
-    let mut launched = compared(&ready.attention, &plan, &inputs, &expected, stream, repeat)?;
+    let of = (&ready.attention, ready.family);
+    let mut launched = compared(of, &plan, &inputs, &expected, stream, repeat)?;
     if let Some((inputs, expected)) = &ready.moved {
-        let moved = compared(&ready.attention, &plan, inputs, expected, stream, 0)?;
+        let moved = compared(of, &plan, inputs, expected, stream, 0)?;
         launched.worst = launched.worst.max(moved.worst);
         launched.faults.extend(moved.faults.into_iter().map(|fault| format!("with other origins: {fault}")));
     }
@@ -232,7 +236,7 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u3
 /// Then launches it `repeat` more times (a deterministic backward at least once) and compares the outputs bit by bit
 /// with those of the first launch. Sums in any order are left out, unless the backward is deterministic.
 fn compared(
-    attention: &Valid,
+    (attention, family): (&Valid, Family),
     plan: &LoadedPlan,
     inputs: &Inputs,
     expected: &Answer,
@@ -264,6 +268,7 @@ fn compared(
             Answer::Exact(outputs) => outputs.get(*role),
         };
         let Some(output) = output else { continue };
+        let buffer = &families::settled(family, attention, inputs, output, buffer);
         let (mut error, mut fault) = compare_output(attention, inputs, output, buffer);
         // If one key has nearly all of a row's probability, the gradients depend on the rounding of O, from which a
         // device computes row sums. The oracle then computes them from the rounded O, too.

@@ -5,6 +5,7 @@ mod batch;
 mod cases;
 mod eight_bits;
 mod expressions;
+mod families;
 mod faults;
 mod isolate;
 mod judge;
@@ -28,10 +29,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_graph::{Attention, EnginePolicy, Form, QuirkSet, VariantSet, text};
-use qkvault_reference::{Family, UnknownFamily};
+use qkvault_reference::Family;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
+use families::Families;
 use judge::{Case, Verdict};
 use qkvault_cli::target::LibraryArgs;
 use qkvault_cli::{Globals, Outcome, out, word};
@@ -79,7 +81,7 @@ pub struct Args {
     file: Option<PathBuf>,
     /// The kind of numbers in Q and K: normal, below (scores near -120), above, constant (equal keys), dominant (one
     /// key), zero, tiny; or mixed, which takes one after the other
-    #[arg(long, value_name = "FAMILY", default_value = "normal", value_parser = families)]
+    #[arg(long, value_name = "FAMILY", default_value = "normal", value_parser = families::read)]
     family: Families,
     /// Only print the attentions, in the text form that `--file` reads
     #[arg(long)]
@@ -156,25 +158,10 @@ pub struct Args {
 /// Number of random attentions without `--cases`.
 const DEFAULT_CASES: u64 = 200;
 
-/// The families of data of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Families {
-    One(Family),
-    Mixed,
-}
-
-/// Reads families.
-fn families(text: &str) -> Result<Families, UnknownFamily> {
-    if text == "mixed" { Ok(Families::Mixed) } else { text.parse().map(Families::One) }
-}
-
 impl Args {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
     const fn family(&self, number: u64) -> Family {
-        match self.family {
-            Families::One(family) => family,
-            Families::Mixed => Family::ALL[(number / 4) as usize % Family::ALL.len()],
-        }
+        self.family.of(number)
     }
 
     /// The numbers of the cases, limited to those of a file if there is one.
