@@ -1,5 +1,5 @@
-//! Families of data of a run, and what their roundings explain: where one dim of Q and K decides the scores, gradients of
-//! that dim are sums of large numbers that cancel.
+//! Families of data of a run, and what their roundings explain: where one dim of Q and K decides the scores, gradients
+//! of that dim are sums of large numbers that cancel.
 
 use qkvault_graph::{DType, Role, Valid};
 use qkvault_reference::{Buffer, Family, Inputs, Output, UnknownFamily, View};
