@@ -72,10 +72,9 @@ fn label(text: &str) -> String {
 }
 
 impl Plan {
-    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. A planner also stores the inputs of
-    /// the compilation after these bytes.
-    #[must_use]
-    pub fn to_entry(&self, target: &Target) -> Entry {
+    /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. A planner also stores the description
+    /// after these bytes, without which look-ups serve none.
+    pub(crate) fn to_entry(&self, target: &Target) -> Entry {
         self.entry(&target.label(), self.facts.cudnn.to_string())
     }
 

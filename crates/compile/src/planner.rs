@@ -212,6 +212,21 @@ impl Planner {
         self.choose(attention, target.sm(), policy, of_cudnn, again, again_fa4)
     }
 
+    /// An entry with all that a plan of cuDNN's for an attention says, over other bytes: for tests of look-ups and loads.
+    #[doc(hidden)]
+    pub fn entry_over(attention: &Valid, target: &Target, blob: &[u8]) -> Result<(PlanKey, Entry), Refusal> {
+        let options = &unlimited(&CompileOptions::default());
+        let (graph, choice) = (lowered(attention, target, options)?, options.lab.choice());
+        let (key, what) = (plan_key(&graph, target, options), attention.to_string());
+        let graph_key = attention.key();
+        let job = Job { attention, graph: &graph, target, options, choice, key, graph_key, what: &what };
+        let (engine, passed_over, blob_bytes) = ("engine 2".to_owned(), Vec::new(), blob.len() as u64);
+        let made = Made { engine, passed_over, workspace: 256, compile_ms: 400, blob_bytes };
+        let mut entry = Plan { facts: job.facts(made), blob: blob.into() }.to_entry(target);
+        entry.payload.extend(codec::encode(&job.origin()));
+        Ok((key, entry))
+    }
+
     /// Lowers, and finds the plan or refusal of the op graph with `find`.
     fn resolve(
         &self,

@@ -8,11 +8,10 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qkvault::cache::{Key, Vault, VaultOptions};
-use qkvault::compile::{OnMiss, Plan, PlanFacts, Planner};
-use qkvault::graph::op::Binding;
+use qkvault::compile::{OnMiss, Planner};
 use qkvault::graph::{
-    Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, PlanKey, Profile, Role, Target, Valid, lower,
-    plan_key, validate,
+    Attention, Band, CompileOptions, CudnnVersion, DType, LibrarySet, PlanKey, Profile, Target, Valid, lower, plan_key,
+    validate,
 };
 
 /// Bytes of a forward plan for sm_90.
@@ -49,49 +48,13 @@ fn blob() -> Vec<u8> {
     bytes
 }
 
-fn plan(attention: &Valid, target: &Target, key: PlanKey) -> Plan {
-    let operand = |role, scalar| Binding {
-        role,
-        dtype: if scalar { DType::F32 } else { DType::BF16 },
-        scalar,
-        output: role == Role::O,
-        bytes: if scalar { 4 } else { 33_554_432 },
-        alignment: if scalar { 4 } else { 16 },
-    };
-    let bindings = [(Role::Q, false), (Role::K, false), (Role::V, false), (Role::O, false), (Role::Scale, true)];
-    Plan {
-        facts: PlanFacts {
-            key,
-            graph_key: attention.key(),
-            what: attention.to_string(),
-            cudnn: target.cudnn,
-            libraries: target.libraries,
-            toolchain: target.toolchain.clone(),
-            sm: target.sm(),
-            multi_processors: target.device.multi_processor_count,
-            driver: target.device.driver_ver,
-            memory_bus: target.device.memory_bus_width,
-            engine: "engine 2".into(),
-            passed_over: Vec::new(),
-            workspace: 256,
-            compile_ms: 400,
-            blob_bytes: BYTES as u64,
-            bindings: bindings.map(|(role, scalar)| operand(role, scalar)).into(),
-            again: Vec::new(),
-            fixed: Vec::new(),
-            kernels: None,
-        },
-        blob: blob().into(),
-    }
-}
-
 fn lookup(c: &mut Criterion) {
     let (attention, target, policy) = (prefill(), target(), CompileOptions::default());
     let key = key(&attention, &target);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = |options: VaultOptions| Vault::open(options.without_environment()).expect("the folder is ours");
     let vault = open(VaultOptions::in_folder(folder.path()));
-    let entry = plan(&attention, &target, key).to_entry(&target);
+    let (_, entry) = Planner::entry_over(&attention, &target, &blob()).expect("lowers");
     vault.put(&Key(*key.bytes()), entry).expect("there is room");
 
     let mut group = c.benchmark_group("lookup");

@@ -129,7 +129,9 @@ fn the_bytes_of_a_varlen_backward_count_its_tokens() {
     let bytes = report["supported"][0]["bytes"].as_u64().unwrap_or_else(|| panic!("{report:#}"));
     assert!(code == 0 && (1 << 30..8 << 30).contains(&bytes), "{bytes} bytes\n{report:#}");
     let (code, report) = place.json(&format!("probe --text {} --target h200 --cudnn 9.19", varlen(16 << 20)));
-    assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("memory.budget")), "{report:#}");
+    let reasons = report["refused"][0]["reasons"].as_array().unwrap();
+    let codes: Vec<&str> = reasons.iter().filter_map(|reason| reason["code"].as_str()).collect();
+    assert!(code == 1 && codes.contains(&"memory.budget"), "{codes:?}: {report:#}");
 }
 
 #[test]

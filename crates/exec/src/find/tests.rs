@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
-use qkvault_compile::PlanFacts;
 use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, PlanKey, Toolchain, codec, lower,
@@ -44,13 +43,12 @@ fn vault() -> Vault {
 
 /// Stores a plan under the key of a target.
 fn store(vault: &Vault, target: &Target) {
-    store_as(vault, key(target), target);
+    store_as(vault, &attention(), target);
 }
 
-fn store_as(vault: &Vault, key: PlanKey, target: &Target) {
-    let facts = PlanFacts { key, ..forward(target) };
-    let plan = Plan { facts, blob: vec![1, 2, 3].into() };
-    let _ = vault.put(&Key(*key.bytes()), plan.to_entry(target));
+fn store_as(vault: &Vault, attention: &Valid, target: &Target) {
+    let (key, entry) = Planner::entry_over(attention, target, &[1, 2, 3]).expect("lowers");
+    let _ = vault.put(&Key(*key.bytes()), entry);
 }
 
 fn with(here: &Target, driver: i64, libraries: LibrarySet) -> Target {
@@ -311,9 +309,8 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
 fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {
-        let facts = PlanFacts { key: key(target), ..forward(target) };
-        let entry = Plan { facts, blob: vec![1, 2, 3].into() }.to_entry(target);
-        let name = Key(*key(target).bytes());
+        let (key, entry) = Planner::entry_over(&attention(), target, &[1, 2, 3]).expect("lowers");
+        let name = Key(*key.bytes());
         slow.has.insert(name, file(&name, entry));
     }
     let asked = Arc::clone(&slow.asked);
@@ -405,7 +402,7 @@ fn a_stored_plan_of_cudnn_is_taken_before_that_of_a_faster_engine_is_compiled() 
     let prompt = Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
     for attention in [prompt.clone().with_stats().backward(Default::default()), prompt.clone(), prompt.with_stats()] {
         let attention = attention.validate().expect("valid");
-        store_as(&vault, key_of(&attention, &here), &here);
+        store_as(&vault, &attention, &here);
         let planner = Planner::new(vault.clone(), None);
         let options = CompileOptions::default();
         assert_eq!(planner.candidates(&attention, here.sm(), options.engine).engines[0], Engine::Fa4);
@@ -427,7 +424,7 @@ fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
     let chosen = qkvault_compile::EngineChoice::of(&decode, here.sm(), EnginePolicy::Auto);
     assert_eq!((chosen.engine, matches!(chosen.why, Why::Measured { .. })), (Engine::Kernels, true));
-    store_as(&vault, key_of(&decode, &here), &here);
+    store_as(&vault, &decode, &here);
     let planner = Planner::new(vault, None);
     let load = |plan: &Plan| Ok(plan.facts.key);
     let options = CompileOptions::default();

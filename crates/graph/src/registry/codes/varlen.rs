@@ -10,30 +10,28 @@ fn backward(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (f.backward() && f.varlen() && is).then(|| format!("{what}, for cuDNN {}", f.version()))
 }
 
-/// The most elements that one varlen operand of a backward reaches by its tokens and their stride.
+/// The elements that a varlen dO reaches by its tokens and their stride.
 fn reach(f: &Facts<'_>) -> Option<i64> {
-    let gradients = f.gradients?;
-    let all = [&f.a.q, &f.a.k, &f.a.v, &f.a.o, &gradients.d_o, &gradients.d_q, &gradients.d_k, &gradients.d_v];
-    let of = |t: &&Tensor| match t.storage {
-        Storage::Varlen { tokens } => tokens.checked_mul(t.strides[2]).or(Some(i64::MAX)),
+    let d_o = f.gradients?.d_o;
+    match d_o.storage {
+        Storage::Varlen { tokens } => tokens.checked_mul(d_o.strides[2]).or(Some(i64::MAX)),
         Storage::Dense | Storage::Paged { .. } => None,
-    };
-    all.iter().filter_map(of).max()
+    }
 }
 
 entries![
     BACKWARD_VARLEN_FAR_ROWS = Entry {
         code: "backward.varlen-far-rows",
-        cause: "A varlen backward computes the place of a row in 32 bits.",
+        cause: "A varlen backward computes the place of a row of dO in 32 bits.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "d_o.strides[2]",
-        needed: "in a varlen backward, operands whose tokens times their stride are below 2^31 elements",
-        fix: "copy the operand to rows that lie one behind the other, or split the batch",
+        needed: "in a varlen backward, tokens of dO times their stride below 2^31 elements",
+        fix: "copy dO to rows that lie one behind the other, or split the batch",
         source: "flash-attention issue 2611, for dO",
         evidence: "On an H100 under cuDNN 9.19 dQ is off by 0.08 where token times stride of dO passes 2^31.",
         applies: Applies::Rules(|f| {
             let reach = reach(f).filter(|reach| *reach >= 1 << 31)?;
-            Some(format!("an operand of a varlen backward that reaches {reach} elements"))
+            Some(format!("a dO that reaches {reach} elements"))
         }),
         ..Entry::quirk(41)
     },
