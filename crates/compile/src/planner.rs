@@ -212,7 +212,7 @@ impl Planner {
         self.choose(attention, target.sm(), policy, of_cudnn, again, again_fa4)
     }
 
-    /// An entry with all that a plan of cuDNN's for an attention says, over other bytes: for tests of look-ups and loads.
+    /// An entry with all that a plan of cuDNN for an attention says, over other bytes: for tests of look-ups and loads.
     #[doc(hidden)]
     pub fn entry_over(attention: &Valid, target: &Target, blob: &[u8]) -> Result<(PlanKey, Entry), Refusal> {
         let options = &unlimited(&CompileOptions::default());
