@@ -242,6 +242,10 @@ pub fn rest(entry: &Entry, blob: usize, check: &mut Check<'_>) {
     of("kind refusal", Entry { kind: EntryKind::Refusal, ..entry.clone() });
     of("payload cut", Entry { payload: payload[..payload.len() - 1].to_vec(), ..entry.clone() });
     of("payload without description", Entry { payload: payload[..blob].to_vec(), ..entry.clone() });
+    // As entries of FlashAttention-4 once were: a request that holds a program, which a check ran.
+    let program = ("open('ran', 'w')\ndef score_mod(w, p): return p.score", ["--create-pch=ran"]);
+    let program = [&payload[..blob], &rmp_serde::to_vec(&program).expect("plain data")].concat();
+    of("a program in the place of the description", Entry { payload: program, ..entry.clone() });
     of("payload longer", Entry { payload: [&payload[..], &[0xc0]].concat(), ..entry.clone() });
     of("metadata longer", Entry { meta: [&entry.meta[..], &[0xc0]].concat(), ..entry.clone() });
     // The first bytes, and bytes of code in the middle.
