@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::job::Job;
 use crate::kernels::{KernelCompiler, KernelPlan};
 use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
-use crate::origin::{By, Origin, RefusalOrigin, ValidDescription};
+use crate::origin::{By, Origin, ValidDescription};
 use crate::plan::{self, Plan};
 use crate::same_code::{Parameter, kernels, parameters_that_differ, same_code};
 
@@ -127,7 +127,7 @@ impl<'a> Rebuilder<'a> {
     fn cudnn(&self, key: PlanKey, entry: &Entry, plan: &Plan, job: &Job<'_>) -> Result<RebuildCheck, Stop> {
         same_key(key, job.key)?;
         same_facts(&plan.facts, &job.facts(Made::of(&plan.facts)))?;
-        same_labels(entry, &Plan { facts: plan.facts.clone(), blob: plan.blob.clone() }.to_entry(job.target))?;
+        same_labels(entry, &plan.to_entry(job.target))?;
         let Compiled { blob, engine, passed_over, workspace, milliseconds } = match self.compiled(job)? {
             Ok(compiled) => compiled,
             Err(failure) => return Ok(RebuildCheck::Failed(failure)),
@@ -224,7 +224,7 @@ impl<'a> Rebuilder<'a> {
     }
 
     fn refusal(&self, key: PlanKey, entry: &Entry) -> Result<RebuildCheck, Stop> {
-        let RefusalOrigin { origin: Origin { of, by } } = codec::decode(&entry.meta)?;
+        let Origin { of, by } = codec::decode(&entry.meta)?;
         let by = by.canonical();
         let stored: Refusal = plan::refusal_of(entry)?;
         let (By::Cudnn { target, options, choice }, ValidDescription::Attention(attention)) = (by, of.validate()?)

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use qkvault_cache::{Error as VaultError, Source, StoreError};
+use qkvault_cache::{Entry, Error as VaultError, Source, StoreError};
 use qkvault_graph::{
-    Choice, CompileOptions, GraphKey, OpGraph, Origin as ReasonOrigin, PlanKey, Refusal, Target, Valid, plan_key_of,
+    Choice, CompileOptions, GraphKey, OpGraph, Origin as ReasonOrigin, PlanKey, Refusal, Target, Valid, codec,
+    plan_key_of,
 };
 
+use crate::blob::Blob;
 use crate::facts::{Made, PlanFacts};
 use crate::failure::Failure;
 use crate::origin::{By, Description, Origin};
@@ -72,6 +74,13 @@ impl<'a> Job<'a> {
             fixed: graph.fixed_numbers(),
             kernels: None,
         }
+    }
+
+    /// The plan as an entry of a vault, with what it is compiled from.
+    pub(crate) fn entry(&self, made: Made, blob: Blob) -> Entry {
+        let mut entry = Plan { facts: self.facts(made), blob }.to_entry(self.target);
+        entry.payload.extend(codec::encode(&self.origin()));
+        entry
     }
 
     /// What the plan is compiled from.

@@ -1,4 +1,5 @@
-//! What a plan is compiled from, as data. It follows the plan's bytes in an entry's payload.
+//! What a plan is compiled from, as data. It follows the plan's bytes in an entry's payload, and is the metadata of a
+//! refusal.
 //!
 //! It is a description, versions and options from closed lists: everything else, op graphs, sources, requests and keys,
 //! is generated from it by the program that reads. So nothing of a stored entry is ever compiled or run, and a check
@@ -22,13 +23,6 @@ pub(crate) struct Origin {
     pub(crate) of: Description,
     /// What compiles it.
     pub(crate) by: By,
-}
-
-/// What was refused, as the metadata of a refusal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RefusalOrigin {
-    pub(crate) origin: Origin,
 }
 
 /// A description of a computation, in canonical form.

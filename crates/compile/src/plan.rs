@@ -8,7 +8,7 @@ use qkvault_kernels::recipe::BadRecipe;
 
 use crate::blob::Blob;
 use crate::facts::{Altered, PlanFacts};
-use crate::origin::{Origin, RefusalOrigin};
+use crate::origin::Origin;
 
 /// A compiled plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub(crate) fn refusal_entry(refusal: &Refusal, what: &str, target: &Target, orig
         target: label(&target.label()),
         what: label(what),
         library: target.cudnn.to_string(),
-        meta: codec::encode(&RefusalOrigin { origin: origin.clone() }),
+        meta: codec::encode(origin),
         payload: codec::encode(refusal),
     }
 }

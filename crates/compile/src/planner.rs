@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Error as VaultError, Source, StoreError, Vault};
-use qkvault_graph::{
-    CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, codec, plan_key,
-};
+use qkvault_graph::{CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, plan_key};
 
 use crate::choice::EngineChoice;
 use crate::compile::{Compiled, Compiler};
@@ -222,9 +220,7 @@ impl Planner {
         let job = Job { attention, graph: &graph, target, options, choice, key, graph_key, what: &what };
         let (engine, passed_over, blob_bytes) = ("engine 2".to_owned(), Vec::new(), blob.len() as u64);
         let made = Made { engine, passed_over, workspace: 256, compile_ms: 400, blob_bytes };
-        let mut entry = Plan { facts: job.facts(made), blob: blob.into() }.to_entry(target);
-        entry.payload.extend(codec::encode(&job.origin()));
-        Ok((key, entry))
+        Ok((key, job.entry(made, blob.into())))
     }
 
     /// Lowers, and finds the plan or refusal of the op graph with `find`.
@@ -305,9 +301,7 @@ impl Planner {
             Ok(Compiled { blob, engine, passed_over, workspace, milliseconds }) => {
                 let blob_bytes = blob.len() as u64;
                 let made = Made { engine, passed_over, workspace, compile_ms: milliseconds, blob_bytes };
-                let mut entry = Plan { facts: job.facts(made), blob: blob.into() }.to_entry(job.target);
-                entry.payload.extend(codec::encode(&job.origin()));
-                Ok(entry)
+                Ok(job.entry(made, blob.into()))
             }
             Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target, &job.origin())),
             Err(failure) if failure.is_uncompiled() => Err(match job.known_refusal() {
