@@ -11,6 +11,8 @@ const GROUPED_VARLEN: &str =
 const LATENT: &str = "pass: backward\nq: bf16 [1,8,1,192]\nk: [1,8,64,192]\nv: [1,8,64,128]";
 const PHILOX: &str = "q: bf16 [1,2,65,256]\nk: [1,2,300,256]\nv: [1,2,300,128]\ndropout: philox 0.5";
 const ONE_PHILOX: &str = "q: bf16 [1,2,1,192]\nk: [1,2,300,192]\nv: [1,2,300,128]\ndropout: philox 0.5";
+const DECODE: &str = "q: bf16 [4,8,1,128]\nk: [4,2,300,128]\nlengths: per-sequence";
+const PAGED_DECODE: &str = "q: bf16 [2,8,1,128]\nk: [2,2,256,128] paged 40 x 16\nlengths: per-sequence";
 const CAUSAL_ONE: &str = "q: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal";
 const LEFT_ALONE: &str = "q: bf16 [1,8,1025,64]\nmask: band left 64";
 const WINDOW: &str = "q: bf16 [1,8,512,64]\nmask: causal window 64";
@@ -131,6 +133,28 @@ const ALL: &[Bounds] = &[
             (CAUSAL_ONE, "h200", "9.9.1"),
             ("pass: backward\nq: bf16 [1,8,1,64]\nk: [1,8,64,64]\nmask: causal", "h200", "9.9.0"),
             ("q: bf16 [1,8,1,136]\nk: [1,8,64,136]", "h200", "9.9.0"),
+        ],
+    },
+    Bounds {
+        code: "queries.one-wrong",
+        fires: &[
+            (DECODE, "b200", "9.19.0"),
+            (DECODE, "b200", "9.24.0"),
+            (DECODE, "b200", "9.24.2"),
+            (DECODE, "b200", "9.25.0"),
+            (DECODE, "sm_103", "9.25.0"),
+            (DECODE, "sm_110", "9.25.0"),
+            ("pass: backward\nq: bf16 [2,8,1,64]\nk: [2,8,64,64]", "b200", "9.19.0"),
+            (PAGED_DECODE, "b200", "9.23.0"),
+        ],
+        not: &[
+            (DECODE, "b200", "9.18.9"),
+            (DECODE, "b200", "9.24.1"),
+            (DECODE, "b200", "9.25.1"),
+            (DECODE, "h200", "9.25.0"),
+            (DECODE, "rtx-pro-6000", "9.25.0"),
+            ("q: bf16 [4,8,2,128]\nk: [4,2,300,128]\nlengths: per-sequence", "b200", "9.19.0"),
+            ("q: e4m3 [4,8,1,128]\nk: [4,2,320,128]\nfp8: delayed", "b200", "9.19.0"),
         ],
     },
     Bounds {

@@ -207,6 +207,7 @@ mod tests {
             "dropout.philox-old",
             "size.grid",
             "backward.varlen-far-rows",
+            "queries.one-wrong",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }
