@@ -44,7 +44,9 @@ fn name_of(given: &Path, file: &Path) -> String {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let folder = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     match folder {
-        Some(folder) if stem == "config" => folder.rsplit("--").next().unwrap_or_default().to_owned(),
+        Some(folder) if stem == "config" || stem == "params" => {
+            folder.rsplit("--").next().unwrap_or_default().to_owned()
+        }
         _ => stem,
     }
 }
@@ -69,6 +71,10 @@ fn in_folder(folder: &Path) -> Result<PathBuf, Refusal> {
     if folder.join("snapshots").is_dir() {
         return snapshot(folder, None);
     }
+    if let Some(base) = adapted(&folder.join("adapter_config.json")) {
+        let given = format!("{} has an adapter, which is no model of its own", folder.display());
+        return Err(absent(given, format!("the model that it adapts, which has the same attentions: {base}")));
+    }
     let files = std::fs::read_dir(folder).map(|list| list.flatten().map(|entry| entry.path()).collect::<Vec<_>>());
     let mut files = files.unwrap_or_default();
     files.retain(|path| path.extension().is_some_and(|end| end == "gguf"));
@@ -83,6 +89,14 @@ fn in_folder(folder: &Path) -> Result<PathBuf, Refusal> {
         )),
         many => Err(absent(format!("{} has {} GGUF files", folder.display(), many.len()), "one GGUF file: name it")),
     }
+}
+
+/// The name of the model that an adapter, such as LoRA's, is for.
+fn adapted(config: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(config).ok()?.take(LARGEST_CONFIG).read_to_string(&mut text).ok()?;
+    let config = super::text::object(&text).ok()?;
+    config.get("base_model_name_or_path").and_then(serde_json::Value::as_str).map(str::to_owned)
 }
 
 /// The config of a repository in the cache of the hub.

@@ -14,6 +14,7 @@ pub(super) const FIELDS: &[(&str, &str)] = &[
     ("attention.key_length_swa", "swa_head_dim"),
     ("attention.value_length_swa", "swa_v_head_dim"),
     ("attention.sliding_window", "sliding_window"),
+    ("attention.sliding_window_pattern", "sliding_window_pattern"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("attention.scale", "attention_multiplier"),
     ("attention.chunk_size", "attention_chunk_size"),

@@ -12,22 +12,44 @@ use std::io::BufReader;
 
 use serde_json::{Map, Value, json};
 
-use qkvault_graph::Refusal;
 use qkvault_graph::registry::codes;
+use qkvault_graph::{Reason, Refusal};
 
-use super::Model;
+use super::{Model, Skipped};
 
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 
 /// Reads the model of a GGUF file of this many bytes.
 pub(crate) fn model(file: File, size: u64) -> Result<Model, Refusal> {
     let metadata = bytes::metadata(BufReader::new(file), size, is_wanted)?;
-    let mut model = crate::read::model(&config(&metadata)?)?;
+    let mut model = read(&metadata)?;
     // GGUF files store weights in formats of their own; engines compute attention in 16 bits.
     model.notes.retain(|note| !note.contains("names no dtype"));
     model.notes.push("a GGUF file names no dtype of attention: bf16 is assumed".to_owned());
     Ok(model)
 }
+
+/// The model that the metadata says.
+fn read(metadata: &BTreeMap<String, Value>) -> Result<Model, Refusal> {
+    let (mut config, architecture) = config(metadata)?;
+    let nextn = metadata.get(&format!("{architecture}.{NEXTN}")).and_then(Value::as_i64);
+    let further = further(&config, nextn);
+    if let Some(further) = further {
+        without(&mut config, further);
+    }
+    let mut model = crate::read::model(&config).map_err(|refusal| {
+        let reasons: Vec<Reason> = Vec::from(refusal).into_iter().map(|reason| in_keys(reason, architecture)).collect();
+        Refusal::of(reasons).unwrap_or_else(|| fault(ARCHITECTURE, architecture, "a model with attention"))
+    })?;
+    if let Some((layers, blocks)) = further {
+        let (what, why) = (NEXTN.to_owned(), "these blocks predict tokens beyond the next one".to_owned());
+        model.skipped.push(Skipped { what, why, count: blocks - layers, indices: (layers..blocks).collect() });
+    }
+    Ok(model)
+}
+
+/// How many blocks, the last ones, predict tokens beyond the next one.
+const NEXTN: &str = "nextn_predict_layers";
 
 /// Keys beside those of [`families::FIELDS`] that say something about attention, without the architecture before them.
 const KEYS: &[&str] = &[
@@ -36,7 +58,7 @@ const KEYS: &[&str] = &[
     "attention.kv_lora_rank",
     "attention.key_length_mla",
     "attention.value_length_mla",
-    "attention.sliding_window_pattern",
+    NEXTN,
     "rope.dimension_count",
     "rope.scaling.factor",
     "rope.scaling.yarn_log_multiplier",
@@ -57,7 +79,7 @@ fn fault(field: &str, given: impl Into<String>, needed: &str) -> Refusal {
 }
 
 /// The config that the metadata says, in the names of Hugging Face.
-fn config(metadata: &BTreeMap<String, Value>) -> Result<Map<String, Value>, Refusal> {
+fn config(metadata: &BTreeMap<String, Value>) -> Result<(Map<String, Value>, &str), Refusal> {
     let architecture = metadata.get(ARCHITECTURE).and_then(Value::as_str);
     let architecture =
         architecture.ok_or_else(|| fault(ARCHITECTURE, "absent", "the name of an architecture, such as llama"))?;
@@ -69,11 +91,10 @@ fn config(metadata: &BTreeMap<String, Value>) -> Result<Map<String, Value>, Refu
     let mut config = Map::new();
     config.insert("model_type".to_owned(), json!(families::model_type(architecture)));
     for (name, field) in families::FIELDS {
-        if let Some(value) = get(name).filter(|value| !value.is_array()) {
+        if let Some(value) = get(name) {
             config.insert((*field).to_owned(), value.clone());
         }
     }
-    per_layer(&mut config, &get);
     if get("attention.causal").and_then(Value::as_bool) == Some(false) {
         config.insert("is_causal".to_owned(), json!(false));
     }
@@ -104,40 +125,36 @@ fn config(metadata: &BTreeMap<String, Value>) -> Result<Map<String, Value>, Refu
         }
     }
     families::decided(architecture, &mut config);
-    Ok(config)
+    Ok((config, architecture))
 }
 
-/// Lists with a value for each layer: heads, and which layers have a window. Layers with no key/value heads have no
-/// attention.
-fn per_layer<'m>(config: &mut Map<String, Value>, get: &impl Fn(&str) -> Option<&'m Value>) {
-    let list = |name: &str| get(name).and_then(Value::as_array);
-    let mut layers: BTreeMap<usize, Map<String, Value>> = BTreeMap::new();
-    let mut sorts: BTreeMap<usize, &str> = BTreeMap::new();
-    let pairs = [("attention.head_count", "num_attention_heads"), ("attention.head_count_kv", "num_key_value_heads")];
-    for (name, field) in pairs {
-        for (index, value) in list(name).into_iter().flatten().enumerate() {
-            if value.as_i64() == Some(0) {
-                sorts.insert(index, "linear_attention");
-            } else {
-                layers.entry(index).or_default().insert(field.to_owned(), value.clone());
-                config.entry(field).or_insert_with(|| value.clone());
-            }
+/// The blocks behind those of the model, which predict further tokens: `block_count` counts them, as do lists.
+fn further(config: &Map<String, Value>, nextn: Option<i64>) -> Option<(usize, usize)> {
+    let size = |n: Option<i64>| n.and_then(|n| usize::try_from(n).ok());
+    let (blocks, nextn) = (size(config.get("num_hidden_layers").and_then(Value::as_i64))?, size(nextn)?);
+    // A file of these blocks alone has no others.
+    (nextn > 0 && nextn < blocks).then(|| (blocks - nextn, blocks))
+}
+
+/// Leaves the further blocks out of the count and of the lists that have an entry for each.
+fn without(config: &mut Map<String, Value>, (layers, blocks): (usize, usize)) {
+    config.insert("num_hidden_layers".to_owned(), json!(layers));
+    for list in config.values_mut().filter_map(Value::as_array_mut).filter(|list| list.len() == blocks) {
+        list.truncate(layers);
+    }
+}
+
+/// A reason in the names of the file: those of the config that it was read as mean nothing to its user.
+fn in_keys(mut reason: Reason, architecture: &str) -> Reason {
+    let (field, place) = reason.field.split_at(reason.field.find('[').unwrap_or(reason.field.len()));
+    if let Some((name, _)) = families::FIELDS.iter().find(|(_, known)| *known == field) {
+        let key = format!("{architecture}.{name}");
+        if reason.code == codes::CONFIG_MISSING {
+            reason.needed = format!("{key} is needed to plan attention");
         }
+        reason.field = format!("{key}{place}").into();
     }
-    for (index, slides) in list("attention.sliding_window_pattern").into_iter().flatten().enumerate() {
-        let sort = if slides.as_bool() == Some(true) { "sliding_attention" } else { "full_attention" };
-        sorts.entry(index).or_insert(sort);
-    }
-    if let Some(last) = sorts.keys().next_back().copied() {
-        let count = config.get("num_hidden_layers").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-        let count = count.unwrap_or(last + 1).clamp(last + 1, 1 << 16);
-        let words = (0..count).map(|i| sorts.get(&i).copied().unwrap_or("full_attention"));
-        config.insert("layer_types".to_owned(), words.collect::<Vec<_>>().into());
-    }
-    if !layers.is_empty() {
-        let layers: Map<String, Value> = layers.into_iter().map(|(i, map)| (i.to_string(), map.into())).collect();
-        config.insert("per_layer_config".to_owned(), layers.into());
-    }
+    reason.with_fix("give a GGUF file whose metadata is that of its model, such as its publisher's, or its config.json")
 }
 
 #[cfg(test)]

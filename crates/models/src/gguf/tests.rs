@@ -3,6 +3,7 @@
 use super::*;
 use crate::{Kind, LayerKind};
 
+#[derive(Clone)]
 enum Entry<'a> {
     Text(&'a str),
     U32(u32),
@@ -60,8 +61,7 @@ fn file(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Model, Refusal> {
-    let metadata = bytes::metadata(bytes, bytes.len() as u64, is_wanted)?;
-    crate::read::model(&config(&metadata)?)
+    super::read(&bytes::metadata(bytes, bytes.len() as u64, is_wanted)?)
 }
 
 fn llama() -> Vec<u8> {
@@ -124,6 +124,70 @@ fn lists_with_a_value_for_each_layer_are_read() {
     let facts: Vec<_> = model.layers.iter().map(|l| (l.indices[0], l.kv_heads, l.d_qk, l.d_v, l.window)).collect();
     assert_eq!(facts, [(0, 4, 256, 256, Some(64)), (2, 2, 512, 512, None)]);
     assert_eq!(model.skipped[0].indices, [1]);
+}
+
+/// A model with a list of heads, of more and fewer entries than it has blocks.
+fn heads(architecture: &str, blocks: u32, more: &[(&str, Entry<'_>)]) -> Result<Model, Refusal> {
+    let key = |name: &str| format!("{architecture}.{name}");
+    let (count, width, heads) = (key("block_count"), key("embedding_length"), key("attention.head_count"));
+    let mut entries = vec![
+        ("general.architecture", Entry::Text(architecture)),
+        (count.as_str(), Entry::U32(blocks)),
+        (width.as_str(), Entry::U32(2048)),
+        (heads.as_str(), Entry::U32(32)),
+    ];
+    let more: Vec<(String, &Entry<'_>)> = more.iter().map(|(name, value)| (key(name), value)).collect();
+    for (name, value) in &more {
+        entries.retain(|(known, _)| known != name);
+        entries.push((name.as_str(), (*value).clone()));
+    }
+    read(&file(&entries))
+}
+
+/// llama.cpp refuses such a file ("has wrong array length", llama.cpp PR 27773); here it was filled and cut silently.
+#[test]
+fn a_list_of_heads_shorter_or_longer_than_the_blocks_is_refused_by_its_key() {
+    let list = [0, 0, 8, 0, 0, 8];
+    for (architecture, blocks) in [("lfm2", 5), ("lfm2", 7), ("lfm2", 24), ("llama", 12), ("llama", 3)] {
+        for name in ["attention.head_count_kv", "attention.head_count"] {
+            let refusal = heads(architecture, blocks, &[(name, Entry::U32s(&list))]).expect_err(name).to_string();
+            let said = format!("{architecture}.{name}: 6 entries for {blocks} layers");
+            assert!(!refusal.contains("absent"), "the list is there: {refusal}");
+            assert!(refusal.contains(&said) && refusal.contains("GGUF"), "{refusal}");
+        }
+        let pattern = ("attention.sliding_window_pattern", Entry::Bools(&[true, false]));
+        let window = ("attention.sliding_window", Entry::U32(64));
+        let refusal = heads(architecture, blocks, &[pattern, window]).expect_err("two flags").to_string();
+        assert!(refusal.contains("attention.sliding_window_pattern: 2 entries for"), "{refusal}");
+    }
+    let model = heads("lfm2", 6, &[("attention.head_count_kv", Entry::U32s(&list))]).expect("it fits");
+    assert_eq!((&model.layers[0].indices[..], &model.skipped[0].indices[..]), (&[2, 5][..], &[0, 1, 3, 4][..]));
+}
+
+/// `set_swa_pattern(n)` of llama.cpp: of each n blocks the last sees all keys.
+#[test]
+fn a_period_of_windows_that_is_one_number_is_read() {
+    let pattern = ("attention.sliding_window_pattern", Entry::U32(4));
+    let model = heads("cohere2", 8, &[("attention.sliding_window", Entry::U32(64)), pattern]).expect("it reads");
+    let pattern = ("attention.sliding_window_pattern", Entry::U32(2));
+    let other = heads("cohere2", 8, &[("attention.sliding_window", Entry::U32(64)), pattern]).expect("it reads");
+    let full = |model: &Model| model.layers.iter().find(|l| l.window.is_none()).expect("full layers").indices.clone();
+    assert_eq!((full(&model), full(&other)), (vec![3, 7], vec![1, 3, 5, 7]));
+}
+
+/// `block_count` and lists count the blocks that predict further tokens; llama.cpp runs the others.
+#[test]
+fn blocks_that_predict_further_tokens_are_named_and_not_planned() {
+    let further = || ("nextn_predict_layers", Entry::U32(1));
+    let model = heads("glm4moe", 47, &[further(), ("attention.head_count_kv", Entry::U32(8))]).expect("it reads");
+    assert_eq!((model.layers[0].count, &model.skipped[0].indices[..]), (46, &[46][..]));
+    for list in [&[8, 8, 4, 2][..], &[8, 8, 4][..]] {
+        let model = heads("llama", 4, &[further(), ("attention.head_count_kv", Entry::U32s(list))]).expect("it fits");
+        let facts: Vec<_> = model.layers.iter().map(|l| (l.kv_heads, l.count)).collect();
+        assert_eq!(facts, [(8, 2), (4, 1)]);
+    }
+    let alone = heads("llama", 1, &[further()]).expect("a file of such blocks");
+    assert_eq!((alone.layers[0].count, alone.skipped.len()), (1, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use qkvault_graph::registry::codes;
 
+use super::by_layer::{ByLayer, Fit};
 use super::masks::{self, Sort};
 use super::pattern::MOST_LAYERS;
 use super::stacks::Stack;
@@ -12,6 +13,9 @@ use crate::fields::{Faults, Names, shown};
 /// Lists with a word for each layer.
 pub(super) const LISTS: Names<'_> =
     &["layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layer_types", "layer_block_types"];
+
+/// Which layers have the window: a period, or true or false for each layer.
+pub(super) const PATTERN: Names<'_> = &["sliding_window_pattern", "_sliding_window_pattern"];
 
 /// Whether a list may be shorter than the layers, because it is a period.
 const PERIODS: Names<'_> = &["block_types"];
@@ -67,12 +71,45 @@ pub(super) fn listed(
             return words_of(stack, name, &words, count, faults, notes);
         }
     }
-    let (name, list) = faults.take(fields.list(LISTS))?;
+    if let Some((name, Value::Array(list))) = fields.value(PATTERN) {
+        return flagged(stack, name, list, count, faults);
+    }
+    let Some((name, list)) = faults.take(fields.list(LISTS)) else {
+        return masks::listed(stack, count, faults);
+    };
     // Convolutional networks list kinds of blocks under the same name.
     if list.iter().any(|word| word.as_str() == Some("bottleneck")) {
         return None;
     }
     words_of(stack, name, list, count, faults, notes)
+}
+
+/// The sorts of a list that says of each layer whether it has the window, as GGUF files do.
+fn flagged(
+    stack: &Stack<'_>,
+    name: &str,
+    list: &[Value],
+    count: Option<usize>,
+    faults: &mut Faults,
+) -> Option<Vec<Sort>> {
+    let layers = count.unwrap_or(list.len());
+    let Some(flags) = ByLayer::of(&stack.fields, name, list, count, Fit::Each, faults) else {
+        return Some(vec![Sort::Full; layers]);
+    };
+    let sort = |(at, flag): (usize, &Value)| match flag {
+        Value::Bool(slides) => Some(*slides),
+        flag => {
+            let place = format!("{name}[{at}]");
+            let needed = "true for a layer with the window, false for one without";
+            let slides = flag.as_i64().filter(|n| (0..=1).contains(n)).map(|n| n == 1);
+            if slides.is_none() {
+                faults.add(stack.fields.reason(&codes::CONFIG_FIELD, &place, shown(flag), needed));
+            }
+            slides
+        }
+    };
+    let slides = flags.each(layers).enumerate().map(sort);
+    Some(slides.map(|slides| if slides == Some(true) { Sort::Sliding } else { Sort::Full }).collect())
 }
 
 /// Whether a period still fits the layers that a model may have, as often as it repeats.
@@ -95,31 +132,23 @@ fn words_of(
     faults: &mut Faults,
     notes: &mut Vec<String>,
 ) -> Option<Vec<Sort>> {
-    if words.len() > MOST_LAYERS {
-        let needed = format!("one entry for each layer, at most {MOST_LAYERS}");
-        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, format!("{} entries", words.len()), needed));
-        return Some(Vec::new());
+    let fit = match name {
+        // Heads are in the same list, so that a period would be one of heads too.
+        "block_configs" => Fit::Each,
+        name if PERIODS.contains(&name) => Fit::Cut,
+        _ if words.len() <= LONGEST_PERIOD => Fit::Period,
+        _ => Fit::Each,
+    };
+    if ByLayer::of(&stack.fields, name, words, count, fit, faults).is_none() {
+        return Some(vec![Sort::Full; count.unwrap_or(0)]);
     }
     let sorts: Vec<Sort> = words.iter().enumerate().map(|(at, w)| masks::word(stack, name, at, w, faults)).collect();
     let count = count.unwrap_or(sorts.len());
-    if sorts.len() == count && count > 0 {
-        return Some(sorts);
+    if sorts.len() != count && fit == Fit::Period {
+        let (at, words) = (stack.fields.at(name), sorts.len());
+        notes.push(format!("{at} has {words} entries for {count} layers: it is read as a period that repeats"));
     }
-    let period = !sorts.is_empty() && sorts.len() <= LONGEST_PERIOD && sorts.len() < count;
-    if period && (PERIODS.contains(&name) || count.is_multiple_of(sorts.len())) {
-        if !PERIODS.contains(&name) {
-            let at = stack.fields.at(name);
-            notes.push(format!(
-                "{at} has {} entries for {count} layers: it is read as a period that repeats",
-                sorts.len()
-            ));
-        }
-        return Some(sorts.into_iter().cycle().take(count).collect());
-    }
-    let given = format!("{} entries for {count} layers", sorts.len());
-    let needed = format!("one entry for each of the {count} layers, or one period of them");
-    faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
-    Some(vec![Sort::Full; count])
+    Some(sorts.into_iter().cycle().take(count).collect())
 }
 
 /// The places that a list names, each within the layers.
@@ -149,15 +178,4 @@ pub(super) fn places(
         }
     }
     found
-}
-
-/// The sorts, if there is one for each layer.
-pub(super) fn exactly(stack: &Stack<'_>, name: &str, sorts: Vec<Sort>, count: usize, faults: &mut Faults) -> Vec<Sort> {
-    if sorts.len() != count {
-        let given = format!("{} entries for {count} layers", sorts.len());
-        let needed = format!("one entry for each of the {count} layers");
-        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, name, given, needed));
-        return vec![Sort::Full; count];
-    }
-    sorts
 }

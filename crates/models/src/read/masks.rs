@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use qkvault_graph::registry::codes;
 
+use super::by_layer::{At, ByLayer, Fit};
+use super::lists::LISTS;
 use super::stacks::Stack;
 use crate::Kind;
 use crate::defaults::Known;
@@ -32,13 +34,11 @@ pub(super) enum Sort {
 
 const WINDOW: Names<'_> = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
 
-/// The length of the window, counting the query's own key, or `None` if the config has none or switches it off.
-pub(super) fn window(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
+/// The length of the window, counting the query's own key, or `None` if the config has none or switches it off. A list
+/// has one for each layer; without a layer, this is the first of them.
+pub(super) fn window(stack: &Stack<'_>, at: Option<At>, faults: &mut Faults) -> Option<i64> {
     let fields = &stack.fields;
-    if stack.row.is_some_and(|row| row.no_window) || faults.take(fields.flag(&["use_sliding_window"])) == Some(false) {
-        return None;
-    }
-    if unused(stack) {
+    if unused(stack) || switched_off(stack, faults) {
         return None;
     }
     let wider = stack.row.map_or(0, |row| row.wider);
@@ -57,30 +57,86 @@ pub(super) fn window(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
     if stack.kind == Kind::Vision {
         return None;
     }
-    // A list has one for each layer; the first counts here.
-    let (name, value) = match fields.value(WINDOW)? {
-        (name, Value::Array(list)) => (name, list.first()?),
-        found => found,
-    };
-    match value {
-        // Some configs write -1 or false for no window.
-        Value::Bool(false) => None,
-        Value::Number(n) if n.as_i64().is_some_and(|n| n <= 0) => None,
-        value => {
-            let length = faults.take(fields.whole(name, value, 1));
-            both_sides(stack, name, length).map(|length| length + wider)
+    let (name, value) = fields.value(WINDOW)?;
+    let (place, value) = match (value, at) {
+        (Value::Array(list), Some(At { index, layers })) => {
+            let list = ByLayer::of(fields, name, list, Some(layers), Fit::Period, faults)?;
+            (format!("{name}[{index}]"), list.at(index))
         }
+        (Value::Array(list), None) => (name.to_owned(), list.iter().find(|value| !is_none(value))?),
+        (value, _) => (name.to_owned(), value),
+    };
+    if is_none(value) {
+        return None;
     }
+    let length = faults.take(fields.whole(&place, value, 1));
+    both_sides(stack, name, length).map(|length| length + wider)
 }
 
-/// Whether the config gives a window.
-pub(super) fn said(stack: &Stack<'_>) -> bool {
-    stack.fields.said(WINDOW).is_some_and(|(_, value)| value.as_i64().is_some_and(|length| length > 0))
+/// Whether the value of a window means that there is none: some configs write -1 or false.
+fn is_none(value: &Value) -> bool {
+    value.is_null() || value.as_bool() == Some(false) || value.as_i64().is_some_and(|length| length <= 0)
+}
+
+/// The sorts of a list of windows: a layer whose entry is null sees all keys. Mistral's params.json has such a list,
+/// which is a period of the layers (vLLM's `transformers_utils/configs/mistral.py`, `_remap_mistral_sliding_window`).
+pub(super) fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults) -> Option<Vec<Sort>> {
+    let Some((name, Value::Array(list))) = stack.fields.value(WINDOW) else { return None };
+    if unused(stack) || switched_off(stack, faults) || stack.kind == Kind::Vision {
+        return None;
+    }
+    let count = count?;
+    let list = ByLayer::of(&stack.fields, name, list, Some(count), Fit::Period, faults);
+    let sort = |value: &Value| if is_none(value) { Sort::Full } else { Sort::Sliding };
+    Some(list.map_or(vec![Sort::Full; count], |list| list.each(count).map(sort).collect()))
+}
+
+/// The length that a list of windows gives a layer which sees all keys by another list.
+pub(super) fn contradicts(stack: &Stack<'_>, at: At, faults: &mut Faults) -> Option<i64> {
+    let listed = matches!(stack.fields.value(WINDOW), Some((_, Value::Array(_))));
+    listed.then(|| window(stack, Some(at), faults)).flatten()
+}
+
+/// The window that the config gives: a length, or a list that has one.
+fn said<'a>(stack: &Stack<'a>) -> Option<(&'static str, &'a Value)> {
+    let length = |value: &Value| value.as_i64().is_some_and(|length| length > 0);
+    let found = |value: &Value| length(value) || value.as_array().is_some_and(|list| list.iter().any(length));
+    stack.fields.said(WINDOW).filter(|(_, value)| found(value))
+}
+
+/// Whether the config, or the default of its class, switches the window off.
+pub(super) fn switched_off(stack: &Stack<'_>, faults: &mut Faults) -> bool {
+    faults.take(stack.fields.flag(&["use_sliding_window"])) == Some(false)
+}
+
+/// What keeps a window that the config gives from every layer, for a user who expects it.
+pub(super) fn not_used(stack: &Stack<'_>, layers: usize, faults: &mut Faults) -> Option<String> {
+    if unused(stack) && said(stack).is_some() {
+        return Some("the config has a sliding window, which the code of the family does not use".to_owned());
+    }
+    let (name, length) = said(stack).filter(|_| stack.kind != Kind::Vision)?;
+    let given = format!("{} {} is not used", stack.fields.at(name), shown(length));
+    if switched_off(stack, faults) {
+        let said = stack.fields.said(&["use_sliding_window"]).is_some();
+        let default = if said { "" } else { ", the default of the family" };
+        return Some(format!("{given}: use_sliding_window is false{default}"));
+    }
+    if let Some((list, _)) = stack.fields.said(LISTS) {
+        return Some(format!("{given}: no layer of {list} slides"));
+    }
+    let first = stack.fields.value(&["max_window_layers"]).and_then(|(_, value)| value.as_i64());
+    if let Some(first) = first.filter(|&first| usize::try_from(first).is_ok_and(|first| first >= layers)) {
+        return Some(format!("{given}: only layers from max_window_layers ({first}) on slide, and there are {layers}"));
+    }
+    Some(format!("{given}: no layer slides by what the config and the code of the family say"))
 }
 
 /// Whether the class of a known family has no window, whatever the config says. Configs keep such fields of the models
 /// that they were made from.
-pub(super) fn unused(stack: &Stack<'_>) -> bool {
+fn unused(stack: &Stack<'_>) -> bool {
+    if stack.row.is_some_and(|row| row.no_window) {
+        return true;
+    }
     let fields = &stack.fields;
     let declared = |known: &Known| {
         let names = WINDOW.iter().chain(&["local_attention"]);

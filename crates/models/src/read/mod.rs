@@ -1,5 +1,6 @@
 //! From a config to its model: finds the stacks of layers, reads each, and counts equal layers.
 
+mod by_layer;
 mod dims;
 mod group;
 mod lists;
@@ -63,12 +64,16 @@ pub(crate) fn model(json: &Map<String, Value>) -> Result<Model, Refusal> {
 
 /// A note for a family that is read by its fields alone, or as another.
 fn unknown(family: &str, stacks: &[Stack<'_>]) -> Option<String> {
-    let given = if family.is_empty() { "no model_type".to_owned() } else { format!("model_type '{family}'") };
     let main = stacks.first()?;
     let read = if main.causal { "a causal decoder" } else { "attention where all tokens see each other" };
     if !stacks.iter().any(|stack| stack.fields.known.is_some() || stack.row.is_some()) {
-        return Some(format!("{given} is not known: it is read by its fields alone, as {read}"));
+        let given = match family {
+            "" => "the config has no model_type".to_owned(),
+            family => format!("model_type '{family}' is not known"),
+        };
+        return Some(format!("{given}: it is read by its fields alone, as {read}"));
     }
+    let given = if family.is_empty() { "no model_type".to_owned() } else { format!("model_type '{family}'") };
     let other = main.path.is_empty() && main.family != family && main.by_architecture;
     other.then(|| format!("{given} is not known: it is read as {}, which its architectures name", main.family))
 }

@@ -6,6 +6,7 @@ use crate::fields::Names;
 pub(super) const HEADS: Names<'_> =
     &["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads", "heads"];
 pub(super) const HEADS_BY_LAYER: Names<'_> = &["num_attention_heads_per_layer"];
+pub(super) const KV_HEADS_BY_LAYER: Names<'_> = &["num_key_value_heads_per_layer"];
 pub(super) const LAYERS: Names<'_> = &[
     "num_hidden_layers",
     "n_layer",

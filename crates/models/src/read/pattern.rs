@@ -4,8 +4,10 @@ use serde_json::Value;
 
 use qkvault_graph::registry::codes;
 
+use super::by_layer::{ByLayer, Fit};
 use super::lists;
 use super::masks::{self, Sort};
+use super::names::{HEADS, HEADS_BY_LAYER, KV_HEADS, KV_HEADS_BY_LAYER};
 use super::row::{self, Row, Windows};
 use super::stacks::Stack;
 use crate::fields::Faults;
@@ -20,14 +22,29 @@ pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, no
         },
     };
     if let Some(sorts) = lists::listed(stack, count, faults, notes) {
-        return crossed(stack, sorts, faults);
+        return crossed(stack, headless(stack, sorts, faults), faults);
     }
     let Some(count) = counted(stack, layers, faults) else { return Vec::new() };
     let sorts = ruled(stack, count, faults).unwrap_or_else(|| {
-        let window = masks::window(stack, faults).is_some();
+        let window = masks::window(stack, None, faults).is_some();
         vec![if window { Sort::Sliding } else { Sort::Full }; count]
     });
-    crossed(stack, sorts, faults)
+    crossed(stack, headless(stack, sorts, faults), faults)
+}
+
+/// Layers that a list of heads gives none have no attention.
+fn headless(stack: &Stack<'_>, mut sorts: Vec<Sort>, faults: &mut Faults) -> Vec<Sort> {
+    let layers = Some(sorts.len());
+    for names in [HEADS, KV_HEADS, HEADS_BY_LAYER, KV_HEADS_BY_LAYER] {
+        let Some((name, Value::Array(list))) = stack.fields.value(names) else { continue };
+        let Some(list) = ByLayer::of(&stack.fields, name, list, layers, Fit::Each, faults) else { continue };
+        for (index, sort) in sorts.iter_mut().enumerate() {
+            if list.at(index).as_i64() == Some(0) && !matches!(sort, Sort::None(_)) {
+                *sort = Sort::None("linear_attention".to_owned());
+            }
+        }
+    }
+    sorts
 }
 
 /// The number of layers, or a reason that it is absent or too large.
@@ -58,7 +75,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         let first = faults.take(fields.int(&["first_k_dense_replace"])).and_then(|n| usize::try_from(n).ok());
         let first = first.unwrap_or(0).min(count);
         let before = faults.take(fields.int(&["prefix_dense_sliding_window_pattern"])).unwrap_or(1);
-        let slides = masks::window(stack, faults).is_some();
+        let slides = masks::window(stack, None, faults).is_some();
         let other = faults.take(fields.int(&["sliding_window_pattern"])).unwrap_or(4);
         let sort = |i: usize, n: i64| if slides && (i as i64 + 1) % n != 0 { Sort::Sliding } else { Sort::Full };
         let dense = (0..first).map(|i| sort(i, before));
@@ -99,22 +116,23 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
     if let Some((name, list)) =
         faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| chunks && !list.is_empty())
     {
-        let sorts = list.iter().map(|v| if v.as_i64() == Some(0) { Sort::Full } else { Sort::Chunked });
-        return Some(lists::exactly(stack, name, sorts.collect(), count, faults));
+        let sort = |v: &Value| if v.as_i64() == Some(0) { Sort::Full } else { Sort::Chunked };
+        let list = ByLayer::of(fields, name, list, Some(count), Fit::Each, faults);
+        return Some(list.map_or(vec![Sort::Full; count], |list| list.each(count).map(sort).collect()));
     }
     if let Some(n) = faults.take(fields.int(&["no_rope_layer_interval"])).filter(|_| chunks) {
         return Some(every(size(n), size(n) - 1, &|| Sort::Chunked));
     }
-    let window = masks::window(stack, faults).is_some();
+    let window = masks::window(stack, None, faults).is_some();
     let sliding = || if window { Sort::Sliding } else { Sort::Full };
-    match fields.value(&["sliding_window_pattern", "_sliding_window_pattern"]) {
+    match fields.value(lists::PATTERN) {
         // EXAONE writes a letter for each layer of a period.
         Some((name, Value::String(text))) => {
             let letters = lists::letters(text.chars());
             let period: Vec<Sort> =
                 letters.iter().enumerate().map(|(at, v)| masks::word(stack, name, at, v, faults)).collect();
-            if !period.is_empty() {
-                let mut sorts: Vec<Sort> = period.into_iter().cycle().take(count).collect();
+            if let Some(period) = ByLayer::of(fields, name, &period, Some(count), Fit::Cut, faults) {
+                let mut sorts: Vec<Sort> = period.each(count).cloned().collect();
                 if let Some(last) = sorts.last_mut() {
                     *last = Sort::Full;
                 }
@@ -123,7 +141,8 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         }
         Some((name, value)) if window => {
             let n = size(faults.take(fields.whole(name, value, 1)).max(1));
-            return Some(with_ends(every(n, n - 1, &sliding), row));
+            let at = if row.global_first { 0 } else { n - 1 };
+            return Some(with_ends(every(n, at, &sliding), row));
         }
         _ => {}
     }
@@ -142,8 +161,9 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         (Windows::EarlyEven, Some(first)) if window => return slides(&|i| i % 2 == 0 && i < first),
         (Windows::NoRope, _) if window => {
             let every = faults.take(fields.int(&["no_rope_layer_interval"])).map_or(4, size);
-            let list = faults.take(fields.list(&["no_rope_layers"])).map(|(_, list)| list);
-            let without = |i: usize| list.and_then(|list| list.get(i)).map(|v| v.as_i64() == Some(0));
+            let list = faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| !list.is_empty());
+            let list = list.and_then(|(name, list)| ByLayer::of(fields, name, list, Some(count), Fit::Each, faults));
+            let without = |i: usize| list.as_ref().map(|list| list.at(i).as_i64() == Some(0));
             return slides(&|i| without(i).unwrap_or((i + 1) % every == 0));
         }
         _ => {}

@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::DType;
+use qkvault_graph::registry::codes;
+use qkvault_graph::{DType, Reason};
 
+use super::by_layer::{At, ByLayer, Fit};
 use super::dims;
 use super::group::{Layer, What};
 use super::masks::{self, Sort};
@@ -37,13 +39,13 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         return (0..count).map(|i| Layer::left_out(i, stack_name(stack), undescribed)).collect();
     }
     let sorts = pattern::of(stack, count, faults, notes);
-    let window = masks::window(stack, faults);
+    let layers = sorts.len();
+    let window = masks::window(stack, None, faults);
     let chunk = masks::chunk(stack, faults);
     if sorts.contains(&Sort::Sliding) && stack.kind == Kind::Vision {
         note(stack, PATCHES, notes);
     } else if sorts.contains(&Sort::Sliding) && window.is_none() {
-        let names = &["sliding_window"];
-        faults.add(stack.fields.missing(names).with_needed("the layer list has sliding layers: their window"));
+        faults.add(no_window(stack));
     }
     if sorts.contains(&Sort::Chunked) && chunk.is_none() {
         faults.add(stack.fields.missing(&["attention_chunk_size"]));
@@ -53,65 +55,96 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     if stack.kind == Kind::Vision && stack.fields.value(windows).is_some() {
         note(stack, PATCHES, notes);
     }
-    if masks::unused(stack) && masks::said(stack) {
-        note(stack, "the config has a sliding window, which the code of the family does not use", notes);
-    }
     if row.position_bias {
         let text = "the model adds a bias to each head and pair of positions: bind it to the tensor `position_bias`";
         note(stack, text, notes);
     }
-    let reader = Reader { stack, dtype, window, chunk };
-    let mut layers = Vec::new();
+    keyed(stack, layers, faults);
+    let reader = Reader { stack, dtype, layers, chunk };
+    let mut found = Vec::new();
     for (index, sort) in sorts.iter().enumerate() {
         match sort {
-            Sort::None(what) => layers.push(Layer { index, what: What::Nothing(what.clone()) }),
+            Sort::None(what) => found.push(Layer { index, what: What::Nothing(what.clone()) }),
             Sort::Undescribed(what) => {
                 let why = "its keys are sums of tokens that the layer chooses: attention does not describe them";
-                layers.push(Layer::left_out(index, what.clone(), why));
+                found.push(Layer::left_out(index, what.clone(), why));
             }
             sort => {
                 let kind = reader.layer(sort, index, faults, notes);
                 if let Some(why) = reader.undescribed(&kind) {
-                    layers.push(Layer::left_out(index, stack_name(stack), why));
+                    found.push(Layer::left_out(index, stack_name(stack), why));
                     continue;
                 }
-                (0..row.per_layer).for_each(|_| layers.push(Layer { index, what: What::Attention(kind.clone()) }));
+                (0..row.per_layer).for_each(|_| found.push(Layer { index, what: What::Attention(kind.clone()) }));
             }
         }
         if !row.beside.is_empty() {
             let what = format!("{} beside the attention", row.beside);
-            layers.push(Layer { index, what: What::Nothing(what) });
+            found.push(Layer { index, what: What::Nothing(what) });
         }
     }
     if stack.cross {
         let cross = sorts.iter().enumerate().filter(|(_, sort)| !matches!(sort, Sort::None(_) | Sort::Cross));
         for (index, _) in cross {
             let kind = reader.layer(&Sort::Cross, index, faults, notes);
-            layers.push(Layer { index, what: What::Attention(kind) });
+            found.push(Layer { index, what: What::Attention(kind) });
         }
     }
-    layers
+    let slides = |layer: &Layer| matches!(&layer.what, What::Attention(kind) if kind.window.is_some());
+    if let (false, Some(text)) = (found.iter().any(slides), masks::not_used(stack, layers, faults)) {
+        note(stack, &text, notes);
+    }
+    found
+}
+
+/// The reason that a list of layers has sliding ones and there is no window for them.
+fn no_window(stack: &Stack<'_>) -> Reason {
+    let fields = &stack.fields;
+    let off = fields.flag(&["use_sliding_window"]).ok().flatten() == Some(false);
+    if off && fields.value(&["sliding_window"]).is_some() {
+        let default = if fields.said(&["use_sliding_window"]).is_some() { "" } else { ", the default of the family" };
+        let needed = "true: the layer list has sliding layers, which have no window otherwise";
+        return fields.reason(&codes::CONFIG_FIELD, "use_sliding_window", format!("false{default}"), needed);
+    }
+    fields.missing(&["sliding_window"]).with_needed("the layer list has sliding layers: their window")
+}
+
+/// What the config says of one layer alone must be of a layer that is there.
+fn keyed(stack: &Stack<'_>, layers: usize, faults: &mut Faults) {
+    let Some(Value::Object(map)) = stack.fields.json.get("per_layer_config") else { return };
+    for key in map.keys().filter(|key| key.parse::<usize>().map_or(true, |index| index >= layers)) {
+        let needed = format!("the place of a layer, 0 to {}", layers.saturating_sub(1));
+        faults.add(stack.fields.reason(&codes::CONFIG_FIELD, "per_layer_config", format!("'{key}'"), needed));
+    }
 }
 
 struct Reader<'s, 'a> {
     stack: &'s Stack<'a>,
     dtype: DType,
-    window: Option<i64>,
+    layers: usize,
     chunk: Option<i64>,
 }
 
 impl Reader<'_, '_> {
     /// The attention of one layer.
     fn layer(&self, sort: &Sort, index: usize, faults: &mut Faults, notes: &mut Vec<String>) -> LayerKind {
-        let stack = with_layer(self.stack, index);
+        let at = At { index, layers: self.layers };
+        let stack = with_layer(self.stack, at, faults);
         let stack = stack.as_ref().unwrap_or(self.stack);
         let row = stack.row.unwrap_or(row::usual());
         let fields = &stack.fields;
-        let dims = dims::of(stack, sort, index, faults);
+        let dims = dims::of(stack, sort, at, faults);
         let sliding = *sort == Sort::Sliding;
         let cross = *sort == Sort::Cross;
-        let own = sliding && fields.layer.is_some();
-        let window = if own { masks::window(stack, faults) } else { self.window };
+        let window = sliding.then(|| masks::window(stack, Some(at), faults)).flatten();
+        if sliding && window.is_none() && stack.kind != Kind::Vision {
+            faults.add(no_window(stack));
+        }
+        if let (Sort::Full, Some(length)) = (sort, masks::contradicts(stack, at, faults)) {
+            let given = format!("{length}, and another list of layers has full attention there");
+            let place = format!("sliding_window[{index}]");
+            faults.add(fields.reason(&codes::CONFIG_FIELD, &place, given, "null, as the layer sees all keys"));
+        }
         if let Sort::Sparse(what) = sort {
             let keys = fields.value(&["index_topk", "sparse_topk", "index_topk_blocks"]).and_then(|(_, v)| v.as_i64());
             let keys = keys.map_or(String::new(), |keys| format!(" (index_topk {keys})"));
@@ -145,7 +178,7 @@ impl Reader<'_, '_> {
             d_v: dims.d_v,
             dtype: self.dtype,
             causal: stack.causal && !cross,
-            window: window.filter(|_| sliding),
+            window,
             prefix,
             chunk: self.chunk.filter(|_| *sort == Sort::Chunked),
             scale: scale::of(stack, &dims, index, faults),
@@ -186,14 +219,18 @@ impl Reader<'_, '_> {
 }
 
 /// The stack with what its config says of one layer alone, if it says something.
-fn with_layer<'a>(stack: &Stack<'a>, index: usize) -> Option<Stack<'a>> {
+fn with_layer<'a>(stack: &Stack<'a>, at: At, faults: &mut Faults) -> Option<Stack<'a>> {
+    let At { index, layers } = at;
     let list = stack.fields.json.get("per_layer_config")?;
     let own: &Map<String, Value> = match list {
         Value::Object(map) => {
             let keys = [format!("{index}"), format!("{index:02}"), format!("{index:03}")];
             keys.iter().find_map(|key| map.get(key))?.as_object()?
         }
-        Value::Array(list) => list.get(index)?.as_object()?,
+        Value::Array(list) => {
+            let list = ByLayer::of(&stack.fields, "per_layer_config", list, Some(layers), Fit::Each, faults)?;
+            list.at(index).as_object()?
+        }
         _ => return None,
     };
     let mut fields = stack.fields.clone();
