@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use qkvault_graph::Origin;
 use qkvault_graph::registry::{Entry, entries};
 
+use crate::known::links;
+
 /// Most columns of a line.
 const WIDTH: usize = 120;
 
@@ -58,7 +60,7 @@ pub fn page() -> String {
 }
 
 fn section(text: &mut String, entry: &Entry) {
-    let Entry { code, cause, origin, affected, field: _, needed, fix, source, evidence, quirk: _, applies: _ } = *entry;
+    let Entry { code, cause, origin, affected, needed, fix, source, evidence, standing, reports, .. } = *entry;
     let _ = write!(text, "\n### `{code}`\n\n");
     let mut item = |name: &str, words: &str| {
         if !words.is_empty() {
@@ -75,6 +77,12 @@ fn section(text: &mut String, entry: &Entry) {
     if beside_the_library {
         let evidence = if evidence.is_empty() { String::new() } else { format!(" {evidence}") };
         item("Evidence", &format!("{}{evidence}", sentence(source)));
+        if let Some(standing) = standing {
+            item("Seen by", &standing.to_string());
+        }
+        if !reports.is_empty() {
+            paragraph(text, "* ", "  ", &format!("**Reports:** {}", links(reports)));
+        }
     }
 }
 

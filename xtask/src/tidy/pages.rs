@@ -5,10 +5,10 @@ use std::path::Path;
 use super::MOST_COLUMNS;
 
 /// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
-const MOST_BYTES: u64 = 660_000;
+const MOST_BYTES: u64 = 820_000;
 
 /// Pages that programs write completely. In other pages, comments mark the generated parts.
-const GENERATED: &[&str] = &["docs/models.md", "docs/reasons.md", "docs/support.md"];
+const GENERATED: &[&str] = &["docs/known-wrong.md", "docs/models.md", "docs/reasons.md", "docs/support.md"];
 
 /// Adds the faults of one file of the repository. `name` is its path from `root`, with slashes.
 pub(super) fn look(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {

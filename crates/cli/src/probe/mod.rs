@@ -7,6 +7,7 @@
 mod ask;
 mod budget;
 mod features;
+mod known;
 mod matrix;
 mod page;
 
@@ -16,7 +17,9 @@ use anyhow::Context as _;
 use qkvault_compile::{EngineChoice, refuses};
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
 use qkvault_kernels::Engine;
-use qkvault_probe::{Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, nearest};
+use qkvault_probe::{
+    Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, known_from, known_wrong, nearest,
+};
 use serde_json::{Value, json};
 
 use crate::jobs::{self, ModelArgs};
@@ -25,7 +28,7 @@ use crate::{Globals, Outcome, out};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
-#[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix"])))]
+#[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix", "known_wrong"])))]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -52,12 +55,16 @@ pub struct Args {
     /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
     #[arg(long, value_name = "FILE")]
     matrix: Option<PathBuf>,
+    /// List what is known to be computed wrongly, by which engine, GPU and version, and who saw it (with --json all of
+    /// docs/known-wrong.json); nothing is probed
+    #[arg(long, conflicts_with_all = ["model", "text", "matrix", "ask"])]
+    known_wrong: bool,
 }
 
 impl Args {
     /// Whether the command needs a cuDNN library.
     pub(super) const fn needs_library(&self) -> bool {
-        self.ask && self.matrix.is_none()
+        self.ask && self.matrix.is_none() && !self.known_wrong
     }
 }
 
@@ -75,6 +82,10 @@ struct Row {
 }
 
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+    if args.known_wrong {
+        known::list(globals);
+        return Ok(Outcome::Good);
+    }
     if let Some(file) = &args.matrix {
         return matrix::write(globals, &args.model, file);
     }
@@ -181,7 +192,12 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         let choice = engine(row, target);
         let answer = if choice.is_some() { "supported" } else { "refused" };
         out::line(&format!("{answer:9} {}", row.what));
-        row.reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
+        for reason in &row.reasons {
+            out::line(&format!("    {reason}"));
+            if let Some(known) = known_from(&reason.code) {
+                out::line(&format!("      known from: {known}"));
+            }
+        }
         match choice {
             Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
                 choice.to_string().lines().for_each(|line| out::line(&format!("    {line}")));
@@ -243,6 +259,11 @@ fn entry(row: &Row, target: &Target) -> Value {
         "bytes": row.footprint.map(|f| f.bytes()),
         "library": row.library,
     });
+    let known = known_wrong().wrong;
+    let known: Vec<_> = known.into_iter().filter(|known| known.code.is_some_and(|code| has(row, code))).collect();
+    if !known.is_empty() {
+        value["known"] = json!(known);
+    }
     if let Some(choice) = engine(row, target) {
         value["chosen"] = crate::warm::chosen(&choice);
     }
@@ -255,6 +276,11 @@ fn entry(row: &Row, target: &Target) -> Value {
         value[name] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
     }
     value
+}
+
+/// Whether a reason of the row has this code.
+fn has(row: &Row, code: &str) -> bool {
+    row.reasons.iter().any(|reason| reason.code.as_str() == code)
 }
 
 fn proposed((near, library): &(Near, Option<&'static str>)) -> Value {

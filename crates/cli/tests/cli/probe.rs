@@ -258,3 +258,23 @@ fn the_matrix_shows_its_reasons_when_a_cell_is_tapped() {
     assert!(facts.len() == 4 && facts[0].contains("cuDNN"), "{title}");
     assert!(facts[1].parse::<u32>().is_ok_and(|n| n > 0) && facts[2] == "true" && facts[3] == "4", "{title}");
 }
+
+/// Where a refusal for a wrong result is known from is told, and what is known is listed.
+#[test]
+fn a_refused_wrong_result_names_its_report_and_who_saw_it() {
+    let place = Place::new();
+    let decode = place.file("decode.txt", "q: bf16 [4,8,1,128]\nk: [4,2,300,128]\nlengths: per-sequence\n");
+    let words = format!("probe --text {decode} --target b200 --cudnn 9.19");
+    let text = place.run(&words);
+    let line = "known from: reported, not run here (https://github.com/pytorch/pytorch/issues/193893)";
+    assert!(text.code == 1 && text.out.contains("queries.one-wrong") && text.out.contains(line), "{}", text.out);
+    let (code, report) = place.json(&words);
+    let known = &report["refused"][0]["known"][0];
+    assert_eq!((code, known["code"].as_str()), (1, Some("queries.one-wrong")), "{report:#}");
+    assert_eq!(known["seen"]["standing"], "reported");
+    let (code, listed) = place.json("probe --known-wrong");
+    assert!(code == 0 && listed["wrong"].as_array().unwrap().contains(known), "{listed:#}");
+    let text = place.run("probe --known-wrong");
+    assert!(text.good().contains("cuDNN: The gradient of a sink is wrong if cuDNN draws the dropout."), "{}", text.out);
+    place.run("probe --known-wrong --text decode.txt").failed(2, &["--known-wrong"]);
+}

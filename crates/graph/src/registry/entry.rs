@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Affected, Facts};
+use super::{Affected, Facts, Standing};
 use crate::{CudnnVersion, Origin, Reason};
 
 /// Every known fact about one code.
@@ -26,6 +26,10 @@ pub struct Entry {
     pub source: &'static str,
     /// What was observed; empty if the source is enough.
     pub evidence: &'static str,
+    /// Who saw it; every quirk has it.
+    pub standing: Option<Standing>,
+    /// Addresses of public reports and of guards of other projects.
+    pub reports: &'static [&'static str],
     /// For a quirk, its place in [`QuirkSet`](super::QuirkSet) and in keys. It never changes.
     pub quirk: Option<u8>,
     /// How it is found that the entry applies.
@@ -58,6 +62,8 @@ impl Entry {
             fix: "",
             source: "",
             evidence: "",
+            standing: None,
+            reports: &[],
             quirk: None,
             applies: Applies::WhereFound,
         }

@@ -20,13 +20,17 @@ pub mod codes;
 mod entry;
 mod facts;
 mod quirks;
+mod reports;
 mod rows;
+mod standing;
 
 pub use affected::{Affected, Gpus, Versions};
 pub use code::Code;
 pub use entry::{Applies, Condition, Entry};
 pub use facts::Facts;
 pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
+pub use reports::{Finding, Library, Project, Report, reports};
+pub use standing::{Sight, Standing};
 
 use crate::Reason;
 
@@ -125,6 +129,12 @@ mod tests {
             assert!(!entry.source.is_empty(), "{}: no source", entry.code);
             assert!(!entry.affected.is_empty(), "{}: about nothing", entry.code);
             assert_eq!(entry.quirk.is_some(), entry.origin == Origin::Quirk, "{}", entry.code);
+            assert_eq!(entry.quirk.is_some(), entry.standing.is_some(), "{}: seen by whom?", entry.code);
+            let told = entry.standing != Some(Standing::Reported) || !entry.reports.is_empty();
+            assert!(told, "{}: where is the report?", entry.code);
+            let not_confirmed = matches!(entry.standing, Some(Standing::NotConfirmed(_)));
+            assert!(!not_confirmed, "{}: what runs right is not refused", entry.code);
+            assert!(entry.reports.iter().all(|report| report.starts_with("https://")), "{}", entry.code);
             if entry.condition().is_some() {
                 assert!(!entry.field.is_empty() && !entry.fix.is_empty(), "{}", entry.code);
                 let newer = entry.affected.iter().all(|affected| affected.versions.before.is_some());

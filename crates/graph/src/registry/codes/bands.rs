@@ -2,7 +2,7 @@
 
 use super::{FE_BACKWARD, FE_FORWARD};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Gpus, Versions};
+use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
 
 entries![
     BAND_WINDOW_WRONG = Entry {
@@ -13,6 +13,11 @@ entries![
         needed: "a right bound together with the window, or at most 1024 keys",
         fix: "use another cuDNN; a causal window is not affected",
         source: FE_FORWARD,
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h",
+            "https://github.com/NVIDIA/TransformerEngine/pull/2344"
+        ],
         applies: Applies::Rules(|f| {
             let open = f.a.mask.band.is_some_and(|band| band.right.is_none());
             (open && f.s_kv > 1024).then(|| format!("a window without a right bound over {} keys", f.s_kv))
@@ -57,6 +62,10 @@ entries![
         fix: "remove the queries that see no key, or give per-sequence lengths",
         source: FE_FORWARD,
         evidence: "NVIDIA's front end refuses it; this was not confirmed on a GPU (docs/results/probe.md).",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
         applies: Applies::Rules(|f| {
             let bare = f.causal_bottom_right() && !f.lengths() && f.s_q > f.s_kv;
             bare.then(|| {

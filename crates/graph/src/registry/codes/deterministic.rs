@@ -5,7 +5,7 @@
 
 use super::{FE_TESTS, NAMED};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
 /// The fix for every one of these refusals.
 const ANY_ORDER: &str = "sum gradients in any order (deterministic: no)";
@@ -119,6 +119,14 @@ entries![
         source: FE_TESTS,
         evidence: "On an H200 under 9.19, two launches gave different bits in 12 of 12 such attentions \
                    (docs/results/selftest.md); for other GPUs, NVIDIA's tests are the only evidence.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow backward.deterministic-sink --repeat 1"
+        )),
+        reports: &[
+            "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/attention/dot_product_attention/utils.py"
+        ],
         applies: Applies::Rules(|f| {
             let both = f.gradients.is_some_and(|g| g.deterministic && g.d_sink);
             both.then(|| "the gradient of a sink, in a deterministic backward".to_owned())

@@ -3,7 +3,7 @@
 use super::{FE_BACKWARD, GPU};
 use crate::lower::{FIRST_NAMED, lacks_engine};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Gpus, Versions};
+use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
 
 entries![
     BACKWARD_DETERMINISTIC_ENGINE = Entry {
@@ -61,6 +61,11 @@ entries![
         source: GPU,
         evidence: "Engine 1 gave an O that was off by 0.1 to 1.5 over more than 256 keys or pages, and read an illegal \
                    address with Philox; engine 2 is right where cuDNN offers it.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --without avoid-engines --isolate 4"
+        )),
         ..Entry::quirk(8)
     },
 ];

@@ -3,7 +3,7 @@
 use super::LOWERING;
 use crate::lower::{FUSED_OPS, UNIFIED_OP, need_the_softmax_operation};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 use crate::{Form, Outputs};
 
 /// The fix for most of these refusals.
@@ -162,6 +162,11 @@ entries![
         evidence: "With an expression, 11 of 361 random forwards were wrong and 23 read illegal addresses, and 20 of \
                    120 serving batches were wrong. All 139 forwards and 156 batches without an expression were right, \
                    and so were the other forms.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.27",
+            "qkvault-lab selftest --form unified --allow form.unified-wrong --isolate 4"
+        )),
         applies: Applies::Lowering(|f| {
             unified(f, f.a.score_mod.is_some(), "a score expression in the unified operation")
         }),

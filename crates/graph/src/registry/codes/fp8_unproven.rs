@@ -4,7 +4,7 @@
 use super::fp8_limits::{expression, given, of_either};
 use super::{FE_FP8, FE_FP8_BACKWARD};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 use crate::{Band, Corner};
 
 const JUDGE: &str = "allow this code after `qkvault-lab selftest --fp8` was right on such a GPU";
@@ -36,6 +36,8 @@ entries![
         source: FE_FP8_BACKWARD,
         evidence: "Its tests name bug 5732676, an illegal instruction, for varlen forwards too; 28 random ones were \
                    right on an H200 under 9.19. Backwards, which compile with shared heads alone, were not run.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_fp8_bwd.h"],
         applies: Applies::Rules(|f| given(f, f.backward() && f.varlen(), "varlen operands in a backward")),
         ..Entry::quirk(21)
     },
@@ -50,6 +52,12 @@ entries![
         source: FE_FP8,
         evidence: "On an H200 under 9.19, dK was wrong in one of 22 random backwards that nothing else refuses (24 \
                    query heads over 3 key heads, 513 queries, lengths).",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-grouped-backward"
+        )),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/tree/main/test/python/sdpa"],
         applies: Applies::Rules(|f| {
             let grouped = f.a.q.heads() != f.a.k.heads() || f.a.q.heads() != f.a.v.heads();
             given(f, f.backward() && grouped, "shared heads in a backward")
@@ -66,6 +74,11 @@ entries![
         fix: "use 16 bits, or another mask",
         source: "cudnn-frontend's threads 1069 and 1009, which name 9.25.0.21 and 9.27.0.28",
         evidence: "This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/issues/1069",
+            "https://github.com/NVIDIA/cudnn-frontend/issues/1009"
+        ],
         applies: Applies::Rules(|f| {
             given(f, !f.backward() && may_have_an_empty_tile(f), "a mask with which a tile of queries may see no key")
         }),
@@ -82,6 +95,10 @@ entries![
         source: FE_FP8,
         evidence: "It compiles in both directions. Over dense and paged operands 18 random attentions of both \
                    directions were right on an H200 under 9.19; with varlen operands it was not run.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
         applies: Applies::Rules(|f| {
             given(f, f.causal_bottom_right() && f.varlen(), "a diagonal that ends bottom right, over varlen operands")
         }),
@@ -97,6 +114,10 @@ entries![
         source: FE_FP8,
         evidence: "Biases, softcaps and ALiBi compile. Kernels of compute capability 9.0 leave the expression out \
                    (`fp8.hopper-expression`); these were not run.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
         applies: Applies::Rules(expression),
         ..Entry::quirk(25)
     },
@@ -109,6 +130,8 @@ entries![
         fix: JUDGE,
         source: FE_FP8_BACKWARD,
         evidence: "Both forms compile on compute capability 9.0. This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_fp8_bwd.h"],
         applies: Applies::Rules(|f| given(f, f.dropout() && f.backward(), "dropout in a backward")),
         ..Entry::quirk(26)
     },
@@ -122,6 +145,11 @@ entries![
         source: FE_FP8,
         evidence: "Head dims up to 512 compile, but none above 128 for one query, and most pairs with one above 128 \
                    and one of at most 128 do not: status 4001. This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/issues/981",
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
         applies: Applies::Rules(|f| {
             let wide = (f.d_qk > 128 || f.d_v > 128) && (f.d_qk, f.d_v) != (192, 128);
             given(f, !f.backward() && wide, &format!("head dims {} and {}", f.d_qk, f.d_v))
@@ -138,6 +166,8 @@ entries![
         fix: JUDGE,
         source: FE_FP8_BACKWARD,
         evidence: "They compile. This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_fp8_bwd.h"],
         applies: Applies::Rules(|f| {
             let tiles = f.s_q % 64 == 0 && f.s_kv % 64 == 0;
             let corner = f.causal_bottom_right() && (f.s_q > f.s_kv || !tiles);
@@ -155,6 +185,8 @@ entries![
         fix: "use another cuDNN, or delayed scaling",
         source: "cudnn-frontend's thread 414",
         evidence: "This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/pull/414"],
         applies: Applies::Rules(|f| {
             let plain = f.a.mask.band.is_none() && !f.backward() && f.s_q > 1 && f.s_kv >= 4096;
             of_either(f, plain && f.a.o.dtype.is_half(), "16-bit outputs over many keys without a band")

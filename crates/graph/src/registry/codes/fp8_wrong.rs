@@ -2,7 +2,7 @@
 
 use super::fp8_limits::{expression, given};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Gpus, Versions};
+use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
 
 /// The record of random 8-bit attentions on an H200.
 const SELFTEST: &str = "`qkvault-lab selftest --fp8` on an H200 under cuDNN 9.19 (docs/results/fp8.md)";
@@ -26,6 +26,11 @@ entries![
         source: SELFTEST,
         evidence: "Of 41 random forwards with dropout by Philox, 31 ended in an illegal address and 10 gave a wrong O. \
                    Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-dropout"
+        )),
         applies: Applies::Rules(|f| given(f, f.dropout(), "dropout")),
         ..Entry::quirk(32)
     },
@@ -40,6 +45,7 @@ entries![
         source: SELFTEST,
         evidence: "All of 65 random backwards ended in an illegal address; 30 of 33 with a sink and without its \
                    gradient were right, and the others wrong for `fp8.hopper-queries`. Other versions were not run.",
+        standing: Some(Standing::seen("an H200", "cuDNN 9.19", "qkvault-lab selftest --fp8 --about fp8.hopper-d-sink")),
         applies: Applies::Rules(|f| {
             given(f, f.gradients.is_some_and(|gradients| gradients.d_sink), "the gradient of a sink")
         }),
@@ -57,6 +63,11 @@ entries![
         evidence: "dQ was wrong in 27 of 32 backwards of 2 queries, 17 of 28 of 17, 11 of 38 of 200 and some of 63, 65 \
                    and 300, by what a half of at most 8 rows is of the whole, and in none of 180 of 64, 96, 128, 192 \
                    or 256, with lengths of any size too. Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-queries"
+        )),
         applies: Applies::Rules(|f| {
             given(f, f.backward() && f.s_q % ROWS != 0, &format!("{} queries in a backward", f.s_q))
         }),
@@ -73,6 +84,11 @@ entries![
         source: SELFTEST,
         evidence: "The amaxes of dP, dK and dV were too large in 6 of 8 backwards of 2 keys without a mask; gradients \
                    were right. Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-few-keys"
+        )),
         applies: Applies::Rules(|f| {
             let counted = f.a.outputs.amax && !f.lengths();
             given(
@@ -96,6 +112,11 @@ entries![
         evidence: "Amax_S was too large in 3 of 13 forwards of 513 queries without a mask, by up to 2.4 times, and \
                    once Amax_O; in none of 190 of at most 300 queries or with a causal mask. Other versions were not \
                    run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-padded-amax"
+        )),
         applies: Applies::Rules(|f| {
             let counted = f.a.outputs.amax && f.lengths() && f.a.mask.band.is_none();
             given(f, !f.backward() && f.s_q > QUERIES && counted, &format!("the amaxes of {} padded queries", f.s_q))
@@ -112,6 +133,11 @@ entries![
         source: SELFTEST,
         evidence: "Biases, softcaps and ALiBi compile. 19 of 21 random attentions of both directions were wrong, and \
                    NaN in some. Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --about fp8.hopper-expression"
+        )),
         applies: Applies::Rules(expression),
         ..Entry::quirk(38)
     },

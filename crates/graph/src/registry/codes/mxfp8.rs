@@ -4,7 +4,7 @@
 use super::MXFP8_COMPILED;
 use crate::DType;
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
 /// What was given, with block scales.
 fn given(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
@@ -118,6 +118,10 @@ entries![
         evidence: "The workspace has no room for the tensor maps of each sequence, which 16-bit plans and plans with one \
                    scale per tensor need for Q, K and V; so their offsets are not read. NVIDIA's front end and \
                    Transformer Engine refuse it. This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/attention/dot_product_attention/utils.py"
+        ],
         applies: Applies::Rules(|f| given(f, f.varlen(), "varlen operands")),
         ..Entry::quirk(30)
     },
@@ -130,6 +134,8 @@ entries![
         fix: "use another cuDNN",
         source: "Transformer Engine's pull request 3173",
         evidence: "It refuses these two versions. This was not confirmed on a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/TransformerEngine/pull/3173"],
         applies: Applies::Rules(|f| given(f, true, "attention")),
         ..Entry::quirk(31)
     },
@@ -142,6 +148,7 @@ entries![
         source: MXFP8_COMPILED,
         evidence: "9.27 compiles 144 to 528 columns of V under 16 to 128 of Q, and refuses 528 with one scale per tensor. \
                    This was not confirmed on a GPU.",
+        standing: Some(Standing::seen("no GPU, while it is compiled", "cuDNN 9.27", "qkvault-lab fuzz-rules")),
         applies: Applies::Rules(|f| {
             let wide = f.d_qk <= 128 && f.d_v > 128 && !f.backward();
             given(f, wide, &format!("head dims {} and {}", f.d_qk, f.d_v))

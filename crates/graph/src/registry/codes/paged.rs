@@ -2,7 +2,7 @@
 
 use super::{FE_STORAGE, GPU};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 use crate::{Storage, Tensor};
 
 /// Keys in a tile of the kernels for several queries. They look up the pages of whole tiles, so they read past a
@@ -51,6 +51,11 @@ entries![
         fix: "round the longest sequence up to a multiple of 128; lengths tell how much of it is used",
         source: GPU,
         evidence: "Under 9.19, the output contained NaN from other pages.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --serving --allow storage.paged-tile"
+        )),
         applies: Applies::Lowering(|f| {
             if f.s_q == 1 {
                 return None;
@@ -69,6 +74,14 @@ entries![
         fix: "use varlen queries with room for two per sequence: a sequence may still have only one",
         source: GPU,
         evidence: "Under 9.19, O was off by 0.01 to 0.5 in 12 of 12; NVIDIA's front end refuses it for every version.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --serving --allow storage.paged-one-query-sink"
+        )),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
         applies: Applies::Lowering(|f| {
             let wrong = f.a.k.is_paged() && f.s_q == 1 && f.a.sink;
             wrong.then(|| "a sink, with one query per sequence over paged keys".to_owned())

@@ -2,7 +2,7 @@
 
 use super::{FE_BACKWARD, FE_FORWARD, FUZZED};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Gpus, Versions};
+use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
 
 entries![
     SINK_OLD = Entry {
@@ -29,6 +29,12 @@ entries![
         source: FE_BACKWARD,
         evidence: "NVIDIA's front end adds lengths to such backwards by itself; this was not confirmed on a GPU \
                    (docs/results/probe.md).",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/issues/160",
+            "https://github.com/pytorch/pytorch/issues/169849",
+            "https://github.com/NVIDIA/TransformerEngine/pull/2344"
+        ],
         applies: Applies::Rules(|f| {
             let tail = f.backward() && f.s_kv % 128 != 0 && !f.lengths();
             tail.then(|| format!("a backward over {} keys", f.s_kv))

@@ -4,7 +4,7 @@ use super::{FUZZED, GPU};
 use crate::expr::{Grad, TensorSpec};
 use crate::lower::derivative_meets_lengths;
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
 fn tensors<'a>(f: &Facts<'a>) -> impl Iterator<Item = &'a TensorSpec> {
     [&f.a.score_mod, &f.a.mask.mask_mod].into_iter().flatten().flat_map(|e| e.tensors())
@@ -27,6 +27,7 @@ entries![
         fix: "make the number of queries and of keys a multiple of 128 (the lengths tell how much of it is used)",
         source: GPU,
         evidence: "Under 9.19, dQ and dK contained NaN.",
+        standing: Some(Standing::seen("an H200", "cuDNN 9.19", "qkvault-lab selftest --allow backward.length-tail")),
         applies: Applies::Lowering(|f| {
             derivative_meets_lengths(f.a, f.target).then(|| {
                 "per-sequence lengths that are not multiples of a tile, with an expression whose derivative is not \
@@ -44,6 +45,11 @@ entries![
         fix: "give one number per sequence in f32",
         source: GPU,
         evidence: "Under 9.19, the launch ended with a misaligned address; f32 is right.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow score-mod.one-query-narrow --isolate 4"
+        )),
         applies: Applies::Lowering(|f| {
             let narrow = if f.s_q == 1 { tensors(f).find(is_narrow) } else { None };
             narrow.map(|spec| {
@@ -79,6 +85,12 @@ entries![
         source: FUZZED,
         evidence: "9.26.0 and 9.27.0 end in a segmentation fault for head dims of 64 and 128; 192 and 256 compile, and \
                    9.14.0 to 9.25.1 compile all.",
+        standing: Some(Standing::seen(
+            "no GPU, while it is compiled",
+            "cuDNN 9.26.0 and 9.27.0",
+            "qkvault-lab fuzz-rules"
+        )),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/issues/1071"],
         applies: Applies::Lowering(|f| {
             let single = f.backward() && (f.a.batch(), f.a.q.heads(), f.s_q) == (1, 1, 1) && f.d_qk <= 128;
             single.then(|| {
@@ -98,6 +110,11 @@ entries![
               the axes that were broadcast",
         source: GPU,
         evidence: "Under 9.19, dV was off by 0.8 to 1.4, and the gradient by an arbitrary factor.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow backward.tensor-gradient"
+        )),
         applies: Applies::Lowering(|f| {
             let score = f.a.score_mod.as_ref().filter(|_| f.backward())?;
             let partial = |spec: &&TensorSpec| {
@@ -117,6 +134,7 @@ entries![
         fix: "give the dropout mask as an operand, or leave the sink's gradient out",
         source: GPU,
         evidence: "Under 9.19 it was off by exactly the dropout probability.",
+        standing: Some(Standing::seen("an H200", "cuDNN 9.19", "qkvault-lab selftest --allow backward.sink-philox")),
         applies: Applies::Lowering(|f| {
             let wrong = f.gradients.is_some_and(|g| g.d_sink) && f.philox();
             wrong.then(|| "the gradient of a sink, with dropout drawn by Philox".to_owned())

@@ -3,7 +3,7 @@
 use super::{FE_BACKWARD, FE_FORWARD, FUZZED, GPU};
 use crate::CudnnVersion;
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
 /// The head dims of Q and K, and of V and O, as a reason gives them.
 fn head_dim(f: &Facts<'_>) -> String {
@@ -47,6 +47,16 @@ entries![
         applies: Applies::Rules(|f| {
             if f.backward() { None } else { over(f, if f.is_hopper() { 256 } else { 128 }) }
         }),
+        ..Entry::rule()
+    },
+    HEAD_DIM_RUBIN_OLD = Entry {
+        code: "head-dim.rubin-old",
+        cause: "PyTorch gives these versions no head dims above 128 on compute capability 10.7, except 192 and 128.",
+        affected: &[Versions::before(25, 1).on(Gpus { from: 107, to: 107 })],
+        field: "q.dims[3], v.dims[3]",
+        fix: "use cuDNN 9.25.1 or newer",
+        source: "PyTorch, `check_cudnn_tensor_shapes` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp",
+        applies: Applies::Rules(|f| if (f.d_qk, f.d_v) == (192, 128) { None } else { over(f, 128) }),
         ..Entry::rule()
     },
     HEAD_DIM_BACKWARD = Entry {
@@ -148,6 +158,11 @@ entries![
               draw the dropout",
         source: GPU,
         evidence: "With NaN behind the mask, 51 of 51 such forwards gave NaN.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14, 9.19 and 9.27",
+            "qkvault-lab selftest --allow dropout.mask-odd"
+        )),
         applies: Applies::Rules(|f| {
             let by_mask = !f.backward() && f.dropout() && !f.philox();
             let one_row = f.a.batch() * f.a.q.heads() * f.s_q == 1;
@@ -158,14 +173,18 @@ entries![
     },
     DROPOUT_PHILOX_OLD = Entry {
         code: "dropout.philox-old",
-        cause: "PyTorch takes cuDNN for no attention with dropout under these versions.",
+        cause: "Heuristics of these versions give no engine for some attentions with dropout, or one that fails, so \
+                PyTorch gives them none with dropout.",
         affected: &[Versions::between((11, 0), (14, 0)).on(Gpus::ALL)],
         field: "dropout",
         needed: "cuDNN 9.14 or newer, or 9.10 or older, for dropout that cuDNN draws: PyTorch turned it off for the \
                  versions between",
         fix: "use cuDNN 9.14 or newer, or give the dropout mask as an operand",
         source: "PyTorch pull request 163903",
-        evidence: "Reported there; not tried here, where self-tests ran under 9.14, 9.19 and 9.27.",
+        evidence: "The pull request names crashes of heuristics, not wrong numbers. Self-tests ran under 9.14, 9.19 and \
+                   9.27 only.",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/pytorch/pytorch/pull/163903"],
         applies: Applies::Rules(|f| f.philox().then(|| format!("dropout that cuDNN {} draws", f.version()))),
         ..Entry::quirk(39)
     },
@@ -179,6 +198,11 @@ entries![
         source: "CUDA programming guide, compute capabilities; pytorch issues 181235 and 180718",
         evidence: "On an H100 under cuDNN 9.19 plans of 65,536 and 70,000 sequences or heads compile, and launches of \
                    backwards and of one query fail; forwards of more queries are right.",
+        standing: Some(Standing::seen("an H100", "cuDNN 9.19", "qkvault-lab selftest --allow size.grid --file CASES")),
+        reports: &[
+            "https://github.com/pytorch/pytorch/issues/181235",
+            "https://github.com/pytorch/pytorch/issues/180718"
+        ],
         applies: Applies::Rules(|f| {
             const MOST: i64 = 65_535;
             let (batch, heads) = (f.a.batch(), f.a.q.heads());
@@ -204,6 +228,12 @@ entries![
         evidence: "Reported for a B200 under 9.19 and 9.20: greedy decodes of models with fewer than 8 key heads get \
                    words wrong without an error. PyTorch keeps every number of heads and the backward from these \
                    versions, on 10.x and 11.x, and so does this. Not tried here, for want of such a GPU.",
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/pytorch/pytorch/issues/193893",
+            "https://github.com/pytorch/pytorch/pull/194927",
+            "https://github.com/NVIDIA/cudnn-frontend/pull/743"
+        ],
         applies: Applies::Rules(|f| {
             (f.s_q == 1 && !f.eight_bits()).then(|| format!("one query per sequence, for cuDNN {}", f.version()))
         }),

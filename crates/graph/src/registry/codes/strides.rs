@@ -1,7 +1,7 @@
 //! Strides of the large operands.
 
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts};
+use crate::registry::{Applies, Entry, Facts, Standing};
 use crate::{Gradients, Tensor};
 
 /// Bytes that kernels move at once.
@@ -44,6 +44,11 @@ entries![
                  (docs/results/strides.md); cudnn-frontend 1.32 refuses them",
         evidence: "295 of 297 were wrong or faulted under 9.19, 272 of 314 under 9.14 and 288 of 359 under 9.27, most \
                    without a fault.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14, 9.19 and 9.27",
+            "qkvault-lab selftest --allow tensor.stride-alignment --isolate 4"
+        )),
         applies: Applies::Rules(|f| {
             let (name, t, axis) = moved(f).find_map(|(n, t)| Some((n, t, off(t)?)))?;
             let (stride, bytes) = (t.strides[axis], t.dtype.size());

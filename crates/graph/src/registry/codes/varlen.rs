@@ -2,7 +2,7 @@
 
 use super::{FE_STORAGE, FUZZED, GPU};
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 use crate::{Storage, Tensor};
 
 /// What was given, with the version, if the attention is a varlen backward and `is` holds.
@@ -29,6 +29,12 @@ entries![
         fix: "copy dO to rows that lie one behind the other, or split the batch",
         source: "flash-attention issue 2611, for dO",
         evidence: "On an H100 under cuDNN 9.19 dQ is off by 0.08 where token times stride of dO passes 2^31.",
+        standing: Some(Standing::seen(
+            "an H100",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow backward.varlen-far-rows --file CASES"
+        )),
+        reports: &["https://github.com/Dao-AILab/flash-attention/issues/2611"],
         applies: Applies::Rules(|f| {
             let reach = reach(f).filter(|reach| *reach >= 1 << 31)?;
             Some(format!("a dO that reaches {reach} elements"))
@@ -57,6 +63,8 @@ entries![
         needed: "room for two queries per sequence, as many key heads as query heads, or no Stats",
         fix: "use dense queries, or room for two queries per sequence",
         source: "NVIDIA/cudnn-frontend issue 1083, of 9.26 and 9.27",
+        standing: Some(Standing::Reported),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/issues/1083"],
         applies: Applies::Lowering(|f| {
             let grouped = f.a.q.heads() != f.a.k.heads();
             let varlen = matches!(f.a.q.storage, Storage::Varlen { .. });
@@ -146,6 +154,11 @@ entries![
         source: GPU,
         evidence: "Under 9.14, 5 of 5 gave NaN, or dQ and dV that were off by 0.3 to 0.7; 9.19 and 9.27 are right. \
                    Versions between 9.14 and 9.19 were not tested.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14",
+            "qkvault-lab selftest --serving --allow backward.varlen-head-dim-old"
+        )),
         applies: Applies::Rules(|f| {
             let wide = f.backward() && f.varlen() && (f.d_qk > 128 || f.d_v > 128);
             wide.then(|| format!("head dims {} and {} of varlen operands in a backward", f.d_qk, f.d_v))
@@ -163,6 +176,12 @@ entries![
         source: GPU,
         evidence: "Under 9.14, 52 of 192 random batches were wrong: every one with a sequence without queries, and no \
                    other; 9.19 and 9.27 are right. Versions between 9.14 and 9.19 were not tested.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14",
+            "qkvault-lab selftest --allow backward.varlen-no-queries-old"
+        )),
+        reports: &["https://github.com/NVIDIA/TransformerEngine/issues/2186"],
         applies: Applies::Rules(|f| (f.backward() && f.varlen()).then(|| "varlen operands in a backward".to_owned())),
         ..Entry::quirk(16)
     },
@@ -177,6 +196,11 @@ entries![
         source: GPU,
         evidence: "Under 9.14, 4 of 4 were written at the rows of K and V; 9.19 and 9.27 are right \
                    (docs/results/strides.md).",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14",
+            "qkvault-lab selftest --allow backward.varlen-key-gradients-old"
+        )),
         applies: Applies::Rules(|f| {
             let gradients = f.gradients.filter(|_| f.varlen())?;
             let pairs = [("dK", &gradients.d_k, "K", &f.a.k), ("dV", &gradients.d_v, "V", &f.a.v)];
@@ -196,6 +220,7 @@ entries![
         fix: "give dQ the strides of Q (a gradient of the whole QKV tensor), or ask for a deterministic backward",
         source: GPU,
         evidence: "Under 9.27, with Q, K and V in one tensor and dQ in its own, cuDNN wrote dQ at the offsets of Q.",
+        standing: Some(Standing::seen("an H200", "cuDNN 9.27", "qkvault-lab selftest --allow backward.varlen-rows")),
         applies: Applies::Rules(|f| {
             let gradients = f.gradients.filter(|g| f.varlen() && !g.deterministic)?;
             let (q, d_q) = (f.a.q.strides, gradients.d_q.strides);

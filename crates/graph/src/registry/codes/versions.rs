@@ -3,7 +3,7 @@
 use super::{FE_FORWARD, FUZZED};
 use crate::CudnnVersion;
 use crate::registry::entry::entries;
-use crate::registry::{Applies, Entry, Facts, Gpus, Versions};
+use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
 /// The first version of cuDNN 9, the only supported major version, and the first version after it.
 const NINE: CudnnVersion = CudnnVersion::v9(0, 0);
@@ -48,6 +48,11 @@ entries![
         needed: "another version: NVIDIA's own front end blocks attention on 9.10.0 and 9.10.1",
         fix: "use cuDNN 9.10.2 or newer",
         source: FE_FORWARD,
+        standing: Some(Standing::Reported),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h",
+            "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/common/fused_attn/fused_attn.cpp"
+        ],
         applies: Applies::Rules(version),
         ..Entry::quirk(9)
     },

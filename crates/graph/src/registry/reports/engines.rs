@@ -1,0 +1,84 @@
+//! Wrong results that this project found first, which another form avoids, and those of other engines.
+
+use super::{CUDNN, Finding, Library, Project, Report, every};
+use crate::registry::{Gpus, Standing};
+
+const FA4: Report = Report { library: Library::Fa4, affected: &[every(Gpus::HOPPER)], ..CUDNN };
+
+pub(super) static REPORTS: &[Report] = &[
+    Report {
+        attention: "A backward with a score expression whose queries or keys are no multiple of 64.",
+        affected: &[every(Gpus::HOPPER)],
+        finding: Finding::Form {
+            standing: Standing::seen("an H200", "cuDNN 9.19", "qkvault-lab selftest --without hide-tails"),
+            shows: "NaN in dQ, dK and dV: the expression reads scores that do not exist.",
+            says: "Rows and keys beyond the last are hidden from the probabilities and the derivative.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "A backward with the caller's dropout mask.",
+        finding: Finding::Form {
+            standing: Standing::seen("an H200", "cuDNN 9.19", "qkvault-lab selftest --without scaled-dropout"),
+            shows: "dQ and dK are off by 2 to 21 % in 39 of 39: the factor 1-p of the row sums is left out.",
+            says: "The factor 1/(1-p) stands at the gradient of the probabilities, together with the mask.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "A tensor with one number for all queries, in an expression of a backward (in a forward: one number per \
+                    head, or a length).",
+        finding: Finding::Form {
+            standing: Standing::seen(
+                "an H200",
+                "cuDNN 9.14, 9.19 and 9.27",
+                "qkvault-lab selftest --without whole-queries --isolate 4",
+            ),
+            shows: "Relative errors of 0.03 to 3, and misaligned reads.",
+            says: "The tensor is declared with all queries and a stride of 0.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "One query over more than 256 keys or pages with Philox, or with an expression of the key's index; with \
+                    shared heads, of the head's index.",
+        finding: Finding::Form {
+            standing: Standing::seen(
+                "an H200",
+                "cuDNN 9.19",
+                "qkvault-lab selftest --without avoid-engines --isolate 4",
+            ),
+            shows: "O is off by 0.1 to 1.5, and Philox reads an illegal address, from engine 1.",
+            says: "Engine 1 is excluded; where no other engine takes it, `engine.wrong` refuses it.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "Whole rows of a bias that hold the lowest float, in FlashAttention-4.",
+        finding: Finding::Open {
+            standing: Standing::seen(
+                "an H100",
+                "FlashAttention-4 4.0.0b36",
+                "qkvault-lab selftest --engine fa4 --file CASES",
+            ),
+            shows: "NaN in O, dK and dV.",
+            says: "Hide keys by lengths or a predicate, or use a bias of at least -1e30.",
+        },
+        ..FA4
+    },
+    Report {
+        attention: "Keys in pages of one row, with other tables for K than for V, in FlashAttention-4.",
+        finding: Finding::Open {
+            standing: Standing::seen(
+                "an H100",
+                "FlashAttention-4 4.0.0b36",
+                "qkvault-lab selftest --engine fa4 --file CASES",
+            ),
+            shows: "NaN in O.",
+            says: "Give K and V the same table, or pages of more rows.",
+        },
+        ..FA4
+    },
+];
+
+const _: () = assert!(matches!(CUDNN.by, Project::Here));
