@@ -46,6 +46,25 @@ fn sequences_one_after_another_have_the_outputs_and_gradients_of_each() -> Resul
     Ok(())
 }
 
+/// flash-attention #1537: most sequences of a step may be empty.
+#[test]
+fn fewer_tokens_than_sequences_have_the_outputs_and_gradients_of_those_with_tokens() -> Result<()> {
+    let (q, k, v) = (var(&[3, 4, 16], DType::BF16), var(&[5, 2, 16], DType::BF16), var(&[5, 2, 16], DType::BF16));
+    let of = |queries: &[u32], keys: &[u32]| {
+        let half = |own: &Var| own.to_dtype(DType::BF16);
+        let lengths = Arc::new(Sequences::varlen(queries, keys)?);
+        let o = attention_varlen(&half(&q)?, &half(&k)?, &half(&v)?, &lengths, &oracle())?;
+        let gradients = o.to_dtype(DType::F32)?.sqr()?.backward()?;
+        let [d_q, d_k, d_v] = [&q, &k, &v].map(|own| gradients.get(own).expect("there").clone());
+        Ok::<_, candle_core::Error>([o, d_q, d_k, d_v])
+    };
+    let many = of(&[0, 0, 2, 2, 2, 3, 3], &[0, 0, 3, 3, 3, 5, 5])?;
+    for (mine, wanted) in many.iter().zip(&of(&[0, 2, 3], &[0, 3, 5])?) {
+        near("an output or a gradient", mine, wanted);
+    }
+    Ok(())
+}
+
 #[test]
 fn the_varlen_function_of_candle_flash_attn_reads_cumulative_lengths() -> Result<()> {
     set_defaults(Options::new().cpu_oracle(true));

@@ -45,6 +45,12 @@ class Varlen(Case):
         self.near(run(jnp.asarray([0, T, T, T])), plain(ROWS[None], KEYS[None], VALUES[None])[0])
         self.assertEqual(run._cache_size(), 1)
 
+    def test_fewer_rows_than_sequences(self):
+        # flash-attention #1537: most sequences of a step may be empty.
+        few = [x[:3] for x in (ROWS, KEYS, VALUES)]
+        run = lambda ends: lambda *a: qj.varlen_attention(*a, jnp.asarray(ends), is_causal=True)  # noqa: E731
+        self.both(few, run([0, 0, 2, 2, 2, 3, 3]), run([0, 2, 3]))
+
     def test_wrong_offsets_stay_inside_of_the_arrays(self):
         for ends in ([5, 1000, -7, -1], [0, 2**31 - 1, 3, 4], [-9, -9, -9, -9]):
             self.assertEqual(qj.varlen_attention(ROWS, KEYS, VALUES, jnp.asarray(ends)).shape, ROWS.shape)

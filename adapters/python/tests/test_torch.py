@@ -180,6 +180,17 @@ class Numbers(Case):
         make = lambda: qt.varlen_attention(q, k, v, ends, ends, 8, 8, is_causal=True)  # noqa: E731
         self.agree(torch.cat(parts), [q, k, v], make)
 
+    def test_varlen_takes_fewer_tokens_than_sequences(self):
+        # flash-attention #1537: most sequences of a step may be empty.
+        q, k, v = (torch.randn(3, 2, 8, dtype=torch.float16, requires_grad=True) for _ in range(3))
+        found = []
+        for ends in ([0, 0, 2, 2, 2, 3, 3], [0, 2, 3]):
+            ends = torch.tensor(ends, dtype=torch.int32)
+            o = qt.varlen_attention(q, k, v, ends, ends, 4, 4, is_causal=True)
+            found.append((o, *torch.autograd.grad(o.square().sum(), (q, k, v))))
+        for mine, wanted in zip(*found):
+            self.near(mine, wanted)
+
     def test_dropout_is_described_with_its_seed_as_a_tensor(self):
         q, k, v = (tensor(1, 4, 128, 64, dtype=torch.bfloat16, grad=True) for _ in range(3))
         self.assertTrue(qt.explain(q, k, v, dropout_p=0.1))

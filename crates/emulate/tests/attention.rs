@@ -8,6 +8,7 @@ use qkvault_emulate::Program;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::expr::{self, TensorSpec};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
+use qkvault_kernels::recipe;
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
 use qkvault_reference::{Buffer, Inputs, POISON, compare_launch, forward};
@@ -250,4 +251,51 @@ fn faults_of_kernels_are_noticed() {
     });
     let unnoticed: Vec<String> = unnoticed.collect();
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// 2^20 queries over as many keys in 32 heads are 2^31 tiles, which counters of 32 bits made a negative number of.
+#[test]
+fn shares_of_more_tiles_than_31_bits_count_are_whole() {
+    /// Tiles of 128 queries by 128 keys.
+    const TILE: i64 = 128;
+    const SHARES: &str = "
+extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
+  __shared__ i64 memory[40];
+  const Share share = share_of(p, blockIdx.x, 32, memory);
+  if (threadIdx.x == 0) {
+    i64* const to = (i64*)p.o + blockIdx.x * 8;
+    to[0] = share.from, to[1] = share.to, to[2] = share.all, to[3] = share.at;
+    to[4] = share.item.batch, to[5] = share.item.head, to[6] = share.item.rows_from, to[7] = share.item.tiles;
+  }
+}
+";
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let (batch, heads, rows) = (2_i64, 32_i64, 1_i64 << 20);
+    let attention = Attention::bshd(batch, (heads, heads), (rows, rows), 128, DType::BF16);
+    let attention = validate(attention).expect("is valid");
+    let mut made = generate(&attention, SM).expect("is taken");
+    made.source.push_str(SHARES);
+    let Some(recipe::Step::Launch(launch)) = made.recipe.steps.get_mut(1) else { panic!("a launch without maps") };
+    let blocks = launch.grid[0] + 1;
+    (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
+    made.recipe.steps.remove(0);
+    let program = Program::compile(&made.source, &made.recipe).expect("compiles");
+    let mut buffers = BTreeMap::from([(Role::Q, vec![0; 64]), (Role::O, vec![POISON; blocks as usize * 64])]);
+    let numbers = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
+    program.launch(&made.recipe, &mut buffers, &numbers, &[], 1, POISON).expect("runs");
+    let found: Vec<i64> =
+        buffers[&Role::O].chunks(8).map(|eight| i64::from_le_bytes(eight.try_into().expect("eight"))).collect();
+    let (of_item, of_head) = (rows / TILE, (rows / TILE) * (rows / TILE));
+    let all = batch * heads * of_head;
+    assert!(all > i64::from(i32::MAX));
+    let mut next = 0;
+    for (block, share) in found.chunks(8).enumerate() {
+        assert_eq!((share[0], share[2], share[7]), (next, all, of_item), "block {block}: {share:?}");
+        let begins = ((share[4] * heads + share[5]) * of_item + share[6] / TILE) * of_item + share[3];
+        assert_eq!(begins, share[0], "block {block}: {share:?}");
+        next = share[1];
+    }
+    assert_eq!(next, all);
 }

@@ -17,6 +17,9 @@ const PLACES: [Role; 4] = [Role::Max, Role::SumExp, Role::DropoutSeed, Role::Dro
 /// Stands for the place of Stats of rows, as [`PLACES`] do.
 const ROWS_OF_STATS: Role = Role::SoftmaxSum;
 
+/// Stands for the place of the table of pages.
+const BOTH_TABLES: Role = Role::DqAccum;
+
 /// No number, in both types of 16 bits.
 const NO_NUMBER: [u8; 2] = [0xff, 0x7f];
 
@@ -91,6 +94,7 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
             match lists.at.iter().position(|known| *known == at) {
                 Some(place) => patch.value = recipe::Value::Address(PLACES[place]),
                 None if lists.stats == Some(at) => patch.value = recipe::Value::Address(ROWS_OF_STATS),
+                None if lists.tables == Some(at) => patch.value = recipe::Value::Address(BOTH_TABLES),
                 None => {}
             }
         }
@@ -231,8 +235,8 @@ fn paged() -> (Valid, [Vec<i32>; 2]) {
     (a, [table.clone(), table])
 }
 
-/// The lists over pages, and O.
-fn made_of_pages(a: &Valid, given: &Lengths, tables: &[Vec<i32>; 2]) -> ([Vec<i32>; 4], Vec<u8>) {
+/// The lists over pages, the table of both pools, and O.
+fn made_of_pages(a: &Valid, given: &Lengths, tables: &[Vec<i32>; 2]) -> ([Vec<i32>; 4], Vec<i32>, Vec<u8>) {
     let lists = Sequences::of(a, 0).expect("sequences one after another");
     let step = a.q.strides[2];
     let offsets: Vec<u8> = given.rows[0].iter().flat_map(|row| (row * step).to_le_bytes()).collect();
@@ -249,28 +253,44 @@ fn made_of_pages(a: &Valid, given: &Lengths, tables: &[Vec<i32>; 2]) -> ([Vec<i3
     for (role, count) in PLACES.into_iter().zip([BATCH + 1, BATCH + 1, BATCH, BATCH]) {
         buffers.insert(role, vec![POISON; count * 4]);
     }
+    buffers.insert(BOTH_TABLES, vec![POISON; tables[0].len() * 8]);
     run(&lists, &lists.before, &mut buffers);
-    (PLACES.map(|role| numbers(&buffers[&role])), buffers.remove(&Role::O).expect("is there"))
+    let o = buffers.remove(&Role::O).expect("is there");
+    (PLACES.map(|role| numbers(&buffers[&role])), numbers(&buffers[&BOTH_TABLES]), o)
+}
+
+/// sglang #5505: over pages of one row, whose tables of keys and values differed, FlashAttention-4 gave no numbers.
+#[test]
+fn tables_of_keys_and_values_that_differ_become_one() {
+    if !can_run() {
+        return;
+    }
+    let (a, mut tables) = paged();
+    let given = lengths();
+    tables[1].iter_mut().for_each(|page| *page = if *page == 99 { 99 } else { 19 - *page });
+    let (lists, both, o) = made_of_pages(&a, &given, &tables);
+    assert_eq!(lists[2..], given.used.map(|list| list.to_vec()));
+    assert!(o.iter().all(|byte| *byte == POISON));
+    let named = (0..tables[0].len()).filter(|at| tables[0][*at] != 99).collect::<Vec<_>>();
+    assert!(named.len() > 8 && named.iter().any(|at| tables[0][*at] != tables[1][*at]), "{tables:?}");
+    for at in named {
+        assert_eq!([both[2 * at], both[2 * at + 1]], [tables[0][at], tables[1][at]], "page {at}");
+    }
 }
 
 #[test]
-fn pages_that_both_tables_name_are_read_and_others_leave_no_rows_and_no_numbers() {
+fn pages_that_a_pool_does_not_have_leave_no_rows_and_no_numbers() {
     if !can_run() {
         return;
     }
     let (a, tables) = paged();
     let given = lengths();
-    let (lists, o) = made_of_pages(&a, &given, &tables);
-    assert_eq!(lists[2..], given.used.map(|list| list.to_vec()));
-    assert!(o.iter().all(|byte| *byte == POISON));
-    // Another page of values, a page that the pool does not have, one before it: each in the last page of a sequence.
-    for (table, at, page) in [(1, 2, 3), (0, 2, 20), (1, 11, -1), (0, 3, 40)] {
+    let lists = made_of_pages(&a, &given, &tables).0;
+    // Behind the pool and before it, each in the last page of a sequence.
+    for (table, at, page) in [(0, 2, 20), (1, 2, 20), (0, 11, -1), (1, 11, -1), (0, 3, 40)] {
         let mut wrong = tables.clone();
         wrong[table][at] = page;
-        if !(0..20).contains(&page) {
-            wrong[1 - table][at] = page;
-        }
-        let (lists, o) = made_of_pages(&a, &given, &wrong);
+        let (lists, _, o) = made_of_pages(&a, &given, &wrong);
         assert!(lists[2..].iter().flatten().all(|used| *used == 0), "{table} {at} {page}: {lists:?}");
         let of = of_sequences(&a, Role::O, &given);
         for (bytes, of) in o.chunks(2).zip(of) {

@@ -4,6 +4,9 @@ FlashAttention-4 itself brings the rows behind a sequence too and multiplies the
 Here every tensor map has two dims more, by which a copy ends where its sequence ends, and brings zeros from there on
 (`quack.copy_utils.create_ragged_tensor_for_tma` says how). A map so made has no lower end, so a tile of queries that
 sees no key looks at the first tile of keys, which its mask hides, and not at the one before it.
+
+Keys and values in pages may have tables of their own: the kernels' one table has the page of the keys and the page of
+the values beside each other, for each page of a sequence (`pages.cu`).
 """
 
 import contextlib
@@ -11,9 +14,38 @@ import contextlib
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
+from flash_attn.cute import utils
 from flash_attn.cute.block_info import BlockInfo
+from flash_attn.cute.paged_kv import PagedKVManager
 from flash_attn.cute.seqlen_info import SeqlenInfoQK
 from quack import copy_utils
+
+
+@cute.jit
+def pages_of_rows(self, n_block: cutlass.Int32):
+    """For each row that a thread finds: which page of the sequence has it, -1 behind its end, and the row there."""
+    beside, threads = self.gmem_threads_per_row, self.num_threads
+    first = self.thread_idx % beside * (threads // beside) + self.thread_idx // beside
+    for i in cutlass.range(self.page_entry_per_thread, unroll=1):
+        row = first + i * threads
+        at = n_block * self.n_block_size + row
+        page, offset = divmod(at, self.page_size_divmod)
+        there = row < self.n_block_size and at < self.seqlen_k
+        self.tPrPage[i] = page if there else -1
+        self.tPrPageOffset[i] = offset
+
+
+@cute.jit
+def addresses_of_rows(self, K_or_V: str, d_offset: int = 0):
+    """The addresses of these rows among keys or values. Behind the end they are those of page 0, and no copy reads it."""
+    found = cute.make_rmem_tensor((self.page_entry_per_thread,), cutlass.Int64)
+    pool = self.mK_paged if cutlass.const_expr(K_or_V == "K") else self.mV_paged
+    which = 0 if cutlass.const_expr(K_or_V == "K") else 1
+    for i in cutlass.range(self.page_entry_per_thread, unroll=1):
+        at = self.tPrPage[i]
+        page = self.mPageTable[2 * at + which] if at >= 0 else 0
+        found[i] = utils.elem_pointer(pool, (self.tPrPageOffset[i], d_offset, page)).toint()
+    return found
 
 
 @contextlib.contextmanager
@@ -53,6 +85,8 @@ def sequences(packed):
         (SeqlenInfoQK, "offset_batch_Q", queries),
         (SeqlenInfoQK, "offset_batch_K", keys),
         (BlockInfo, "get_n_block_min_max", at_least_one),
+        (PagedKVManager, "load_page_table", pages_of_rows),
+        (PagedKVManager, "compute_X_ptr", addresses_of_rows),
     ]
     before = [getattr(owner, name) for owner, name, _ in changed]
     for owner, name, value in changed:

@@ -53,6 +53,8 @@ pub(crate) struct Lists {
     pub(crate) rows_k: Arg,
     pub(crate) used_q: Arg,
     pub(crate) used_k: Arg,
+    /// The table of keys and values in pages ([`Sequences::tables`]).
+    pub(crate) tables: Option<u64>,
     /// Stats of rows of sequences, where those of the description have other strides.
     pub(crate) stats: Option<Arg>,
     /// The launches behind the kernels.
@@ -70,7 +72,7 @@ impl Writer<'_> {
     /// The lists of an attention with lengths, which kernels of our own make first.
     pub(crate) fn sequences(&mut self) -> Option<Lists> {
         let a = self.attention;
-        let Sequences { source, options, before, after, at, stats, end } =
+        let Sequences { source, options, before, after, at, tables, stats, end } =
             Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::of(a, self.program.scratch))?;
         self.program.scratch = end;
         self.program.own = Some(Own { source, options });
@@ -85,7 +87,8 @@ impl Writer<'_> {
             extents: vec![capacity(&a.q), heads],
             strides: vec![heads],
         });
-        Some(Lists { rows_q, rows_k, used_q: list(used_q, batch), used_k: list(used_k, batch), stats, after })
+        let (used_q, used_k) = (list(used_q, batch), list(used_k, batch));
+        Some(Lists { rows_q, rows_k, used_q, used_k, tables, stats, after })
     }
 
     /// The launches behind the kernels of an attention with lengths.

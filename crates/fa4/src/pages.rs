@@ -3,8 +3,8 @@
 //! brings zeros from the end of a sequence on, where the first brings the rest of the page and multiplies it by 0,
 //! which leaves what is no number.
 //!
-//! The kernel reads one table for keys and values. A kernel of our own ([`qkvault_kernels::Sequences`]) compares the
-//! two tables of the description at each launch.
+//! The kernel reads one table. A kernel of our own ([`qkvault_kernels::Sequences`]) makes it of the two tables of the
+//! description at each launch: the page of keys and the page of values beside each other, which `packed.py` tells apart.
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Reason, Role, Storage, Tensor, Valid};
@@ -69,8 +69,8 @@ pub(crate) fn pool(role: Role, tensor: &Tensor) -> Arg {
 /// The lists of sequences of a kernel that reads pages, and the table.
 pub(crate) fn lists(a: &Valid, of: &Lists) -> Vec<Arg> {
     let width = a.k.pages_per_sequence().unwrap_or(0);
-    let at = Value::Address(Role::PageTableK);
-    let table = Arg::Tensor { at, extents: vec![a.batch(), width], strides: vec![width] };
+    let at = Value::Scratch(of.tables.unwrap_or(0));
+    let table = Arg::Tensor { at, extents: vec![a.batch(), 2 * width], strides: vec![2 * width] };
     vec![of.rows_q.clone(), of.used_q.clone(), of.used_k.clone(), table]
 }
 

@@ -62,10 +62,30 @@ impl Program {
         } else {
             writer.forward()
         }
-        match writer.program.beyond() {
-            None => Ok(writer.program),
-            Some(grid) => Err(codes::SIZE_GRID.reason(format!("a grid of {grid:?} blocks")).into()),
+        if let Some(grid) = writer.program.beyond() {
+            return Err(codes::SIZE_GRID.reason(format!("a grid of {grid:?} blocks")).into());
         }
+        match writer.program.wide() {
+            None => Ok(writer.program),
+            Some(number) => {
+                let reason = codes::FA4_SEQUENCE.reason(format!("a launch counts to {number}"));
+                Err(reason.with_needed("below 2^31 rows times columns of a head, of all sequences with lengths").into())
+            }
+        }
+    }
+
+    /// The first number of a launch that has more than 31 bits, which kernels take in 32.
+    fn wide(&self) -> Option<i64> {
+        let args = self.steps.iter().flat_map(|step| match step {
+            Step::Launch { args, .. } => args.as_slice(),
+            Step::Own(_) | Step::Clear { .. } => &[],
+        });
+        args.flat_map(|arg| match arg {
+            Arg::Extents(numbers) | Arg::Tensor { extents: numbers, .. } => numbers.clone(),
+            Arg::Int(number) | Arg::Divisor(number) => vec![*number],
+            Arg::Map(_) | Arg::Float(_) | Arg::Off | Arg::Number(..) | Arg::Address(_) | Arg::Long(_) => Vec::new(),
+        })
+        .find(|number| *number > i64::from(i32::MAX))
     }
 
     /// The first grid that no driver takes.

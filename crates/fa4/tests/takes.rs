@@ -46,6 +46,18 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
     }
 }
 
+/// Sums of dQ of a head are rows times columns, of which the kernels count 2^31 - 1.
+#[test]
+fn sums_that_kernels_cannot_count_are_a_refusal() {
+    for (rows, taken) in [(1 << 22, true), ((1 << 23) - 128, true), (1 << 23, false), (1 << 24, false)] {
+        let a = backward(Attention::bshd(1, (1, 1), (rows, 4), 256, DType::BF16));
+        match Program::of(&valid(a), SM) {
+            Ok(_) => assert!(taken, "{rows}"),
+            Err(refusal) => assert!(!taken && refusal.has(&codes::FA4_SEQUENCE), "{rows}: {refusal}"),
+        }
+    }
+}
+
 #[test]
 fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
     for head_dim in [8, 64, 72, 96, 128, 136, 192, 256] {

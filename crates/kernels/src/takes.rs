@@ -12,6 +12,13 @@ pub const VALUE_DIM: i64 = 512;
 /// The compute capability that the kernels are written for.
 pub const SM: u32 = 90;
 
+/// Most sequences, heads, rows of a head of keys, and keys: sums of two such numbers and of a tile have 31 bits.
+const COUNT: i64 = 1 << 30;
+
+/// Rows and keys of the smallest tile of scores, and fewer tiles than this: the share of one of 132 blocks has 31 bits.
+const TILE: (i64, i64) = (16, 32);
+const TILES: i64 = 1 << 38;
+
 /// Whether the kernels take an attention on GPUs of a compute capability (major * 10 + minor).
 ///
 /// # Errors
@@ -45,6 +52,15 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when((is_varlen(&a.q) || is_varlen(&a.o)) && a.padded_rows == PaddedRows::Zero, &|| {
         codes::KERNELS_STORAGE.reason("padded rows of varlen queries as zeros").at("padded_rows")
     });
+    let (rows, keys) = (a.q.seq().saturating_mul(a.q.heads() / a.k.heads()), a.k.seq());
+    let counts = [("q.dims[0]", a.batch()), ("q.dims[1]", a.q.heads()), ("q.dims[2]", rows), ("k.dims[2]", keys)];
+    for (field, count) in counts {
+        when(count > COUNT, &|| codes::KERNELS_SIZE.reason(count.to_string()).at(field));
+    }
+    let up = |n: i64, of: i64| (n - 1) / of + 1;
+    let factors = [a.batch(), a.k.heads(), up(rows, TILE.0), up(keys, TILE.1)];
+    let tiles = factors.into_iter().fold(1, i64::saturating_mul);
+    when(tiles >= TILES, &|| codes::KERNELS_SIZE.reason(format!("{tiles} tiles")));
     for (field, tensor) in [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)] {
         when(!aligned(tensor), &|| codes::KERNELS_STRIDES.reason(format!("{:?}", tensor.strides)).at(field));
     }

@@ -97,6 +97,27 @@ fn every_reason_names_what_is_not_taken() {
     let mut odd = plain();
     odd.k.strides = [512 * 2 * 132, 132, 2 * 132, 1];
     assert!(refused(odd, SM).has(&codes::KERNELS_STRIDES));
+    // Sequences, heads, rows and keys that 32 bits count, and tiles that a block's share counts.
+    for ((batch, heads, rows, keys), taken) in [
+        ((1 << 30, 1, 1, 1), true),
+        (((1 << 30) + 1, 1, 1, 1), false),
+        ((1, 1 << 30, 1, 1), true),
+        ((1, (1 << 30) + 1, 1, 1), false),
+        ((1, 1, 1 << 30, 1), true),
+        ((1, 1, (1 << 30) + 1, 1), false),
+        ((1, 1, 1, 1 << 30), true),
+        ((1, 1, 1, (1 << 30) + 1), false),
+        ((1, 8, 1 << 20, (1 << 24) - 32), true),
+        ((1, 8, 1 << 20, (1 << 24) - 31), false),
+    ] {
+        let a = validate(Attention::bshd(batch, (heads, heads), (rows, keys), 16, DType::BF16)).expect("is valid");
+        let found = takes(&a, SM);
+        assert_eq!(found.is_ok(), taken, "{a}: {found:?}");
+        assert!(found.err().is_none_or(|refusal| refusal.has(&codes::KERNELS_SIZE)), "{a}");
+    }
+    let grouped = |queries| Attention::bshd(1, (128, 1), (queries, 8), 16, DType::BF16);
+    assert_eq!(takes(&validate(grouped(1 << 23)).expect("is valid"), SM), Ok(()));
+    assert!(refused(grouped((1 << 23) + 1), SM).has(&codes::KERNELS_SIZE));
 }
 
 /// Numbers of a launch are no part of the source; what decides code is.

@@ -1072,7 +1072,7 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 49] = [
+const ELSEWHERE: [&str; 50] = [
     "engine.amax",
     "fp8.unified",
     "conversion.gpu",
@@ -1093,6 +1093,7 @@ const ELSEWHERE: [&str; 49] = [
     "kernels.block-mask",
     "kernels.outputs",
     "kernels.storage",
+    "kernels.size",
     "kernels.strides",
     "fa4.gpu",
     "fa4.type",

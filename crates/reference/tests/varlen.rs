@@ -3,8 +3,10 @@
 mod common;
 
 use common::valid;
-use qkvault_graph::{Attention, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, forward};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};
+use qkvault_reference::{
+    Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, backward as backward_of, forward,
+};
 
 /// A dense attention and its varlen and paged forms, for these lengths.
 fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
@@ -15,7 +17,7 @@ fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
     let attention =
         |q: Tensor, kv: Tensor| valid(Attention::forward(q, kv, kv, q).with_band(band).with_lengths().with_stats());
     let dense = |s| Tensor::bshd(b, h, s, d, dtype);
-    let tokens = |lens: &[usize]| (lens.iter().sum::<usize>() as i64 + room).max(b);
+    let tokens = |lens: &[usize]| (lens.iter().sum::<usize>() as i64 + room).max(1);
     let varlen = |lens, s| Tensor::thd(b, h, s, d, tokens(lens), dtype);
     let pages = b * ((s_kv + page_size - 1) / page_size) + 3;
     [
@@ -82,6 +84,39 @@ fn sequences_without_rows() {
     check(&[0, 4, 0, 2], &[3, 4, 0, 5], 0, 2);
     check(&[0, 0], &[0, 0], 2, 4);
     check(&[3, 5], &[0, 6], 4, 4);
+}
+
+/// flash-attention #1537: sequences of at most one row, most of them empty, were refused.
+#[test]
+fn fewer_tokens_than_sequences() {
+    check(&[0, 0, 1, 0, 1, 0, 0, 0], &[0, 2, 1, 0, 3, 0, 0, 0], 0, 1);
+    check(&[0, 0, 0, 1], &[0, 1, 0, 0], 0, 4);
+}
+
+/// In both directions sequences without rows take no part, wherever they stand.
+#[test]
+fn empty_sequences_may_be_left_out() {
+    let few = [vec![2_usize, 1], vec![3, 4]];
+    let many = few.each_ref().map(|lens| vec![0, lens[0], 0, 0, 0, lens[1], 0, 0]);
+    let of = |batch: usize, backward: bool| {
+        let [q, k] = [3, 7].map(|tokens| Tensor::thd(batch as i64, 2, 4, 8, tokens, DType::BF16));
+        let a = Attention::forward(q, k, k, q).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats();
+        valid(if backward { a.backward(BackwardOptions::default()) } else { a })
+    };
+    for backward in [false, true] {
+        let [few, many] = [&few, &many].map(|[q, kv]| {
+            let attention = of(q.len(), backward);
+            let lengths = LengthChoice::Exact { q: q.clone(), kv: kv.clone() };
+            let inputs = Inputs::random_with(&attention, 3, &Choice { lengths, ..Choice::default() }).expect("random");
+            let outputs = if backward { backward_of(&attention, &inputs) } else { forward(&attention, &inputs) };
+            outputs.expect("computes")
+        });
+        assert_eq!(few.iter().count(), many.iter().count());
+        for (few, many) in few.iter().zip(many.iter()) {
+            assert_eq!(few.buffer().bytes(), many.buffer().bytes(), "{}", few.role());
+            assert!((0..few.buffer().len()).any(|at| few.buffer().get(at) != 0.0), "{}", few.role());
+        }
+    }
 }
 
 #[test]

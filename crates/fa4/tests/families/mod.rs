@@ -528,7 +528,8 @@ pub(crate) fn launches(a: &Valid) -> Launches {
             Some(width) => {
                 let [of_queries, of_keys] = sequences(a);
                 arguments.extend(of_queries.into_iter().chain(of_keys.into_iter().skip(1)));
-                arguments.push(tensor(address(Role::PageTableK), &[a.batch(), width], &[width, 1]));
+                // The page of the keys and that of the values beside each other.
+                arguments.push(Buffer::new(14, &[a.batch(), 2 * width]).value());
             }
             None => arguments.extend(both(sequences(a))),
         }

@@ -48,10 +48,6 @@ pub const FAULTS: &[Fault] = &[
     fault("tensor.strides", &["o places"], |a| a.o.strides[1] = 0),
     fault("tensor.head-dim-stride", &["q places"], |a| a.q.strides[3] = 2),
     fault("tensor.tokens", &["q storage"], |a| a.q.storage = Storage::Varlen { tokens: 0 }),
-    fault("tensor.tokens-batch", &["o storage", "o"], |a| {
-        a.o.dims[0] = 1_000;
-        a.o.storage = Storage::Varlen { tokens: 999 };
-    }),
     fault("tensor.pages", &["k storage"], |a| a.k.storage = Storage::Paged { pages: 0, page_size: 16 }),
     fault("tensor.pages-limit", &["v storage"], |a| a.v.storage = Storage::Paged { pages: 1 << 31, page_size: 16 }),
     fault("tensor.span", &["v", "v storage"], |a| {

@@ -71,14 +71,6 @@ fn storage(name: &'static str, t: &Tensor, problems: &mut Problems) -> bool {
                 problems.add(codes::TENSOR_TOKENS.reason(tokens.to_string()).at(format!("{name}.storage.tokens")));
                 return false;
             }
-            if tokens < t.dims[0] {
-                problems.add(
-                    codes::TENSOR_TOKENS_BATCH
-                        .reason(format!("{tokens} tokens for {} sequences", t.dims[0]))
-                        .at(format!("{name}.storage.tokens")),
-                );
-                return false;
-            }
         }
         Storage::Paged { pages, page_size } => {
             let given = || format!("{pages} pages of {page_size} rows");

@@ -2,7 +2,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ int memory[40];
+  __shared__ i64 memory[40];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
   __shared__ int shared_rows[STAGES];  // whether the values of a stage are columns of its keys
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   wait_for_previous();
   const Share share = share_of(p, blockIdx.x, THREADS, memory);
   let_next_begin();
-  int left = share.to - share.from;
+  int left = (int)(share.to - share.from);
   if (left == 0) return;
   if (warp >= WARPS) {
 #if MOVE_REGISTERS

@@ -59,7 +59,7 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
   int tile = share.at, slot = 0;
   u32 parity = 1;
   int page = page_of(p, item, tile, lane / BOXES, key);
-  for (int left = share.to - share.from; left > 0; left--) {
+  for (int left = (int)(share.to - share.from); left > 0; left--) {
     const Item now = item;
     const int tile_now = tile, page_now = page;
     tile++;

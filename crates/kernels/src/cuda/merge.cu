@@ -12,7 +12,7 @@
 #endif
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_constant__ Params p) {
-  __shared__ int memory[40];
+  __shared__ i64 memory[40];
   let_next_begin();
   const int next = blockIdx.x + 1, lane = threadIdx.x & 31;
   const Share share = share_of(p, next, MERGE_THREADS, memory);
@@ -20,13 +20,14 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   wait_for_previous();
   if (share.from == share.to || share.at == 0) return;
   const Item item = share.item;
-  const int start = share.from - share.at, end = start + item.tiles, first = next - 1;
+  const i64 start = share.from - share.at, end = start + item.tiles;
+  const int first = next - 1;
   if (first * share.each > start) return;
   const int row = blockIdx.y * (MERGE_THREADS / 32) + threadIdx.x / 32;
   if (row >= min(ROWS, rows_of(item.queries) - item.rows_from)) return;
   const int column = blockIdx.z * MERGE_COLUMNS + lane;
   // Blocks first to first + count - 1 have a piece each; the first of them begins the item, the others continue it.
-  const int count = (min(end, share.all) - 1) / share.each - first + 1;
+  const int count = (int)((min(end, share.all) - 1) / share.each) - first + 1;
   float most = -INFINITE, sum = 0.f, out[EACH];
 #pragma unroll
   for (int n = 0; n < EACH; n++) out[n] = 0.f;

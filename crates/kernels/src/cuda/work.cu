@@ -62,11 +62,12 @@ __device__ __forceinline__ Item item_at(const Params& p, int batch, int head, in
   return item;
 }
 
-// Tiles of a sequence, over all heads.
-__device__ __forceinline__ int tiles_of(const Params& p, int batch) {
+// Tiles of a sequence, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of keys, so counts
+// of several heads or sequences have 64 bits.
+__device__ __forceinline__ i64 tiles_of(const Params& p, int batch) {
   Item item = item_at(p, batch, 0, 0);
   const int rows = rows_of(item.queries);
-  int tiles = 0;
+  i64 tiles = 0;
   for (; item.rows_from < rows; item.rows_from += ROWS) {
     set_tiles(p, item);
     tiles += item.tiles;
@@ -77,27 +78,28 @@ __device__ __forceinline__ int tiles_of(const Params& p, int batch) {
 // A block's share of all tiles, and the item in which it begins, at the item's tile `at`.
 struct Share {
   Item item;
-  int at, from, to, each, all;
+  int at;
+  i64 from, to, each, all;
 };
 
 // Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
-__device__ __forceinline__ Share share_of(const Params& p, int block, int threads, int* memory) {
+__device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
   const int each = (BATCH + threads - 1) / threads;
   const int begin = min(BATCH, thread * each), end = min(BATCH, begin + each);
-  int mine = 0;
+  i64 mine = 0;
   for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch);
-  int sum = mine;
+  i64 sum = mine;
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {
-    const int before = __shfl_up_sync(~0u, sum, step);
+    const i64 before = __shfl_up_sync(~0u, sum, step);
     if (lane >= step) sum += before;
   }
   if (lane == 31) memory[8 + warp] = sum;
   __syncthreads();
-  int before = 0, all = 0;
+  i64 before = 0, all = 0;
   for (int i = 0; i < threads / 32; i++) {
-    const int of_warp = memory[8 + i];
+    const i64 of_warp = memory[8 + i];
     if (i < warp) before += of_warp;
     all += of_warp;
   }
@@ -107,16 +109,17 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
   share.from = min(all, block * share.each);
   share.to = min(all, share.from + share.each);
   share.at = 0;
-  int start = before + sum - mine;
+  i64 start = before + sum - mine;
   if (start <= share.from && share.from < start + mine) {
-    int batch = begin, tiles = tiles_of(p, batch);
+    int batch = begin;
+    i64 tiles = tiles_of(p, batch);
     while (share.from >= start + tiles) {
       start += tiles;
       tiles = tiles_of(p, ++batch);
     }
-    const int of_head = tiles / KEY_HEADS, rest = share.from - start, head = rest / of_head;
-    int at = rest - head * of_head;
-    Item item = item_at(p, batch, head, 0);
+    const i64 of_head = tiles / KEY_HEADS, rest = share.from - start, head = rest / of_head;
+    i64 at = rest - head * of_head;
+    Item item = item_at(p, batch, (int)head, 0);
     while (at >= item.tiles) {
       at -= item.tiles;
       item.rows_from += ROWS;
@@ -129,8 +132,8 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
   }
   __syncthreads();
   if (share.from < share.to) {
-    share.item = item_at(p, memory[0], memory[1], memory[2]);
-    share.at = memory[3];
+    share.item = item_at(p, (int)memory[0], (int)memory[1], (int)memory[2]);
+    share.at = (int)memory[3];
   }
   return share;
 }

@@ -25,9 +25,9 @@ const THREADS: u32 = 256;
 
 /// The kernels that make the lists of an attention with lengths, and where they put them.
 ///
-/// Sequences whose operands do not begin at the same row, that leave an operand, or whose keys and values are not in
-/// the same pages cannot be said by such lists: then no sequence has rows, and all that a launch would have written is
-/// no number.
+/// Sequences whose operands do not begin at the same row, that leave an operand, or that have a page which a pool does
+/// not have cannot be said by such lists: then no sequence has rows, and all that a launch would have written is no
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequences {
     /// CUDA C++ without includes.
@@ -41,6 +41,9 @@ pub struct Sequences {
     /// Offsets in the scratch memory: the first rows of queries and of keys (i32, one more than there are sequences),
     /// and the lengths of both (i32).
     pub at: [u64; 4],
+    /// Where the table of keys and values in pages lies: for each sequence and each of its pages that of the keys (i32),
+    /// and behind it that of the values.
+    pub tables: Option<u64>,
     /// Where Stats of dense queries lie in the scratch memory as those of varlen ones do: the heads of a row together.
     pub stats: Option<u64>,
     /// The end of all of them.
@@ -85,9 +88,11 @@ impl Sequences {
         let mut room = Room(scratch);
         let at = [batch + 1, batch + 1, batch, batch].map(|count| room.of(count));
         let mut params = params(&queries, &keys, at);
-        if let Some(paged) = &paged {
-            paged.params(&mut params, room.of(batch));
-        }
+        let tables = paged.as_ref().map(|paged| {
+            let (good, tables) = (room.of(batch), room.of(paged.entries(batch)));
+            paged.params(&mut params, good, tables);
+            tables
+        });
         let more = rows::More::of(a, &queries, &keys, &mut params, &mut room);
         let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
         for (name, value) in [
@@ -111,7 +116,7 @@ impl Sequences {
         before.extend(more.gather.map(|(name, blocks)| launch(name, blocks)));
         let after = more.spread.map(|(name, blocks)| launch(name, blocks)).into_iter().collect();
         let options = vec!["--std=c++17".to_owned()];
-        Some(Sequences { source, options, before, after, at, stats: more.stats, end: room.0 })
+        Some(Sequences { source, options, before, after, at, tables, stats: more.stats, end: room.0 })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Keys and values in pages, for attention kernels that read one page table for both: a kernel that looks whether each
-//! sequence can be read so, in front of the one that lists the sequences.
+//! Keys and values in pages, for attention kernels that read one page table: a kernel that puts both tables into one,
+//! and looks whether each sequence can be read, in front of the one that lists the sequences.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,8 @@ const PAGES: &str = include_str!("../cuda/pages.cu");
 pub(super) struct Pages {
     /// Rows of a page.
     rows: i64,
-    /// Pages that both pools have.
-    count: i64,
+    /// Pages of the pool of keys, and of that of values.
+    counts: [i64; 2],
     /// Pages of the longest sequence.
     table: i64,
 }
@@ -28,20 +28,28 @@ impl Pages {
             Storage::Dense | Storage::Varlen { .. } => None,
         };
         let ((of_keys, rows), (of_values, _)) = (pool(a.k.storage)?, pool(a.v.storage)?);
-        Some(Pages { rows, count: of_keys.min(of_values), table: a.k.pages_per_sequence()? })
+        Some(Pages { rows, counts: [of_keys, of_values], table: a.k.pages_per_sequence()? })
     }
 
-    /// What the kernel reads; `at` is where it writes a number for each sequence.
-    pub(super) fn params(&self, params: &mut Params, at: u64) {
+    /// Numbers of the table of all sequences.
+    pub(super) fn entries(&self, batch: u64) -> u64 {
+        batch * self.table.unsigned_abs() * 2
+    }
+
+    /// What the kernel reads; it writes a number for each sequence at `at`, and the table at `tables`.
+    pub(super) fn params(&self, params: &mut Params, at: u64, tables: u64) {
         params.pointer("const int", "table_k", Value::Address(Role::PageTableK));
         params.pointer("const int", "table_v", Value::Address(Role::PageTableV));
         params.pointer("int", "pages_good", Value::Scratch(at));
+        params.pointer("int", "tables", Value::Scratch(tables));
     }
 
     /// The kernel, and what stands for the rows of keys.
     pub(super) fn source(&self) -> String {
         let mut text = String::new();
-        for (name, value) in [("PAGE", self.rows), ("PAGES", self.count), ("TABLE", self.table)] {
+        let [keys, values] = self.counts;
+        for (name, value) in [("PAGE", self.rows), ("KEY_PAGES", keys), ("VALUE_PAGES", values), ("TABLE", self.table)]
+        {
             let _ = writeln!(text, "#define {name} {value}");
         }
         text + PAGES

@@ -61,8 +61,8 @@ entries![
     },
     FA4_STORAGE = Entry {
         code: "fa4.storage",
-        cause: "With lengths, FlashAttention-4's kernels count through the rows of all sequences, and they find pages of \
-                keys and of values in the same places.",
+        cause: "With lengths, FlashAttention-4's kernels count through the rows of all sequences, and they find the row \
+                of a page by one size for keys and values.",
         needed: "dense or varlen tensors; with lengths, dense tensors whose sequences lie one after another; pages with \
                  lengths, of one size",
         ..FA4

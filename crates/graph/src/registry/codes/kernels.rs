@@ -69,6 +69,14 @@ entries![
         needed: "dense or paged keys and values",
         ..KERNELS
     },
+    KERNELS_SIZE = Entry {
+        code: "kernels.size",
+        cause: "The kernels count sequences, heads, rows and keys in 32 bits.",
+        field: "q.dims",
+        needed: "at most 2^30 sequences, heads, keys, and queries times the heads that share keys, and fewer than 2^38 \
+                 tiles of 16 rows by 32 keys",
+        ..KERNELS
+    },
     KERNELS_STRIDES = Entry {
         code: "kernels.strides",
         cause: "The kernels copy 16 bytes at a time.",

@@ -39,13 +39,6 @@ entries![
         fix: "give the capacity of the varlen buffer in tokens",
         ..Entry::description()
     },
-    TENSOR_TOKENS_BATCH = Entry {
-        code: "tensor.tokens-batch",
-        cause: "A varlen buffer has room for fewer tokens than there are sequences.",
-        needed: "room for at least one token per sequence, on average",
-        fix: "check the order: dims[0] is the number of sequences, and tokens is the capacity of the varlen buffer",
-        ..Entry::description()
-    },
     TENSOR_PAGES = Entry {
         code: "tensor.pages",
         cause: "A pool has no pages, or its pages have no rows.",
