@@ -35,7 +35,7 @@ struct Row {
 const ASKED: &[Versions] = &[Versions::between((19, 0), (20, 0)), Versions::between((27, 0), (28, 0))];
 
 /// The rows, of which the first that matches counts.
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     Row {
         versions: ASKED,
         gpus: Gpus::HOPPER,
@@ -77,7 +77,7 @@ const ROWS: [Row; 9] = [
                (a100 and h200; 9.19.0 and 9.27.0), where that engine is not avoided; over 192 keys it compiles",
     },
     Row {
-        versions: ASKED,
+        versions: &[Versions::between((19, 0), (20, 0)), Versions::between((27, 0), (29, 0))],
         gpus: Gpus { from: 100, to: 103 },
         engine: 3,
         often: Often::Always,
@@ -85,8 +85,23 @@ const ROWS: [Row; 9] = [
             let one = queries(graph).is_some_and(|(_, rows)| rows == 1);
             is_forward(graph) && one && has(graph, Role::PageTableK) && !graph.excluded_engines.is_empty()
         },
-        seen: "b200, 9.19.0 and 9.27.0: one query over pages with an expression over the key's index (ALiBi, softcapped too); the rows of \
-               tests/goldens/generated-serving-*.txt with this status",
+        seen: "b200, 9.19.0, 9.27.0 and 9.28.1: one query over pages with an expression over the key's index (ALiBi, softcapped too); the \
+               rows of tests/goldens/generated-serving-*.txt with this status; 9.28.1: pages of 64 and 128 rows, 200 and 256 keys, 1 and 8 \
+               heads of keys; two queries compile",
+    },
+    Row {
+        versions: &[Versions::between((27, 0), (29, 0))],
+        gpus: Gpus { from: 100, to: 103 },
+        engine: 3,
+        often: Often::Always,
+        is: |graph| {
+            let dims = (head_dim(graph, Role::Q), head_dim(graph, Role::V));
+            let more = queries(graph).is_some_and(|(_, rows)| rows > 64);
+            is_forward(graph) && has(graph, Role::PageTableK) && dims == (Some(192), Some(128)) && more
+        },
+        seen: "b200, 9.28.1: forwards of 65, 96, 128, 129, 204 and 300 queries over pages of 16, 64 and 128 rows, dense and varlen, 2 and 8 \
+               heads of keys; up to 64 queries, without pages, and head dims 184, 200 and 256 with 128 or 192 with 64, 72, 120, 136 and 192 \
+               compile; 9.27.0: 204 queries do not, 64 do",
     },
     Row {
         versions: &[Versions::between((13, 0), (20, 0))],
@@ -225,6 +240,31 @@ mod tests {
             assert_eq!(often(19, rows, d_qk, d_v), always(old), "9.19: {rows} queries, {d_qk} and {d_v}");
             assert_eq!(often(27, rows, d_qk, d_v), always(new), "9.27: {rows} queries, {d_qk} and {d_v}");
             assert_eq!(often(23, rows, d_qk, d_v), new.then_some(Often::Sometimes), "9.23: {rows} queries");
+        }
+    }
+
+    /// Found by fuzzing 9.28.1: heads of 192 and 128 over pages were an error of the moment, as was ALiBi over pages.
+    #[test]
+    fn heads_of_192_and_128_over_pages_have_no_kernel_of_engine_3_for_more_than_64_queries() {
+        let paged = |gpu, minor, rows: i64, d_v: i64, pages: &str| {
+            let k = format!(
+                "q: bf16 [5,8,{rows},192]\nk: [5,2,640,192]{pages}\nv: [5,2,640,{d_v}]{pages}\nlengths: per-sequence"
+            );
+            often(gpu, minor, 3, &k)
+        };
+        const PAGES: &str = " paged 207 x 16";
+        for minor in [27, 28] {
+            assert_eq!(paged("b200", minor, 65, 128, PAGES), Some(Often::Always));
+            assert_eq!(paged("b200", minor, 64, 128, PAGES), None);
+            assert_eq!(paged("b200", minor, 65, 120, PAGES), None);
+            assert_eq!(paged("b200", minor, 65, 128, ""), None);
+            assert_eq!(paged("h200", minor, 65, 128, PAGES), None);
+        }
+        assert_eq!(paged("b200", 29, 65, 128, PAGES), None, "not tested");
+        let alibi = "q: bf16 [3,8,1,128]\nk: [3,1,200,128] paged 14 x 64\nv: [3,1,200,128] paged 14 x 64\nmask: none\n\
+                     lengths: per-sequence\nscore_mod: tensor @s: f32[1, 8, 1, 1] alibi 8; score + float(key - position) * @s";
+        for minor in [19, 27, 28] {
+            assert_eq!(often("b200", minor, 3, alibi), Some(Often::Always), "9.{minor}");
         }
     }
 

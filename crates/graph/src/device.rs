@@ -65,12 +65,12 @@ pub struct DeviceProps {
 }
 
 /// The first of the examined cuDNN versions whose device properties have `smCountOrigin`,
-/// `oversizedSharedMemoryPerBlock` and `memoryBusWidth` (9.14, 9.19 and 9.28 without a GPU, 9.27 with one).
+/// `oversizedSharedMemoryPerBlock` and `memoryBusWidth` (9.14, 9.19, 9.28.0 and 9.28.1 without a GPU, 9.27 with one).
 const WIDER_PROPERTIES: CudnnVersion = CudnnVersion::v9(27, 0);
 
 /// The newest cuDNN version whose device properties were examined: up to it, no version reports a property that is not
 /// a field here.
-const NEWEST_LOOKED_AT: CudnnVersion = CudnnVersion::v9(28, 0);
+const NEWEST_LOOKED_AT: CudnnVersion = CudnnVersion::v9(28, 1);
 
 /// The properties that enter keys: they decide whether a plan loads and which kernels are chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,7 +3,8 @@
 //! cuDNN opens its engines and NVIDIA's compiler on first use. If one is missing, it returns no engines at all or an
 //! internal error, or it ends the process. The table lists what each version and set opens. It was observed with the
 //! loader's trace (`LD_DEBUG=libs`) during the compile of an attention, for 9.14.0, 9.19.0, 9.20.0, 9.21.0, 9.23.0,
-//! 9.25.1, 9.27.0 and 9.28.0:
+//! 9.25.1, 9.27.0, 9.28.0 and 9.28.1 (which looks for `libcudnn_engines_precompiled` and `libcudnn_engines_tensor_ir`
+//! in the slim set too, and compiles without them):
 //!
 //! | what | needed by | without it |
 //! |---|---|---|

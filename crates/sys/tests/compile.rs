@@ -79,7 +79,7 @@ fn with_9_14() {
 
 #[test]
 fn with_full_9_28() {
-    alone("with_full_9_28", || compiles("9.28.0", fetched_full("9.28.0"), LibrarySet::Full, NEWER));
+    alone("with_full_9_28", || compiles("9.28.1", fetched_full("9.28.1"), LibrarySet::Full, NEWER));
 }
 
 #[test]

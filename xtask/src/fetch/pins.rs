@@ -34,6 +34,9 @@ struct Set {
     cudnn: String,
     set: String,
     wheels: Vec<String>,
+    /// Prefixes of the libraries to unpack of all its wheels; empty for those that each wheel names.
+    #[serde(default)]
+    only: Vec<String>,
 }
 
 /// The compiler of kernels.
@@ -132,10 +135,14 @@ impl Pins {
             let known = of_set().map(|pinned| pinned.cudnn.clone()).collect();
             return Err(Error::UnknownVersion { wanted: wanted.to_owned(), set, known });
         };
+        let mut wheels = self.wheels(&found.wheels, None)?;
+        if !found.only.is_empty() {
+            wheels.iter_mut().for_each(|wheel| wheel.only.clone_from(&found.only));
+        }
         Ok(Parcel {
             folder: format!("{}-{set}", found.cudnn),
             title: format!("cuDNN {} ({set})", found.cudnn),
-            wheels: self.wheels(&found.wheels, None)?,
+            wheels,
             licence: Some(Licence::Cudnn),
             whole: false,
         })
@@ -257,7 +264,7 @@ mod tests {
         for wanted in ["9.19", "9.19.0", "9.19.0.56"] {
             assert_eq!(pins.cudnn(Some(wanted), LibrarySet::Slim).expect("it is listed").folder, "9.19.0.56-slim");
         }
-        assert_eq!(pins.cudnn(Some("9"), LibrarySet::Slim).expect("there are some").folder, "9.27.0.42-slim");
+        assert_eq!(pins.cudnn(Some("9"), LibrarySet::Slim).expect("there are some").folder, "9.28.1.4-slim");
         assert_eq!(pins.cudnn(None, LibrarySet::Slim).expect("the default").folder, "9.27.0.42-slim");
     }
 

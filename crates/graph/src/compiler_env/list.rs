@@ -69,7 +69,7 @@ const fn row(name: &'static str, effect: EnvEffect, versions: &'static str, seen
 use EnvEffect::{ChangesCode, LogOnly, NoEffectSeen, NotRead, Refused, Suspected};
 
 /// Every variable that was tested, and those that other programs read.
-pub const COMPILER_VARIABLES: [CompilerVariable; 51] = [
+pub const COMPILER_VARIABLES: [CompilerVariable; 52] = [
     row(
         "CUDNN_ENABLE_BMM_SCALE_FUSION",
         ChangesCode,
@@ -138,6 +138,7 @@ pub const COMPILER_VARIABLES: [CompilerVariable; 51] = [
     row("CAN_FINALIZE_DEBUG", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("CUDA_CACHE_DISABLE", NoEffectSeen, "9.14, 9.19, 9.27", "read by NVRTC"),
     row("CUDA_PREFER_SPINLOCKS_ON_HOST", NoEffectSeen, "9.27", "read by cuDNN"),
+    row("CUDNN_CUDA_GRAPH_RETENTION", NoEffectSeen, "9.28", "how graphs keep a plan's code alive, as its header says"),
     row("DUMP_KNOBS_TO_FILE", NoEffectSeen, "9.14, 9.19", "read by NVRTC"),
     row("EDG_*", NoEffectSeen, "9.14, 9.19, 9.27", "EDG_BASE, EDG_MODULES_PATH: where NVRTC finds its files"),
     row("LLVM_IGNORED_ENV_VAR", NoEffectSeen, "9.27", "read by NVRTC"),
