@@ -798,6 +798,7 @@ class _Writer:
         try:
             term = self.operation(node)
             self.finite_unless_split(node, term)
+            self.wraps_unless_fitting(node, term)
         except _Missing as why:
             if isinstance(why, _Wide) and _of(node.dtype) == "i" and node.name not in _NARROWING:
                 # Its values do not fit a tensor of 32-bit integers either: those of what is made of it may.
@@ -813,6 +814,16 @@ class _Writer:
     def finite_unless_split(self, node, term):
         if term.infinite and node.shape != ():
             raise _Missing("minus infinity in a tensor")
+
+    def wraps_unless_fitting(self, node, term):
+        """Integers of a launch have 32 bits: those of narrower or unsigned types must be none that wrap there."""
+        if term.ty != "i" or _of(node.dtype) != "i" or node.name in _EXACT:
+            return
+        holds = torch.iinfo(node.dtype)
+        if holds.min <= -INT_MAX - 1 and holds.max >= INT_MAX:
+            return
+        if term.low is None or term.low < holds.min or term.high > holds.max:
+            raise _Missing(f"an operation in {node.dtype}, which wraps")
 
     def spans(self, operand, node):
         return operand.dims == tuple(self.sizes[i] if i in node.axes else 1 for i in range(4))
@@ -846,6 +857,8 @@ class _Writer:
         numbers = math.prod(node.shape) == 1 and all(
             math.prod(a.shape) == 1 for a in tree_flatten((node.args, node.kwargs))[0] if isinstance(a, _Node)
         )
+        if self.rounds(node):
+            raise _Missing(f"an operation in {node.dtype}, which rounds")
         if handler is None or not (numbers or node.name == "index"):
             return self.decomposed(node) if numbers else self.missing(node)
         try:
@@ -879,6 +892,20 @@ class _Writer:
         finally:
             self.operations.line = before
         return self.any(out if node.out < 0 else out[node.out])
+
+    def makes_nan(self, term, seen=None):
+        """Whether a float may be NaN although what it is made of is not."""
+        seen = set() if seen is None else seen
+        if term.serial in seen:
+            return False
+        seen.add(term.serial)
+        if term.ty == "f" and term.args and term.args[0] in ("log", "sqrt", "rsqrt", "pow", "floor_rem", "/", "%"):
+            return True
+        return any(self.makes_nan(a, seen) for a in term.args if isinstance(a, _Term))
+
+    def rounds(self, node):
+        """Whether an operation rounds to 16 bits, and can be computed ahead as it is."""
+        return node.dtype in _DTYPES and not node.score and node.name not in (*_EXACT, "neg", "abs")
 
     # What is done to the whole.
 
@@ -1239,6 +1266,24 @@ def _two(name):
     return handler
 
 
+def _extreme(name):
+    """PyTorch's maximum is NaN if one of its operands is, and the other operand in the language."""
+
+    def handler(w, node, a, b):
+        ty = _of(node.dtype)
+        return _guarded(w, name, w.as_(a, ty), w.as_(b, ty))
+
+    return handler
+
+
+def _guarded(w, name, a, b):
+    found = w.call(name, a, b)
+    for term in (a, b):
+        if term.ty == "f" and w.makes_nan(term):
+            found = w.select(w.compare("==", term, term), found, term)
+    return found
+
+
 def _where(w, node, keep, a=None, b=None):
     ty = _of(node.dtype)
     return w.select(w.as_(keep, "b"), w.as_(a, ty), w.as_(b, ty))
@@ -1252,8 +1297,8 @@ def _masked_fill(w, node, a, hide, value):
 def _clamp(w, node, a, min=None, max=None):
     ty = _of(node.dtype)
     a = w.as_(a, ty)
-    a = a if min is None else w.call("max", a, w.as_(min, ty))
-    return a if max is None else w.call("min", a, w.as_(max, ty))
+    a = a if min is None else _guarded(w, "max", a, w.as_(min, ty))
+    return a if max is None else _guarded(w, "min", a, w.as_(max, ty))
 
 
 def _copy(w, node, a, *_, **__):
@@ -1354,7 +1399,7 @@ _HANDLERS = {
     "log1p": lambda w, node, a: w.call("log", w.infix("+", w.as_(a, "f"), w.float(1.0))),
     "expm1": lambda w, node, a: w.infix("-", w.call("exp", w.as_(a, "f")), w.float(1.0)),
     "square": lambda w, node, a: _pow(w, node, a, 2), "pow": _pow, "sign": _sign, "sgn": _sign,
-    "maximum": _two("max"), "minimum": _two("min"), "fmax": _two("max"), "fmin": _two("min"), "atan2": _two("atan2"),
+    "maximum": _extreme("max"), "minimum": _extreme("min"), "fmax": _two("max"), "fmin": _two("min"), "atan2": _two("atan2"),
     "where": _where, "masked_fill": _masked_fill, "clamp": _clamp,
     "clamp_min": lambda w, node, a, min: _clamp(w, node, a, min),
     "hardtanh": lambda w, node, a, low=-1, high=1: _clamp(w, node, a, low, high),
@@ -1368,6 +1413,11 @@ _HANDLERS = {
     },
 }  # fmt: skip
 
+
+_EXACT = ("index", "maximum", "minimum", "where", "masked_fill", *(
+    name for name, handler in _HANDLERS.items() if handler is _same
+))
+"""Operations that give one of their operands, in whatever type."""
 
 _ALIKE = ("approx::tanh",)
 """Operations of others that are those of ATen: attention-gym's tanh by an instruction of the GPU."""

@@ -632,6 +632,38 @@ def wide_integers():
 # What has no expression.
 
 
+@case()
+def integers_that_wrap():
+    def mod(score, b, h, q, k):
+        product = q.to(torch.int8) * 10
+        return score + 0.01 * ((q - k) * 20).to(torch.int8) - 0.01 * (q - k).to(torch.uint8) + 0.01 * product
+
+    return mod, None
+
+
+@case()
+def numbers_that_round():
+    slopes = torch.tensor([0.3, 0.7, 1.1, 1.9], dtype=torch.bfloat16)
+    return lambda score, b, h, q, k: score + 0.01 * (q * 37 + k).to(torch.bfloat16) - slopes[h] * slopes[h], None
+
+
+@case()
+def powers_of_either_sign():
+    def mod(score, b, h, q, k):
+        return score + 1e-3 * score**3 - 0.01 * score**2.0 + 1e-5 * score**5 + score**0 + 0.01 * score ** (k % 3)
+
+    return mod, None
+
+
+@case()
+def extremes_of_what_is_not_a_number():
+    def mod(score, b, h, q, k):
+        curve = torch.maximum(torch.log(score), torch.tensor(-1.0)) + torch.clamp(torch.sqrt(score), 0.5, 2.0)
+        return torch.where(curve == curve, curve, score)
+
+    return mod, None
+
+
 @refused("asks for a value")
 def branch_on_an_index(score, b, h, q, k):
     return score if q > k else -score

@@ -163,6 +163,28 @@ class Modifications(Case):
             with self.subTest(name):
                 self.mod(mod)
 
+    def test_types_wrap_and_round_and_operations_are_those_of_jax(self):
+        zeros, lax = jnp.zeros((), jnp.int32), jax.lax
+        for name, mod in {
+            "int8 wraps": lambda s, b, h, i, j: s + 0.01 * ((i - j) * 20).astype(jnp.int8),
+            "uint8 wraps": lambda s, b, h, i, j: s + 0.01 * (i - j).astype(jnp.uint8),
+            "a window by uint32": lambda s, b, h, i, j: jnp.where((i - j).astype(jnp.uint32) < 5, s, s - 2.0),
+            "int32 wraps": lambda s, b, h, i, j: jnp.where(j * 100000 * 10000 < 0, s, s - 1),
+            "bfloat16 of an index": lambda s, b, h, i, j: s + 0.01 * (i * 37 + j).astype(jnp.bfloat16) - 0.01 * j,
+            "a sum in bfloat16": lambda s, b, h, i, j: s + 0.01 * ((j * 37).astype(jnp.bfloat16) + jnp.bfloat16(0.3)),
+            "an integer of a float": lambda s, b, h, i, j: s + 0.1 * ((i - j) / 3).astype(jnp.int32),
+            "a remainder by 0": lambda s, b, h, i, j: s + 0.1 * lax.rem(j, j % 3),
+            "a remainder of truncation": lambda s, b, h, i, j: s + 0.1 * lax.rem(i - j, zeros + 4),
+            "a quotient of truncation": lambda s, b, h, i, j: s + 0.1 * lax.div(i - j, zeros + 4),
+            "remainders of floats": lambda s, b, h, i, j: s + 0.1 * (s % 0.75) + 0.1 * (s % -0.5) + jnp.fmod(s, 0.3),
+            "powers": lambda s, b, h, i, j: s + 0.1 * s**3 + 0.1 * s**2.0 + 0.01 * jnp.minimum(s**-2, 9.0),
+            "a power by an index": lambda s, b, h, i, j: s + 0.01 * s ** (j % 3).astype(jnp.float32),
+            "a maximum of NaN": lambda s, b, h, i, j: jnp.where(jnp.maximum(jnp.log(s), -1.0) > -9.0, s, s + 1),
+            "where": lambda s, b, h, i, j: jnp.where(s > 0.1, jnp.log(jnp.where(s > 0.1, s, 1.0)), s),
+        }.items():
+            with self.subTest(name):
+                self.near(qj.attention(Q, K, V, score_mod=mod), plain(Q, K, V, score_mod=mod), 4e-3)
+
     def test_masks(self):
         documents = jnp.asarray(RNG.integers(0, 3, (2, 24)))
         for name, keep in {
@@ -386,7 +408,9 @@ SLOPES = jnp.asarray([0.05, 0.04, 0.03, 0.02])
 class Errors(Case):
     def test_what_has_no_equivalent_is_named_with_its_line(self):
         for name, mod in {
-            "round": lambda s, b, h, i, j: jnp.round(s), "cumsum": lambda s, b, h, i, j: jnp.cumsum(s[None])[0],
+            "round": lambda s, b, h, i, j: jnp.round(s),
+            "convert_element_type": lambda s, b, h, i, j: s + s.astype(jnp.int32),
+            "cumsum": lambda s, b, h, i, j: jnp.cumsum(s[None])[0],
         }.items():
             with self.assertRaises(qj.TraceError) as error:
                 qj.attention(Q, K, V, score_mod=mod)

@@ -79,6 +79,9 @@ def _rem(args: list[Value], params: dict) -> Node:
     a, b = (arg.text() for arg in args)
     if isinstance(b.constant, int) and b.constant == 0:
         raise NoWord("the divisor is 0")
+    if b.constant is None and not _is_float(args[1]):
+        # XLA's remainder by 0 is the dividend, and that of the language is 0.
+        return Node("select({1} == 0, {0}, {0} % {1})", (a, b), natural=a.natural)
     return Node("({} % {})", (a, b), natural=a.natural)
 
 
@@ -97,6 +100,8 @@ def _convert(args: list[Value], params: dict) -> Node:
     if jnp.issubdtype(wanted, jnp.floating):
         if _is_bool(value):
             return Node("select({}, 1.0, 0.0)", (text,))
+        if wanted.itemsize < 4 and not value.of_score and value.aval.dtype != wanted:
+            raise NoWord(f"expressions compute in float32, and round nothing to {wanted}")
         if not _is_float(value):
             return Node("float({})", (text,)) if text.constant is None else constant(float(text.constant))
         if value.of_score and wanted.itemsize < 4:
@@ -106,7 +111,12 @@ def _convert(args: list[Value], params: dict) -> Node:
         return text if _is_bool(value) else Node("({} != 0.0)" if _is_float(value) else "({} != 0)", (text,))
     if _is_float(value):
         raise NoWord("a float does not become an integer")
-    return Node("select({}, 1, 0)", (text,), natural=True) if _is_bool(value) else text
+    if _is_bool(value):
+        return Node("select({}, 1, 0)", (text,), natural=True)
+    given = value.aval.dtype
+    if wanted != np.int32 and not np.can_cast(given, wanted):
+        raise NoWord(f"expressions compute in int32, and wrap nothing to {wanted}")
+    return text
 
 
 def _integer_pow(args: list[Value], params: dict) -> Node:
@@ -130,8 +140,40 @@ def _sign(args: list[Value], params: dict) -> Node:
     return Node(form if _is_float(args[0]) else form.replace(".0", ""), (text,))
 
 
+#: Signs of operations that are not a number for some numbers.
+_NOT_A_NUMBER = ("log(", "sqrt(", "pow(", " / ", " % ")
+
+
+def _makes_nan(root: Node) -> bool:
+    """Whether a float may be NaN although what it is made of is not: JAX's maximum is NaN then, and that of the language
+    is the other operand."""
+    seen, stack = set(), [root]
+    while stack:
+        node = stack.pop()
+        if any(sign in node.form for sign in _NOT_A_NUMBER):
+            return True
+        if id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(node.args)
+    return False
+
+
+def _extreme(name: str) -> Callable[..., Node]:
+    plain = _number(f"{name}({{}}, {{}})", True)
+
+    def write(args: list[Value], params: dict) -> Node:
+        node = plain(args, params)
+        if _is_float(args[0]) and any(map(_makes_nan, node.args)):
+            return Node(f"select(({{0}} == {{0}}) & ({{1}} == {{1}}), {name}({{0}}, {{1}}), {{0}} + {{1}})", node.args)
+        return node
+
+    return write
+
+
 def _clamp(args: list[Value], params: dict) -> Node:
     low, x, high = (arg.text() for arg in args)
+    if _makes_nan(x):
+        return Node("select({0} == {0}, min(max({0}, {1}), {2}), {0})", (x, low, high))
     return Node("min(max({}, {}), {})", (x, low, high), natural=x.natural or low.natural)
 
 
@@ -147,10 +189,15 @@ def _calls(*names: str) -> dict[str, Callable[..., Node]]:
 _MODULO = "((({0} % {1}) + {1}) % {1})"
 
 
-def _equal(form: str) -> Callable[..., Node]:
+_XOR = "(({0} & !{1}) | (!{0} & {1}))"
+
+
+def _equal(form: str, of_truths: str) -> Callable[..., Node]:
     plain = _number(form)
 
     def write(args: list[Value], params: dict) -> Node:
+        if all(map(_is_bool, args)):
+            return Node(of_truths, tuple(arg.text() for arg in args))
         node = plain(args, params)
         # Whether a remainder is 0 does not depend on its sign.
         both = [
@@ -169,11 +216,11 @@ WRITERS: dict[str, Callable[..., Node]] = {
     "exp2": _float("exp({} * 0.6931471805599453)"), "erfc": _float("(1.0 - erf({}))"), "atan2": _float("atan2({}, {})"),
     "neg": _number("(-{})"), "abs": _number("abs({})"), "add": _number("({} + {})", True),
     "add_any": _number("({} + {})", True), "sub": _number("({} - {})"), "mul": _number("({} * {})", True),
-    "max": _number("max({}, {})", True), "min": _number("min({}, {})", True), "div": _div, "rem": _rem, "pow": _pow,
+    "max": _extreme("max"), "min": _extreme("min"), "div": _div, "rem": _rem, "pow": _pow,
     "integer_pow": _integer_pow, "sign": _sign, "clamp": _clamp, "select_n": _select, "convert_element_type": _convert,
-    "eq": _equal("({} == {})"), "ne": _equal("({} != {})"), "lt": _number("({} < {})"), "le": _number("({} <= {})"),
+    "eq": _equal("({} == {})", "(({0} & {1}) | (!{0} & !{1}))"), "ne": _equal("({} != {})", _XOR), "lt": _number("({} < {})"), "le": _number("({} <= {})"),
     "gt": _number("({} > {})"), "ge": _number("({} >= {})"), "and": _truth("({} & {})"), "or": _truth("({} | {})"),
-    "not": _truth("(!{})"), "xor": _truth("(({0} & !{1}) | (!{0} & {1}))"), "square": _number("({0} * {0})"),
+    "not": _truth("(!{})"), "xor": _truth(_XOR), "square": _number("({0} * {0})"),
     **{name: _same for name in ("copy", "copy_p", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "pvary")},
 }
 
@@ -191,11 +238,33 @@ def _remainder(args: list[Value], params: dict) -> Node:
 FUNCTIONS: dict[str, Callable[..., Node]] = {"floor_divide": _div, "remainder": _remainder}
 
 
+#: Types whose numbers are those of int32.
+_WHOLE = tuple(np.dtype(kind) for kind in (np.int8, np.int16, np.int32, np.uint8, np.uint16))
+
+
+def computes(name: str, wanted: np.dtype) -> None:
+    """Raises `NoWord` if the result of a primitive has a type that expressions do not compute in: they compute in
+    float32 and int32, which neither round nor wrap as others do."""
+    if name in _EXACT:
+        return
+    if jnp.issubdtype(wanted, jnp.integer) and wanted != np.int32:
+        raise NoWord(f"expressions compute in int32, and wrap nothing to {wanted}")
+    if jnp.issubdtype(wanted, jnp.floating) and np.dtype(wanted).itemsize < 4:
+        raise NoWord(f"expressions compute in float32, and round nothing to {wanted}")
+
+
+#: What gives one of its operands.
+_EXACT = ("copy", "copy_p", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "pvary", "select_n", "max", "min")
+
+
 def written(name: str, args: list[Value], params: dict, table: Optional[dict] = None) -> Node:
     """A primitive in the expression language."""
     writer = (WRITERS if table is None else table).get(name)
     if writer is None:
         raise NoWord("the expression language has no such operation")
+    for arg in args:
+        if jnp.issubdtype(arg.aval.dtype, jnp.integer) and arg.aval.dtype not in _WHOLE:
+            raise NoWord(f"integers of expressions have 32 bits and a sign, and these are {arg.aval.dtype}")
     if any(arg.aval.shape for arg in args):
         raise NoWord("it takes an array; scores are computed one by one")
     return writer(args, params)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import Error
-from ._primitives import FUNCTIONS, NoWord, constant, written
+from ._primitives import FUNCTIONS, NoWord, computes, constant, written
 from ._shards import varying
 from ._values import AXES, Node, Value
 
@@ -219,6 +219,7 @@ class _Writer:
         function = FUNCTIONS.get(params.get("name", "")) if name in ("pjit", "jit") else None
         if function is not None and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
             try:
+                computes(params["name"], eqn.outvars[0].aval.dtype)
                 return [self.result(eqn, args, written(params["name"], args, params, FUNCTIONS))]
             except NoWord:
                 pass
@@ -236,6 +237,8 @@ class _Writer:
         node, why = None, "it gives several values"
         if len(eqn.outvars) == 1 and self.symbolic(args):
             try:
+                if name != "convert_element_type":
+                    computes(name, eqn.outvars[0].aval.dtype)
                 node = written(name, args, params)
             except NoWord as error:
                 why = str(error)
