@@ -5,7 +5,7 @@
 //! score.
 
 use qkvault_graph::expr::{
-    Axis, Binary, Compare, Logic, Node, NodeId, Program, ScoreExpr, Side, TensorSpec, Ty, Unary,
+    Axis, Binary, Compare, Logic, Node, NodeId, Power, Program, ScoreExpr, Side, TensorSpec, Ty, Unary, product,
 };
 use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
@@ -274,6 +274,19 @@ fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> At, code: &mut F
         Node::Binary(Binary::FloorDiv, a, b) => match program.node(b) {
             Node::Int(n) => code.push(Step::Quotient(at(a), n.into())),
             other => unreachable!("a whole quotient by {other:?}"),
+        },
+        Node::Binary(Binary::Pow, a, b) => match program.power(a, b) {
+            Power::One => code.push(real(1.0)),
+            // The last step is the value.
+            Power::Product { factors: 1, inverse: false } => {
+                let one = code.push(real(1.0));
+                code.word("mul", [at(a), one])
+            }
+            Power::Product { factors, inverse } => {
+                let found = product(at(a), factors, |x, y| code.word("mul", [x, y]));
+                if inverse { code.word("reciprocal", [found]) } else { found }
+            }
+            _ => code.word("power", [at(a), at(b)]),
         },
         Node::Binary(op, a, b) => code.word(binary(op, program.ty(a)), [at(a), at(b)]),
         Node::Compare(op, a, b) => code.word(compare(op), [at(a), at(b)]),

@@ -114,10 +114,20 @@ def floor_rem(a, b):
     return select((rest != Float32(0.0)) & ((rest < Float32(0.0)) != (b < Float32(0.0))), rest + b, rest)
 
 
-minimum, maximum, power, atan2 = (each(getattr(cute.math, name)) for name in "min max pow atan2".split())
+minimum, maximum, atan2 = (each(getattr(cute.math, name)) for name in "min max atan2".split())
 sqrt, rsqrt, log, sin, cos, tan, erf, floor, ceil, absolute, reciprocal = (
     each(getattr(cute.math, name)) for name in "sqrt rsqrt log sin cos tan erf floor ceil abs rcp".split()
 )
+
+
+@each
+def power(a, b):
+    # Also where the compiler's power is that of a logarithm, which is NaN for a negative base.
+    size = cute.math.pow(cute.math.abs(a), b)
+    half, below = b * Float32(0.5), a < Float32(0.0)
+    signed = select(below & (cute.math.floor(half) != half), -size, size)
+    found = select(below & (cute.math.floor(b) != b), Float32(float("nan")), signed)
+    return select(b == Float32(0.0), Float32(1.0), found)
 
 
 @each
@@ -162,17 +172,23 @@ def tanh(x):
     """1 - 2 / (1 + e^2x), off by at most 3e-7: the instruction for it is off by 2^-11 of the result."""
     lanes = x.values if isinstance(x, Lanes) else [x]
     found = [Float32(1.0) - Float32(2.0) * r for r in inverses([one_and_power(v, 2 * LOG2_E) for v in lanes])]
+    # A number wins over NaN in the power's minimum: NaN must not reach the product of several lanes.
+    found = [select(v == v, r, v) for v, r in zip(lanes, found)]
     return Lanes(found) if isinstance(x, Lanes) else found[0]
 
 
 def sigmoid(x):
+    """e / (1 + e) of a negative number and 1 / (1 + e) of another, with e = e^-|x|: exact far below 0 too."""
     lanes = x.values if isinstance(x, Lanes) else [x]
-    found = inverses([one_and_power(v, -LOG2_E) for v in lanes])
+    tails = [cute.math.exp2(cute.math.abs(v) * Float32(-LOG2_E), fastmath=True) for v in lanes]
+    shares = inverses([Float32(1.0) + cute.math.min(tail, Float32(1.0)) for tail in tails])
+    found = [select(v >= Float32(0.0), Float32(1.0), tail) * r for v, tail, r in zip(lanes, tails, shares)]
     return Lanes(found) if isinstance(x, Lanes) else found[0]
 
 
+@each
 def relu(x):
-    return maximum(x, Float32(0.0))
+    return select(x < Float32(0.0), Float32(0.0), x)
 
 
 def elu(x):

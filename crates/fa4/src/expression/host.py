@@ -120,9 +120,10 @@ class Whole(Number):
 
 
 def power(a, b):
-    if a == 0 and b < 0:
-        return math.inf
-    return a**b if isinstance(a**b, float) else math.nan
+    """The power of a logarithm: an expression must not rely on more."""
+    if a == 0:
+        return math.nan if b == 0 else math.inf if b < 0 else b if b != b else 0.0
+    return 2.0 ** (b * math.log2(a))
 
 
 def function(of):
@@ -222,7 +223,7 @@ for program in json.load(sys.stdin):
         given = [batch, [h * group + q % group for h, q in zip(head, query)], [q // group for q in query], key]
         given = [words.Lanes(map(Whole, list)) for list in given]
         point = compiler.Point(*given, lengths, numbers, group)
-        point = point.of(words.Lanes(map(Real, score)), words.Lanes(map(Real, upstream)))
+        point = point.of(words.Lanes(Real(float(x)) for x in score), words.Lanes(map(Real, upstream)))
         found = modified(point)
         for i in range(len(query)):
             print(repr(float(words.lane(found, i).value)))

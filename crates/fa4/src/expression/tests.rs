@@ -11,6 +11,8 @@ use qkvault_graph::expr::{self, Expr, PointContext, ScalarTy, Value, library, po
 use qkvault_graph::{Attention, DType, validate};
 use serde_json::{Value as Json, json};
 
+mod domain;
+
 use super::*;
 use crate::compiler::{PROGRAM, WORDS};
 
@@ -83,8 +85,10 @@ fn given(Case { program, name, code, group }: &Case, places: &[Place]) -> Json {
     };
     let numbers = program.scalars().iter().enumerate().map(scalar);
     let tensors = program.tensors().iter().enumerate().flat_map(|(n, spec)| tensor(spec, n));
-    let point =
-        |&([b, h, q, k], [queries, keys], score, upstream): &Place| json!([b, h, q, k, queries, keys, score, upstream]);
+    // JSON has no infinities.
+    let point = |&([b, h, q, k], [queries, keys], score, upstream): &Place| {
+        json!([b, h, q, k, queries, keys, score.to_string(), upstream])
+    };
     let points: Vec<Json> = places.iter().map(point).collect();
     let numbers: Vec<Json> = numbers.chain(tensors).collect();
     // As many scores at a time as the kernels take in each direction.
@@ -130,7 +134,11 @@ fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
 
 /// The same with what each case is given.
 fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
-    let places = places(points);
+    run_at(cases, &places(points), given)
+}
+
+/// The same at these places.
+fn run_at(cases: &[Case], places: &[Place], given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
     let mut found = values(cases.iter().map(given).collect()).into_iter();
     let mut of =
         |case| places.iter().map(|&place| (found.next().expect("a line each"), expected(case, place))).collect();

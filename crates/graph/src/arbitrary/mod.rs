@@ -13,6 +13,7 @@
 mod aligned;
 mod attention;
 mod choices;
+pub mod domain;
 mod fault;
 mod library;
 mod mutate;

@@ -74,7 +74,7 @@ pub enum DeriveError {
 /// | at | value |
 /// |---|---|
 /// | `abs` and `relu` at 0 | 0 |
-/// | `min`, `max` of equal operands | that of the operand printed second; constants are printed last, so `max(x, 0)` agrees with `relu(x)` |
+/// | `min`, `max` of equal operands, and where one is NaN | that of the operand printed second; constants are printed last, so `max(x, 0)` agrees with `relu(x)` |
 /// | `floor`, `ceil` | 0, also at whole numbers |
 /// | `%`, `floor_rem` at their jumps | the value beside the jump |
 /// | `pow(a, b)` with respect to `b` at `a` = 0, with respect to `a` at `b` = 0 | 0 |

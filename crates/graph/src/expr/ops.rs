@@ -114,7 +114,11 @@ operations! {
         Min = 5, "min";
         /// The larger (3); a number takes precedence over NaN.
         Max = 6, "max";
-        /// `a^b` (8); NaN for a negative base with a fractional exponent.
+        /// `a^b` (8), as IEEE 754 has it: NaN for a negative base with a fractional exponent, 1 for an exponent of 0.
+        ///
+        /// Engines whose power is one of a logarithm get other operations ([`Power`](super::Power)): products for whole
+        /// constants up to 64, and the sign of a negative base. There, 1 with an exponent that is not
+        /// finite and minus infinity with a fractional one may give NaN.
         Pow = 7, "pow";
         /// Remainder of truncated division (7, C's `fmod` and `%`): it has the sign of `a`.
         ///

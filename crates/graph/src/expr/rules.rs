@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `abs` at 0 | 0 |
 //! | `relu` at 0 | 0 |
-//! | `min`, `max` of equal operands | the derivative of the operand that is second in canonical order; constants are last, so `max(x, 0)` agrees with `relu(x)` |
+//! | `min`, `max` of equal operands, and where one is NaN | the derivative of the operand that is second in canonical order; constants are last, so `max(x, 0)` agrees with `relu(x)` |
 //! | `floor`, `ceil`, also at whole numbers | 0 |
 //! | `a % b`, `floor_rem` at their jumps | the value beside the jump: that of `a` minus the quotient times that of `b` |
 //! | `pow(a, b)` with respect to `b` at `a` = 0, with respect to `a` at `b` = 0 | 0 |
@@ -84,9 +84,11 @@ pub(super) fn unary(s: &mut Simplifier, op: Unary, a: NodeId, y: NodeId, t: Term
             t.times(sigmoid, s)
         }
         Unary::Swish => {
-            let sigmoid = s.unary(Unary::Sigmoid, a);
-            let (sum, product) = (s.add(sigmoid, y), s.mul(sigmoid, y));
-            let slope = s.sub(sum, product);
+            // Not `sigmoid + y - sigmoid * y`: for large `a`, that is the difference of two large numbers.
+            let (sigmoid, one) = (s.unary(Unary::Sigmoid, a), s.literal(1.0));
+            let rest = s.sub(one, sigmoid);
+            let bend = s.mul(rest, y);
+            let slope = s.add(bend, sigmoid);
             t.times(slope, s)
         }
     })

@@ -15,6 +15,7 @@ mod mask;
 mod mxfp8;
 mod mxfp8_backward;
 mod paged;
+mod power;
 mod ragged;
 mod score;
 mod softmax;

@@ -4,9 +4,10 @@
 //! front end. [`Memo`] gives each operation the form that cuDNN accepts.
 
 use super::builder::Builder;
+use super::power;
 use super::step::{Memo, Step};
 use super::variants::Variant;
-use crate::expr::{Axis, Binary, Compare, Logic, Node, NodeId, Program, Side, Ty, Unary};
+use crate::expr::{Axis, Binary, Compare, Logic, Node, NodeId, Power, Program, Side, Ty, Unary};
 use crate::op::{OfOrigins, Pointwise, TensorId};
 use crate::{Attention, DType, Order, Role, Tensor};
 
@@ -110,7 +111,7 @@ pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Cont
         let ty = program.ty(NodeId(i as u32));
         let result = match node {
             // Nothing reads this place. cuDNN refuses a launch with a number that its plan does not know.
-            Node::Int(_) if !read[i] => context.score,
+            Node::Int(_) | Node::Float(_) if !read[i] => context.score,
             _ => one(&mut Scope { g, program, context, memo }, &done, node, ty),
         };
         done.push(result);
@@ -119,13 +120,16 @@ pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Cont
 }
 
 /// The nodes whose results operations read: all but the divisors of whole quotients, which are a part of other
-/// constants.
+/// constants, and exponents of products.
 fn read_as_tensors(program: &Program) -> Vec<bool> {
     let mut read = vec![false; program.nodes().len()];
     read[program.root().at()] = true;
     for &node in program.nodes() {
         match node {
             Node::Binary(Binary::FloorDiv, a, _) => read[a.at()] = true,
+            Node::Binary(Binary::Pow, a, b) if matches!(program.power(a, b), Power::One | Power::Product { .. }) => {
+                read[a.at()] = true;
+            }
             _ => node.operands().for_each(|id| read[id.at()] = true),
         }
     }
@@ -141,7 +145,7 @@ fn dtype(g: &Builder, ty: Ty) -> DType {
     }
 }
 
-struct Scope<'a> {
+pub(super) struct Scope<'a> {
     g: &'a mut Builder,
     program: &'a Program,
     context: &'a Context,
@@ -149,7 +153,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    fn step(&mut self, step: Step) -> TensorId {
+    pub(super) fn step(&mut self, step: Step) -> TensorId {
         self.memo.write(self.g, self.context.score, step)
     }
 
@@ -157,8 +161,29 @@ impl Scope<'_> {
         self.step(Step::Int(x))
     }
 
-    fn float(&mut self, mode: Pointwise, x: TensorId, b: TensorId) -> TensorId {
+    pub(super) fn number(&mut self, x: f32) -> TensorId {
+        self.step(Step::Float(x.to_bits()))
+    }
+
+    /// A computed 0.
+    pub(super) fn zero(&mut self) -> TensorId {
+        let index = self.step(Step::Index(2));
+        let zero = self.step(Step::Binary(Pointwise::Sub, index, index, DType::I32, DType::I32));
+        self.step(Step::Unary(Pointwise::Identity, zero, DType::F32))
+    }
+
+    pub(super) fn unary(&mut self, mode: Pointwise, x: TensorId) -> TensorId {
+        self.step(Step::Unary(mode, x, DType::F32))
+    }
+
+    pub(super) fn float(&mut self, mode: Pointwise, x: TensorId, b: TensorId) -> TensorId {
         self.step(Step::Binary(mode, x, b, DType::F32, DType::F32))
+    }
+
+    /// A comparison of floats.
+    pub(super) fn compare(&mut self, mode: Pointwise, a: TensorId, b: TensorId) -> TensorId {
+        let truth = dtype(self.g, Ty::Bool);
+        self.step(Step::Binary(mode, a, b, DType::F32, truth))
     }
 }
 
@@ -203,6 +228,7 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
             Node::Int(divisor) => floor_div(scope, at(a), divisor),
             _ => unreachable!("a floor division is by a constant"),
         },
+        Node::Binary(Binary::Pow, a, b) => power::write(scope, program.power(a, b), at(a), at(b)),
         Node::Binary(op, a, b) => scope.step(Step::Binary(binary(op), at(a), at(b), out, out)),
         Node::Compare(op, a, b) => {
             let compute = if program.ty(a) == Ty::Float { DType::F32 } else { DType::Bool };
@@ -265,13 +291,12 @@ fn floor_rem(scope: &mut Scope<'_>, a: TensorId, b: TensorId, out: DType) -> Ten
 /// the quotient is at least `0.5 / |b|` away from the next whole number, which is more than the rounding of the
 /// reciprocal and the product for `|a| < 2^22`.
 fn floor_div(scope: &mut Scope<'_>, a: TensorId, divisor: i32) -> TensorId {
-    let number = |x: f32| Step::Float(x.to_bits());
     let mut dividend = scope.step(Step::Unary(Pointwise::Identity, a, DType::F32));
     if !divisor.unsigned_abs().is_power_of_two() {
-        let half = scope.step(number(if divisor < 0 { -0.5 } else { 0.5 }));
+        let half = scope.number(if divisor < 0 { -0.5 } else { 0.5 });
         dividend = scope.float(Pointwise::Add, dividend, half);
     }
-    let reciprocal = scope.step(number((1.0 / f64::from(divisor)) as f32));
+    let reciprocal = scope.number((1.0 / f64::from(divisor)) as f32);
     let quotient = scope.float(Pointwise::Mul, dividend, reciprocal);
     let whole = scope.step(Step::Unary(Pointwise::Floor, quotient, DType::F32));
     let one = scope.int(1);

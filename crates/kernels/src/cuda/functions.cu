@@ -23,7 +23,7 @@ __device__ __forceinline__ float floor_rem(float a, float b) {
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
-__device__ __forceinline__ float relu(float x) { return fmaxf(x, 0.f); }
+__device__ __forceinline__ float relu(float x) { return x < 0.f ? 0.f : x; }
 __device__ __forceinline__ float elu(float x) { return x > 0.f ? x : expm1f(x); }
 __device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.f + erff(x * 0.70710678118654752f)); }
 __device__ __forceinline__ float gelu_tanh(float x) {

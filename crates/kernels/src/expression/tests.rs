@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use half::{bf16, f16};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::arbitrary::{Features, Space, attention, domain};
 use qkvault_graph::expr::{PointContext, ScalarTy, Value, library};
 use qkvault_graph::{Attention, Valid, validate};
 
@@ -94,19 +94,28 @@ fn origins(program: usize) -> [i32; 2] {
 
 /// Runs all programs at the same points: for each program, the values found and expected.
 fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
-    let places: Vec<([i32; 4], [i32; 2], f32)> = (0..points)
+    let places: Vec<Place> = (0..points)
         .map(|i| {
             let at = [0, 1, 2, 3].map(|axis| ((i * [1, 3, 5, 7][axis] + i / 2) % DIMS[axis] as usize) as i32);
             (at, [at[2].max(6) + 1, at[3].max(8) + 1], number(i * 13 + 1) * 1.3)
         })
         .collect();
+    run_at(programs, &places)
+}
+
+/// A place, its lengths and its score.
+type Place = ([i32; 4], [i32; 2], f32);
+
+/// The same at these places.
+fn run_at(programs: &[&Program], places: &[Place]) -> Vec<Vec<(f64, f64)>> {
     let mut text = format!("struct Point {{ int batch, head, query, key, queries, keys; }};\n{FUNCTIONS}");
     programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program, origins(at))));
     text.push_str("int main() {\n");
     for at in 0..programs.len() {
-        for ([b, h, q, k], [queries, keys], score) in &places {
+        for ([b, h, q, k], [queries, keys], score) in places {
+            let score = format!("__uint_as_float({}u)", score.to_bits());
             let point = format!("Point{{{b}, {h}, {q}, {k}, {queries}, {keys}}}");
-            let _ = writeln!(text, "  printf(\"%.17g\\n\", program{at}::value({point}, {score:?}f));");
+            let _ = writeln!(text, "  printf(\"%.17g\\n\", program{at}::value({point}, {score}));");
         }
     }
     text.push_str("}\n");
@@ -116,7 +125,7 @@ fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
         .iter()
         .enumerate()
         .map(|(n, program)| {
-            let one = |(at, lengths, score): &([i32; 4], [i32; 2], f32)| {
+            let one = |(at, lengths, score): &Place| {
                 (found.next().expect("a line each"), expected(program, *at, origins(n), *lengths, (*score).into()))
             };
             places.iter().map(one).collect()
@@ -201,4 +210,23 @@ fn random_expressions_compute_what_they_mean() {
         apart.len(),
         &apart[..apart.len().min(5)]
     );
+}
+
+#[test]
+fn every_operation_computes_what_it_means_over_its_whole_domain() {
+    let texts = domain::of_every_operation();
+    let read = |text: &String| qkvault_graph::expr::parse_expr(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    let list: Vec<_> = texts.iter().map(read).collect();
+    let programs: Vec<&Program> = list.iter().map(|e| e.program()).collect();
+    let places = domain::NUMBERS.map(|score| ([0; 4], [7, 9], score));
+    let mut apart = Vec::new();
+    for (text, values) in texts.iter().zip(run_at(&programs, &places)) {
+        for (score, (found, expected)) in domain::NUMBERS.iter().zip(values) {
+            // Beyond the largest float32 are infinities.
+            if !near(found, f64::from(expected as f32)) {
+                apart.push(format!("{text} at {score}: {found}, {expected} expected"));
+            }
+        }
+    }
+    assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(30)]);
 }

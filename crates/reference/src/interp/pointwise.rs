@@ -1,4 +1,5 @@
-//! Pointwise operations. Each mode means the same as the operation of that name in score expressions.
+//! Pointwise operations. Each mode means the same as the operation of that name in score expressions, but for what cuDNN
+//! is known to compute otherwise: a graph that relies on the language's meaning there must fail.
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
@@ -110,6 +111,8 @@ pub(super) fn pointwise(
             let rem = |a, b| if b == 0.0 { UNDEFINED } else { scalar::binary_int(Binary::Rem, a, b) };
             two(&mut y, x, second()?, rem);
         }
+        // Its power is one of a logarithm (seen: NaN of a negative base, H100, cuDNN 9.19).
+        Kind::Binary(Binary::Pow) => two(&mut y, x, second()?, |a, b| (b * (a + 0.0).log2()).exp2()),
         Kind::Binary(f) if whole && f.takes_int() => two(&mut y, x, second()?, |a, b| scalar::binary_int(f, a, b)),
         Kind::Binary(f) => two(&mut y, x, second()?, |a, b| scalar::binary(f, a, b)),
         Kind::Compare(f) => two(&mut y, x, second()?, |a, b| truth(scalar::compare(f, a, b))),

@@ -118,6 +118,36 @@ proptest! {
     }
 }
 
+/// At every kind of number the derived derivative is the slope, also where a formula of it would be a difference of
+/// large numbers.
+#[test]
+fn derived_derivatives_are_slopes_over_the_whole_domain() {
+    use qkvault_graph::arbitrary::domain;
+    use qkvault_graph::expr::{Node, parse_expr};
+
+    let (none, mut apart) = (Inputs::default(), Vec::new());
+    for text in domain::of_every_operation() {
+        let e = parse_expr(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let Ok(derived) = vjp(&e) else { continue };
+        let bound = Bound::new(e.program(), 0, 0, &none).expect("no operands");
+        for score in domain::NUMBERS.map(f64::from) {
+            let [mut values, mut gradients] = [Registers::default(), Registers::default()];
+            bound.run(AT, 0, &[score], &mut values);
+            bound.reverse(&values, &[1.0], &mut gradients);
+            let slope = bound.score_gradient(&gradients, 1).expect("it reads the score")[0];
+            let found = at_point(&e, &none, AT, 0, score, |p| derived.d_score.eval(p));
+            let found = found.expect("all is given").float().expect("a slope");
+            // NaN has no side of a kink.
+            let kink = score.is_nan() && ["abs(", "elu("].iter().any(|op| text.starts_with(op));
+            if !near(found, slope, 1e-6) && !kink {
+                apart.push(format!("{text} at {score}: {found}, {slope} expected"));
+            }
+        }
+        assert!(e.nodes().contains(&Node::Score), "{text}");
+    }
+    assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(40)]);
+}
+
 /// On zeros, infinities and NaN both tables of operations return the same bits, and never -0.
 #[test]
 fn both_tables_of_operations_agree_bit_for_bit_on_special_numbers() {
