@@ -9,7 +9,10 @@ mod common;
 use common::valid;
 use qkvault_graph::arbitrary::domain::NUMBERS;
 use qkvault_graph::expr::{Binary, Compare, PointContext, ScoreExpr, Unary, Value, parse_expr};
-use qkvault_graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower};
+use qkvault_graph::op::{Constant, Op, TensorId, TensorKind};
+use qkvault_graph::{
+    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower,
+};
 use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
 
 /// The expression of a number `v` over `@a` and `@b`, each with one element in each row, with a finite value for each of
@@ -142,4 +145,23 @@ fn operations_of_integers_are_lowered_to_what_they_mean_everywhere() {
     let one = ["neg", "abs"].into_iter().flat_map(|op| apart(&format!("float({op}(@a))"), "i32", &pairs(&numbers)));
     let apart: Vec<String> = whole.flat_map(two).chain(one).collect();
     assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(30)]);
+}
+
+/// `floor_rem(query - key, -3)` was off by thousands on a card: cuDNN reads an i32 constant without its sign where it
+/// computes in f32.
+#[test]
+fn no_computation_in_f32_reads_an_i32_constant_below_zero() {
+    let texts = ["floor_rem(query - key, -3)", "(query - key) // -3", "(query - key) % -3 * -2", "max(query, -5) - -7"];
+    for text in texts {
+        let e = parse_expr(&format!("score + float({text})")).expect("reads");
+        let plain = Attention::bshd(1, (1, 1), (9, 9), 8, DType::F16).with_stats().with_score_mod(e);
+        for a in [plain.clone(), plain.backward(BackwardOptions::default())] {
+            let graph = lower(&valid(a), &under(19), &CompileOptions::default()).expect("is lowered");
+            let below = |id: TensorId| matches!(graph.tensor(id).kind, TensorKind::Constant(Constant::I32(n)) if n < 0);
+            for op in &graph.ops {
+                let real = matches!(op, Op::Pointwise { compute: DType::F32, .. });
+                assert!(!real || !op.inputs().into_iter().any(below), "{text}: {op:?}\n{graph}");
+            }
+        }
+    }
 }

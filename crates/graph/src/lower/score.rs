@@ -120,13 +120,16 @@ pub(super) fn expression_with(g: &mut Builder, program: &Program, context: &Cont
 }
 
 /// The nodes whose results operations read: all but the divisors of whole quotients, which are a part of other
-/// constants, and exponents of products.
+/// constants, exponents of products, and those that are written as f32.
 fn read_as_tensors(program: &Program) -> Vec<bool> {
     let mut read = vec![false; program.nodes().len()];
     read[program.root().at()] = true;
     for &node in program.nodes() {
         match node {
             Node::Binary(Binary::FloorDiv, a, _) => read[a.at()] = true,
+            Node::Binary(Binary::FloorRem, a, b) if matches!(program.node(b), Node::Int(n) if n < 0) => {
+                read[a.at()] = true;
+            }
             Node::Binary(Binary::Pow, a, b) if matches!(program.power(a, b), Power::One | Power::Product { .. }) => {
                 read[a.at()] = true;
             }
@@ -220,7 +223,10 @@ fn one(scope: &mut Scope<'_>, done: &[TensorId], node: Node, ty: Ty) -> TensorId
             let sure = ty == Ty::Float || program.is_never_zero(b);
             let divisor = if sure { at(b) } else { never_zero(scope, at(b)) };
             match op {
-                Binary::FloorRem => floor_rem(scope, at(a), divisor, out),
+                Binary::FloorRem => {
+                    let divisor = real_below_zero(scope, program.node(b)).unwrap_or(divisor);
+                    floor_rem(scope, at(a), divisor, out)
+                }
                 _ => scope.step(Step::Binary(binary(op), at(a), divisor, out, out)),
             }
         }
@@ -275,6 +281,15 @@ fn never_zero(scope: &mut Scope<'_>, b: TensorId) -> TensorId {
     let (zero, one, truth) = (scope.int(0), scope.int(1), dtype(scope.g, Ty::Bool));
     let is_zero = scope.step(Step::Binary(Pointwise::CmpEq, b, zero, DType::Bool, truth));
     scope.step(Step::Select(is_zero, one, b, DType::I32))
+}
+
+/// A constant below 0 as an f32: in a computation in f32, cuDNN reads an i32 constant without its sign (-1, -3 and -4
+/// were wrong in a forward and a backward on an H100 under cuDNN 9.19; a computed divisor below 0 was right).
+fn real_below_zero(scope: &mut Scope<'_>, divisor: Node) -> Option<TensorId> {
+    match divisor {
+        Node::Int(n) if n < 0 => Some(scope.number(n as f32)),
+        _ => None,
+    }
 }
 
 /// `a - b * floor(a / b)`: only 9.27 and newer have a mode for it.

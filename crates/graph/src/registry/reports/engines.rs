@@ -54,6 +54,24 @@ pub(super) static REPORTS: &[Report] = &[
         ..CUDNN
     },
     Report {
+        attention: "A power in an expression, of a base below 0 (by a constant: `score^3`) or by 0.",
+        finding: Finding::Form {
+            standing: Standing::seen("an H100", "cuDNN 9.19", "qkvault-lab selftest --file CASES"),
+            shows: "NaN in O, dQ, dK and dV: the power is one of a logarithm.",
+            says: "Whole constants become products; for other exponents the sign of the base is written out.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "A floored remainder of integers by a constant below 0.",
+        finding: Finding::Form {
+            standing: Standing::seen("an H100", "cuDNN 9.19", "qkvault-lab selftest --file CASES"),
+            shows: "O, dQ, dK and dV are wrong in every row: an integer constant loses its sign where f32 is computed.",
+            says: "The constant is one of f32.",
+        },
+        ..CUDNN
+    },
+    Report {
         attention: "Whole rows of a bias that hold the lowest float, in FlashAttention-4.",
         finding: Finding::Open {
             standing: Standing::seen(
