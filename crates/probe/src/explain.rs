@@ -9,10 +9,11 @@ use serde::Serialize;
 use crate::{Footprint, Request, check, nearest, on_device};
 
 /// The newest cuDNN version that the rules cover.
-pub const NEWEST: CudnnVersion = CudnnVersion::v9(27, 0);
+pub const NEWEST: CudnnVersion = CudnnVersion::v9(28, 1);
 
 /// Versions that the rules were tested with.
-pub const TRIED: [CudnnVersion; 3] = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), NEWEST];
+pub const TRIED: [CudnnVersion; 4] =
+    [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0), NEWEST];
 
 /// What the rules say of an attention on a target. Its JSON has these fields under their names; fields may be added.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -151,7 +152,7 @@ mod tests {
         assert!(told.starts_with("refused on sm_90") && told.contains("nearest supported: "), "{told}");
         let json = serde_json::to_value(&odd).expect("writes");
         assert_eq!(json["reasons"][0]["code"], "head-dim.multiple-of-8");
-        assert_eq!((json["supported"].as_bool(), json["cudnn"].as_str()), (Some(false), Some("9.27.0")));
+        assert_eq!((json["supported"].as_bool(), json["cudnn"].as_str()), (Some(false), Some("9.28.1")));
     }
 
     #[test]

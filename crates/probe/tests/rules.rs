@@ -611,7 +611,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     ("queries.one-wrong", (DECODE, "b200", "9.19"), (DECODE, "b200", "9.25.1")),
     ("queries.one-wrong", (DECODE, "b200", "9.25.0"), (DECODE, "h200", "9.25.0")),
-    ("backward.varlen-far-rows", (FAR_ROWS, "h200", "9.19"), (NEAR_ROWS, "h200", "9.19")),
+    ("backward.far-rows", (FAR_ROWS, "h200", "9.19"), (NEAR_ROWS, "h200", "9.19")),
+    (
+        "backward.far-rows",
+        ("pass: backward\nq: bf16 [2,2,128,64]\nd_o: bf16 [2,2,128,64] strides [2147467272,64,128,1]", "h200", "9.27"),
+        ("pass: backward\nq: bf16 [2,2,128,64]\nd_o: bf16 [2,2,128,64] strides [2147467264,64,128,1]", "h200", "9.27"),
+    ),
     (
         "sink.old",
         ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.12"),

@@ -206,7 +206,7 @@ mod tests {
             "fp8.hopper-expression",
             "dropout.philox-old",
             "size.grid",
-            "backward.varlen-far-rows",
+            "backward.far-rows",
             "queries.one-wrong",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);

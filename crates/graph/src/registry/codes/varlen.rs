@@ -1,4 +1,4 @@
-//! Varlen operands.
+//! Varlen operands, and operands that reach far.
 
 use super::{FE_STORAGE, FUZZED, GPU};
 use crate::registry::entry::entries;
@@ -10,33 +10,40 @@ fn backward(f: &Facts<'_>, is: bool, what: &str) -> Option<String> {
     (f.backward() && f.varlen() && is).then(|| format!("{what}, for cuDNN {}", f.version()))
 }
 
-/// The elements that a varlen dO reaches by its tokens and their stride.
+/// The elements from the first of dO to the end of its last; of a varlen dO by its tokens and their stride.
 fn reach(f: &Facts<'_>) -> Option<i64> {
     let d_o = f.gradients?.d_o;
-    match d_o.storage {
-        Storage::Varlen { tokens } => tokens.checked_mul(d_o.strides[2]).or(Some(i64::MAX)),
-        Storage::Dense | Storage::Paged { .. } => None,
-    }
+    Some(match d_o.storage {
+        Storage::Varlen { tokens } => tokens.saturating_mul(d_o.strides[2]),
+        Storage::Dense | Storage::Paged { .. } => {
+            let steps = d_o.dims.iter().zip(d_o.strides).map(|(n, step)| (n - 1).saturating_mul(step));
+            steps.fold(1, i64::saturating_add)
+        }
+    })
 }
 
 entries![
-    BACKWARD_VARLEN_FAR_ROWS = Entry {
-        code: "backward.varlen-far-rows",
-        cause: "A varlen backward computes the place of a row of dO in 32 bits.",
+    BACKWARD_FAR_ROWS = Entry {
+        code: "backward.far-rows",
+        cause: "A backward computes the place of a row of dO in 32 bits.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
-        field: "d_o.strides[2]",
-        needed: "in a varlen backward, tokens of dO times their stride below 2^31 elements",
+        field: "d_o.strides",
+        needed: "in a backward, a dO that reaches no more than 2^31 elements; a varlen one fewer, by tokens times their \
+                 stride",
         fix: "copy dO to rows that lie one behind the other, or split the batch",
         source: "flash-attention issue 2611, for dO",
-        evidence: "On an H100 under cuDNN 9.19 dQ is off by 0.08 where token times stride of dO passes 2^31.",
+        evidence: "On an H100 under cuDNN 9.19 dQ is off by 0.08 where tokens times the stride of a varlen dO pass 2^31; \
+                   where the batch stride of a dense dO is 2^31, dQ and dK of the second sequence are wrong (6.8 for \
+                   -0.2). Such strides of Q, K, V and O are right.",
         standing: Some(Standing::seen(
             "an H100",
             "cuDNN 9.19",
-            "qkvault-lab selftest --allow backward.varlen-far-rows --file CASES"
+            "qkvault-lab selftest --allow backward.far-rows --file CASES"
         )),
         reports: &["https://github.com/Dao-AILab/flash-attention/issues/2611"],
         applies: Applies::Rules(|f| {
-            let reach = reach(f).filter(|reach| *reach >= 1 << 31)?;
+            let most = if matches!(f.gradients?.d_o.storage, Storage::Varlen { .. }) { (1 << 31) - 1 } else { 1 << 31 };
+            let reach = reach(f).filter(|reach| *reach > most)?;
             Some(format!("a dO that reaches {reach} elements"))
         }),
         ..Entry::quirk(41)
