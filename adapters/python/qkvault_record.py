@@ -449,6 +449,15 @@ class _Wide(_Missing):
     """A value that no 32-bit integer holds."""
 
 
+def _is_wide(tensor) -> bool:
+    """Whether a tensor has integers that need more than 32 bits, as far as its values are known."""
+    if tensor.dtype not in (torch.int64, torch.uint32, torch.uint64) or not _concrete(tensor) or not tensor.numel():
+        return False
+    with _plain():
+        least, most = tensor.detach().to(torch.int64).aminmax()
+        return bool((least < -INT_MAX - 1) | (most > INT_MAX))
+
+
 _NARROWING = ("remainder", "fmod", "clamp")
 
 
@@ -708,6 +717,8 @@ class _Writer:
             if ty == "f":
                 raise _Missing(f"a tensor of {dtype}")
             kind = "i32"
+            if source is not None and _is_wide(source):
+                raise _Wide("a tensor of integers that are larger than 32 bits")
         captured = [source] if source is not None else list(self.captured(node)) if node is not None else []
         grad = self.grad and ty == "f" and alibi is None and any(t.requires_grad for t in captured)
         if grad and self.grad_dtype and kind != self.grad_dtype:

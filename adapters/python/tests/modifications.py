@@ -642,6 +642,12 @@ def integers_that_wrap():
 
 
 @case()
+def integers_of_64_bits():
+    documents = torch.arange(TOKENS) // 5 * 2**32
+    return None, lambda b, h, q, k: documents[q] == documents[k]
+
+
+@case()
 def numbers_that_round():
     slopes = torch.tensor([0.3, 0.7, 1.1, 1.9], dtype=torch.bfloat16)
     return lambda score, b, h, q, k: score + 0.01 * (q * 37 + k).to(torch.bfloat16) - slopes[h] * slopes[h], None
