@@ -910,7 +910,11 @@ class _Writer:
         if term.serial in seen:
             return False
         seen.add(term.serial)
-        if term.ty == "f" and term.args and term.args[0] in ("log", "sqrt", "rsqrt", "pow", "floor_rem", "/", "%"):
+        word = term.args[0] if term.ty == "f" and term.args else None
+        # A quotient by a number that all scores share is one of two infinities at most.
+        shared = word in ("/", "%", "floor_rem") and term.args[2].kind in ("float", "scalar")
+        shared |= word == "pow" and term.args[2].kind == "float" and term.args[2].args[0].is_integer()
+        if word in ("log", "sqrt", "rsqrt", "pow", "floor_rem", "/", "%") and not shared:
             return True
         return any(self.makes_nan(a, seen) for a in term.args if isinstance(a, _Term))
 

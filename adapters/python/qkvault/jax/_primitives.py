@@ -140,8 +140,9 @@ def _sign(args: list[Value], params: dict) -> Node:
     return Node(form if _is_float(args[0]) else form.replace(".0", ""), (text,))
 
 
-#: Signs of operations that are not a number for some numbers.
+#: Signs of operations that are NaN for some numbers, and of those that are not by a number that all scores share.
 _NOT_A_NUMBER = ("log(", "sqrt(", "pow(", " / ", " % ")
+_BY_SHARED = (" / ", " % ")
 
 
 def _makes_nan(root: Node) -> bool:
@@ -150,7 +151,9 @@ def _makes_nan(root: Node) -> bool:
     seen, stack = set(), [root]
     while stack:
         node = stack.pop()
-        if any(sign in node.form for sign in _NOT_A_NUMBER):
+        second = node.args[1] if len(node.args) > 1 else None
+        shared = second is not None and (second.constant is not None or second.form.startswith("$"))
+        if any(sign in node.form and not (shared and sign in _BY_SHARED) for sign in _NOT_A_NUMBER):
             return True
         if id(node) not in seen:
             seen.add(id(node))
