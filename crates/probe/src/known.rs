@@ -60,7 +60,7 @@ pub struct Guard {
     pub place: &'static str,
     /// Addresses of the source or the thread.
     pub links: &'static [&'static str],
-    /// `refused`, `form`, `not-confirmed`, `never-written` or `open`.
+    /// `refused`, `form`, `not-confirmed`, `never-written` or `open`; `unknown` where no reason is given and none ran.
     pub finding: &'static str,
     /// The codes that refuse it.
     pub codes: Vec<&'static str>,
@@ -111,13 +111,13 @@ impl Seen {
 }
 
 impl Range {
-    fn all(affected: &[Affected]) -> Vec<Range> {
+    fn all(library: Library, affected: &[Affected]) -> Vec<Range> {
         let range = |one: &Affected| Range {
             from: one.versions.from.map(|version| version.to_string()),
             before: one.versions.before.map(|version| version.to_string()),
             sm_from: one.gpus.from,
             sm_to: (one.gpus.to != u32::MAX).then_some(one.gpus.to),
-            text: one.to_string(),
+            text: if library == Library::Cudnn { one.to_string() } else { one.gpus.to_string() },
         };
         affected.iter().map(range).collect()
     }
@@ -133,7 +133,7 @@ pub fn known_wrong() -> Known {
             code: Some(quirk.code),
             engine: Library::Cudnn.title(),
             attention: quirk.cause,
-            affected: Range::all(quirk.affected),
+            affected: Range::all(Library::Cudnn, quirk.affected),
             shows: quirk.evidence,
             reports: quirk.reports.to_vec(),
             seen: Seen::of(quirk.standing?),
@@ -146,13 +146,13 @@ pub fn known_wrong() -> Known {
             Finding::Form { standing, shows, says } | Finding::Open { standing, shows, says } => {
                 (standing, shows, says)
             }
-            Finding::Refused(_) | Finding::Right { .. } | Finding::Never(_) => return None,
+            Finding::Refused(_) | Finding::Right { .. } | Finding::Never(_) | Finding::Unknown(_) => return None,
         };
         Some(Wrong {
             code: None,
             engine: report.library.title(),
             attention: report.attention,
-            affected: Range::all(report.affected),
+            affected: Range::all(report.library, report.affected),
             shows,
             reports: report.links.to_vec(),
             seen: Seen::of(standing),
@@ -160,8 +160,16 @@ pub fn known_wrong() -> Known {
             to_do: says,
         })
     });
+    let mut wrong: Vec<Wrong> = refused.collect();
+    for row in others {
+        // Two projects may guard against one fault.
+        match wrong.iter_mut().find(|known| (known.shows, known.to_do) == (row.shows, row.to_do)) {
+            Some(known) => known.reports.extend(row.reports),
+            None => wrong.push(row),
+        }
+    }
     let guards = reports().filter(|report| report.by != Project::Here).map(guard);
-    Known { format: FORMAT, wrong: refused.chain(others).collect(), guards: guards.collect() }
+    Known { format: FORMAT, wrong, guards: guards.collect() }
 }
 
 fn guard(report: &'static Report) -> Guard {
@@ -171,12 +179,12 @@ fn guard(report: &'static Report) -> Guard {
             (Vec::new(), Some(standing), says)
         }
         Finding::Right { sight, says } => (Vec::new(), Some(Standing::NotConfirmed(sight)), says),
-        Finding::Never(says) => (Vec::new(), None, says),
+        Finding::Never(says) | Finding::Unknown(says) => (Vec::new(), None, says),
     };
     Guard {
         project: report.by.title(),
         attention: report.attention,
-        affected: Range::all(report.affected),
+        affected: Range::all(report.library, report.affected),
         place: report.place,
         links: report.links,
         finding: report.finding.name(),

@@ -29,13 +29,13 @@ pub use code::Code;
 pub use entry::{Applies, Condition, Entry};
 pub use facts::Facts;
 pub use quirks::{BadQuirk, QUIRKS, QuirkSet};
-pub use reports::{Finding, Library, Project, Report, reports};
+pub use reports::{Finding, LIBRARIES, Library, Project, Report, reports};
 pub use standing::{Sight, Standing};
 
 use crate::Reason;
 
 /// The entries by theme, in the order in which a refusal lists its reasons.
-const THEMES: [&[&Entry]; 30] = [
+const THEMES: [&[&Entry]; 31] = [
     codes::forms::ENTRIES,
     codes::fp8::ENTRIES,
     codes::fp8_limits::ENTRIES,
@@ -52,6 +52,7 @@ const THEMES: [&[&Entry]; 30] = [
     codes::engines::ENTRIES,
     codes::versions::ENTRIES,
     codes::sizes::ENTRIES,
+    codes::queries::ENTRIES,
     codes::strides::ENTRIES,
     codes::bands::ENTRIES,
     codes::passes::ENTRIES,

@@ -223,6 +223,11 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u3
     let plan = session.load(&ready.plan).map_err(failed)?;
     let of = (&ready.attention, ready.family);
     let mut launched = compared(of, &plan, &inputs, &expected, stream, repeat)?;
+    // A mask that the caller gave is not drawn, and an exact answer stands without one.
+    if ready.drawn_by.is_some() {
+        let mask = inputs.buffer(Role::DropoutMask).map_err(failed)?;
+        launched.faults.extend(philox::uneven(ready.attention.get(), ready.family, mask));
+    }
     if let Some((inputs, expected)) = &ready.moved {
         let moved = compared(of, &plan, inputs, expected, stream, 0)?;
         launched.worst = launched.worst.max(moved.worst);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_exec::{LoadedPlan, cudarc};
-use qkvault_graph::{DType, Role, Valid, operand};
-use qkvault_reference::{Buffer, Inputs};
+use qkvault_graph::{Attention, DType, Lengths, Role, Valid, operand};
+use qkvault_reference::{Buffer, Family, Inputs};
 
 use super::eight_bits;
 use qkvault_cli::memory::{Failure, Memory, failed};
@@ -56,4 +56,58 @@ pub(super) fn mask(
         }
     }
     Ok(mask)
+}
+
+/// How far the share of kept probabilities may be from the exact one, in standard deviations: one mask in a billion.
+const DEVIATIONS: f64 = 6.0;
+
+/// Tells that a mask does not keep the share that its probability asks for.
+///
+/// The oracle takes the mask as it was drawn, so a share that is wrong does not show in any output: PyTorch reports
+/// kernels that round the probability to sixteenths (pull request 174245), while the scale stays exact. Where a mask,
+/// an expression or a family of data hides scores, dropped ones cannot be told from hidden ones, and nothing is said.
+pub(super) fn uneven(a: &Attention, family: Family, mask: &Buffer) -> Option<String> {
+    let p = a.dropout?.probability;
+    let hidden = a.mask.band.is_some() || a.mask.mask_mod.is_some() || a.mask.lengths == Lengths::PerSequence;
+    if hidden || a.score_mod.is_some() || a.sink || a.fp8.is_some() || family != Family::Normal {
+        return None;
+    }
+    let (all, kept) = (mask.len() as f64, (0..mask.len()).filter(|&at| mask.get(at) > 0.0).count() as f64);
+    let (share, exact) = (kept / all, 1.0 - f64::from(p));
+    let far = DEVIATIONS * (f64::from(p) * exact / all).sqrt();
+    ((share - exact).abs() > far).then(|| {
+        format!("the mask keeps {share:.4} of {all} probabilities, and {exact:.4} is asked for (at most {far:.4} off)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::text;
+
+    use super::*;
+
+    /// A mask of 65,536 scores, of which one in `every` is dropped.
+    fn mask(every: usize) -> Buffer {
+        let mut mask = Buffer::zeros(DType::F32, 1 << 16);
+        (0..mask.len()).filter(|at| at % every != 0).for_each(|at| mask.set(at, 1.0));
+        mask
+    }
+
+    fn attention(more: &str) -> Attention {
+        text::parse(&format!("q: bf16 [1,1,256,64]\ndropout: philox {more}")).expect("a description")
+    }
+
+    /// Numbers were right while a mask for 0.1 kept 15 of 16: no output tells it.
+    #[test]
+    fn a_probability_that_is_rounded_to_sixteenths_is_told() {
+        let told = |more: &str, every| uneven(&attention(more), Family::Normal, &mask(every));
+        assert!(told("0.1", 10).is_none() && told("0.125", 8).is_none());
+        for every in [8, 16] {
+            let text = told("0.1", every).expect("it is far off");
+            assert!(text.contains("0.9000 is asked for"), "{text}");
+        }
+        // Dropped and hidden scores look alike.
+        assert!(told("0.1\nmask: causal", 2).is_none() && told("0.1\nlengths: per-sequence", 2).is_none());
+        assert!(uneven(&attention("0.1"), Family::Below, &mask(2)).is_none());
+    }
 }

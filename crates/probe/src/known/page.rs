@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use qkvault_graph::registry::{LIBRARIES, Library};
+
 use super::{Guard, Known, Range, Seen, Wrong, known_wrong};
 
 const INTRODUCTION: &str = "\
@@ -27,13 +29,17 @@ when it is stale. `qkvault probe` reads the same: it refuses what is *refused* h
 pub fn page() -> String {
     let Known { format: _, wrong, guards } = known_wrong();
     let mut text = INTRODUCTION.to_owned();
-    for (engine, title) in [("cuDNN", "cuDNN"), ("FlashAttention-4", "FlashAttention-4")] {
-        let _ = write!(text, "\n## Wrong in {title}\n\n");
+    for engine in LIBRARIES.map(Library::title) {
+        let _ = write!(text, "\n## Wrong in {engine}\n\n");
+        let rows: Vec<&Wrong> = wrong.iter().filter(|row| row.engine == engine).collect();
+        if rows.is_empty() {
+            text.push_str("Nothing is known to be.\n");
+            continue;
+        }
         text.push_str("| attention | versions and GPUs | how it shows | reported | seen by | what to do |\n");
         text.push_str("| --- | --- | --- | --- | --- | --- |\n");
-        wrong.iter().filter(|row| row.engine == engine).for_each(|row| wrong_row(&mut text, row));
+        rows.into_iter().for_each(|row| wrong_row(&mut text, row));
     }
-    text.push_str("\n## Wrong in qkvault's own kernels\n\nNothing is known to be.\n");
     let mut projects: Vec<&str> = guards.iter().map(|guard| guard.project).collect();
     projects.dedup();
     for project in projects {

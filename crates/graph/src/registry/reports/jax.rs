@@ -1,7 +1,7 @@
 //! Guards of JAX's cuDNN path (`fused_attention_stablehlo.py`).
 
 use super::super::codes::*;
-use super::{CUDNN, Finding, Project, RANDOM, Report, every, from};
+use super::{CUDNN, Finding, LOWEST, Project, RANDOM, Report, every, from};
 use crate::registry::{Gpus, Standing, Versions};
 
 const FILE: &str = "https://github.com/jax-ml/jax/blob/main/jax/_src/cudnn/fused_attention_stablehlo.py";
@@ -12,11 +12,7 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "Compute capability 10.3 before 9.11.",
         affected: &[Versions::before(11, 0).on(Gpus { from: 103, to: 103 })],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "JAX says that cuDNN supports it from 9.11 on; cuDNN itself answers.",
-            says: "Use cuDNN 9.11 or newer.",
-        },
+        finding: Finding::Unknown("JAX says that cuDNN supports it from 9.11 on; cuDNN itself answers."),
         ..JAX
     },
     Report {
@@ -52,10 +48,17 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "Differences of two large negative numbers: masks hold -2^41, not the lowest float.",
         place: "`get_large_negative_number`",
+        finding: LOWEST,
+        ..JAX
+    },
+    Report {
+        attention: "A backward with a bias of 2^31 elements or more and its gradient.",
+        place: "XLA's custom call",
+        links: &["https://github.com/openxla/xla/issues/36454"],
         finding: Finding::Open {
-            standing: Standing::seen("an H100", "cuDNN 9.19", "qkvault-lab selftest --file CASES"),
-            shows: "Whole rows of the lowest float: O is 0 in place of the mean of V, dV up to 100 times too large.",
-            says: "Hide keys by lengths or a predicate, or use a bias of at least -1e30.",
+            standing: Standing::Reported,
+            shows: "An illegal address: 33,280 queries and keys of two sequences under 9.13.1.",
+            says: "Split the batch, so that the bias of a launch has fewer elements.",
         },
         ..JAX
     },

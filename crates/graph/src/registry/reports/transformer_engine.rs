@@ -110,12 +110,9 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "A backward with dropout and a bias on 10.x and newer.",
         affected: &[every(from(100))],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The guard gives no reason. cuDNN compiles it, or answers by `backward.query-tensor-gradient` and \
-                    others.",
-            says: "Run it on a Hopper GPU, where such backwards are right.",
-        },
+        finding: Finding::Unknown(
+            "Right on an H200; on 10.x some are refused (`backward.query-tensor-gradient`), the others compile.",
+        ),
         ..ENGINE
     },
     Report {
@@ -132,11 +129,7 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "16 bits on compute capability 12.0 before 9.18.1.",
         affected: &[Versions::before(18, 1).on(Gpus::CONSUMER_BLACKWELL)],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The guard gives no reason; varlen backwards are refused (`backward.varlen-consumer-old`).",
-            says: "Use cuDNN 9.18.1 or newer.",
-        },
+        finding: Finding::Unknown("Varlen backwards are refused (`backward.varlen-consumer-old`); the others compile."),
         ..ENGINE
     },
     Report {
@@ -148,11 +141,7 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "Varlen Q, K and V interleaved in one tensor on compute capability 12.0.",
         affected: &[every(Gpus::CONSUMER_BLACKWELL)],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The guard names missing support.",
-            says: "Give Q, K and V tensors of their own.",
-        },
+        finding: Finding::Unknown("Plans compile."),
         ..ENGINE
     },
     Report {
@@ -179,11 +168,9 @@ pub(super) static REPORTS: &[Report] = &[
     },
     Report {
         attention: "A deterministic backward with the gradient of a bias.",
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The sum over what was broadcast may have other bits in every run.",
-            says: "Request the gradient of the bias with as many sequences and heads as Q, and sum it yourself.",
-        },
+        finding: Finding::Unknown(
+            "The gradient of a bias is summed over what was broadcast, in an order that no document names.",
+        ),
         ..FILTER
     },
     Report {
@@ -194,11 +181,7 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "Keys in pages on compute capability 8.9 and 12.0.",
         affected: &[every(Gpus { from: 89, to: 89 }), every(Gpus { from: 120, to: 120 })],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The guard gives no reason; plans compile under 9.14, 9.19 and 9.27.",
-            says: "Compare a step with dense keys on such a GPU first.",
-        },
+        finding: Finding::Unknown("Plans compile under 9.14, 9.19 and 9.27."),
         ..FILTER
     },
     Report {
