@@ -111,7 +111,10 @@ pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
         }
     }
     // Another cuDNN computes the same, but must be deployed: it comes after changes that keep the meaning.
-    for &cudnn in versions.iter().filter(|&&v| v != request.target.cudnn) {
+    // A newer one first: an older one may be right only because it lacks what is wrong now.
+    let (newer, older): (Vec<CudnnVersion>, Vec<CudnnVersion>) =
+        versions.iter().filter(|&&v| v != request.target.cudnn).partition(|&&v| v > request.target.cudnn);
+    for cudnn in newer.into_iter().chain(older) {
         let toolchain = request.target.toolchain.under(cudnn);
         let target = Target { cudnn, toolchain, ..request.target.clone() };
         if accepts(request.attention, &target) {
@@ -150,7 +153,7 @@ fn corner(a: &mut Attention, corner: Corner) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{DType, LibrarySet, Profile};
+    use qkvault_graph::{DType, LibrarySet, Profile, text};
 
     fn target(cudnn: CudnnVersion) -> Target {
         Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)
@@ -175,5 +178,17 @@ mod tests {
         let near = nearest(&Request::new(&plain, &old), &versions);
         assert_eq!(near.iter().map(|n| n.change.as_str()).collect::<Vec<_>>(), ["cuDNN 9.19.0"]);
         assert_eq!(near[0].target.cudnn, CudnnVersion::v9(19, 0));
+    }
+
+    /// A decode that 9.19 computes wrongly on a B200 was said to be nearest to 9.14, which is older.
+    #[test]
+    fn a_newer_version_is_nearer_than_an_older_one() {
+        let decode = text::parse("q: bf16 [4,8,1,128]\nk: [4,2,300,128]").expect("a description");
+        let decode = validate(decode).expect("sound");
+        let b200 = Profile::named("b200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+        let versions = [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)];
+        let near = nearest(&Request::new(&decode, &b200), &versions);
+        let names: Vec<&str> = near.iter().map(|n| n.change.as_str()).filter(|n| n.starts_with("cuDNN")).collect();
+        assert_eq!(names, ["cuDNN 9.27.0", "cuDNN 9.14.0"]);
     }
 }
