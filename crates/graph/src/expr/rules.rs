@@ -134,10 +134,15 @@ pub(super) fn binary(
         // Integers have no derivative.
         Binary::FloorDiv => None,
         Binary::Atan2 => {
+            // In parts of the larger one: float32 does not hold the square of every number.
+            let (size_a, size_b) = (s.unary(Unary::Abs, a), s.unary(Unary::Abs, b));
+            let (most, finite) = (s.binary(Binary::Max, size_a, size_b), s.literal(3e38));
+            let most = s.binary(Binary::Min, most, finite);
+            let (a, b) = (s.div(a, most), s.div(b, most));
             let (aa, bb) = (s.mul(a, a), s.mul(b, b));
             let square = s.add(aa, bb);
-            let by_a = ta.map(|t| t.times(b, s).divided(square, s));
-            let by_b = tb.map(|t| t.times(a, s).divided(square, s).scaled(-1.0));
+            let by_a = ta.map(|t| t.times(b, s).divided(square, s).divided(most, s));
+            let by_b = tb.map(|t| t.times(a, s).divided(square, s).divided(most, s).scaled(-1.0));
             sum(s, by_a, by_b)
         }
     }

@@ -1,7 +1,7 @@
 //! The longer formulas of derivatives: bell curves, and the activations made from them.
 
 use super::node::NodeId;
-use super::ops::Unary;
+use super::ops::{Binary, Unary};
 use super::simplify::Simplifier;
 
 /// `1 - y^2`, with the variable part first.
@@ -43,7 +43,10 @@ pub(super) fn gelu_tanh_slope(s: &mut Simplifier, a: NodeId) -> NodeId {
     let t = s.unary(Unary::Tanh, inner);
     let rise = s.mul(t, half);
     let rise = s.add(rise, half);
-    let steep = s.mul(square, k3c);
+    // Bounded, because beyond 1e19 the square is infinite and the bend 0.
+    let bound = s.literal(1e30);
+    let bounded = s.binary(Binary::Min, square, bound);
+    let steep = s.mul(bounded, k3c);
     let steep = s.add(steep, k_node);
     let bend = one_minus_square(s, t);
     let product = s.mul(a, bend);

@@ -46,13 +46,9 @@ fn every_operation_computes_what_it_means_over_its_whole_domain() {
     assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(40)]);
 }
 
-/// Slopes that take the square or the reciprocal of a number of which float32 does not hold it; that of PyTorch's
-/// `gelu_tanh` is NaN there too.
+/// A slope that takes the reciprocal of a number of which float32 does not hold it.
 fn overflows(text: &str, score: f64) -> bool {
-    let tiny = score.abs() < 1e-19;
-    text.starts_with("gelu_tanh") && score.is_finite() && score.abs() > 1e19
-        || text.starts_with("atan2") && text.contains("1e-20") && tiny
-        || text == "pow(score, 1e-20)" && tiny
+    text == "pow(score, 1e-20)" && score.abs() < 1e-38
 }
 
 #[test]
