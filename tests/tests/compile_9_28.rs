@@ -1,8 +1,8 @@
-//! Tables of forwards and of serving with cuDNN 9.28.1 and without a GPU, where it is fetched: its slim set is a part of
-//! a package of 517 MB, which runs of all tests do not bring.
+//! Tables of forwards, of serving and in 8 bits with cuDNN 9.28.1 and without a GPU, where it is fetched: its slim set is
+//! a part of a package of 517 MB, which runs of all tests do not bring.
 
 use qkvault_skip::{Need, skip};
-use qkvault_tests::{compile, cudnn, serving_case};
+use qkvault_tests::{compile, cudnn, generated, serving_case};
 
 const VERSION: &str = "9.28.1";
 
@@ -22,5 +22,13 @@ fn forwards_compile_or_are_refused_as_in_the_golden() {
 fn varlen_and_paged_attentions_compile_or_are_refused_as_in_the_golden() {
     if is_fetched() {
         compile::check_serving(VERSION, serving_case::Extent::Usual);
+    }
+}
+
+#[test]
+fn generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden() {
+    let test = "generated_8_bit_attentions_compile_or_are_refused_as_in_the_golden";
+    if is_fetched() {
+        generated::check(generated::EIGHT_BITS, VERSION, test);
     }
 }

@@ -33,8 +33,9 @@ entries![
         fix: "copy dO to rows that lie one behind the other, or split the batch",
         source: "flash-attention issue 2611, for dO",
         evidence: "On an H100 under cuDNN 9.19 dQ is off by 0.08 where tokens times the stride of a varlen dO pass 2^31; \
-                   where the batch stride of a dense dO is 2^31, dQ and dK of the second sequence are wrong (6.8 for \
-                   -0.2). Such strides of Q, K, V and O are right.",
+                   where the batch stride of a dense dO is 2^31, dQ and dK of the second sequence are wrong (2 of 2: 6.8 \
+                   for -0.2). A dense dO that ends at 2^31 is right (2 of 2), as are strides of 2^31 of Q, K, V and O \
+                   in a forward.",
         standing: Some(Standing::seen(
             "an H100",
             "cuDNN 9.19",
