@@ -1,6 +1,6 @@
 //! Definitions that several crates of qkvault share and none of them owns: cuDNN versions, sets of cuDNN's libraries,
 //! the cache folder, who may write where code is read from, a random number generator, bounds of caches, whether there
-//! is room for memory, and how text from elsewhere is shown.
+//! is room for memory, why a library is not loaded, and how text from elsewhere is shown.
 
 mod bounds;
 mod folders;
@@ -9,6 +9,7 @@ pub mod random;
 mod shown;
 mod sources;
 mod trust;
+mod unloaded;
 mod version;
 
 pub use bounds::Bounds;
@@ -19,4 +20,5 @@ pub use sources::with_sources;
 #[cfg(unix)]
 pub use trust::OnlyOwnerWrites;
 pub use trust::{LIBRARIES_ALLOW_SHARED_VARIABLE, distrust, distrust_above, distrust_library, shared_library};
+pub use unloaded::{Unloaded, dangling};
 pub use version::{BadVersion, CudnnVersion, LibrarySet};

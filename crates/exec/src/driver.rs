@@ -5,9 +5,13 @@
 //! stand-in with which plans are compiled does not count as a driver.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use libloading::Library;
+use qkvault_base::Unloaded;
+
+pub(crate) mod words;
 
 /// The name by which cuDNN and cudarc load the driver.
 const SONAME: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
@@ -24,6 +28,15 @@ pub enum NoDriver {
     )]
     Absent {
         /// The error of the dynamic loader.
+        detail: String,
+    },
+    /// A library of that name is there and does not load.
+    #[error(
+        "the NVIDIA driver here cannot be used: {detail}. Install the driver again, in a container use the NVIDIA \
+         runtime (`--gpus all`), and take folders with other files of this name out of LD_LIBRARY_PATH"
+    )]
+    NotLoaded {
+        /// The file or name, and the error of the dynamic loader.
         detail: String,
     },
     /// The process has loaded the stand-in with which plans are compiled.
@@ -54,7 +67,11 @@ pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     }
     // SAFETY: the driver's initialisers are as safe as linking to it.
     let opened = unsafe { Library::new(SONAME) };
-    let library = opened.map_err(|error| NoDriver::Absent { detail: qkvault_base::with_sources(&error) })?;
+    let library = opened.map_err(|error| {
+        let why = Unloaded::of(Path::new(SONAME), &error);
+        let detail = why.to_string();
+        if why.is_there() { NoDriver::NotLoaded { detail } } else { NoDriver::Absent { detail } }
+    })?;
     Ok(LIBRARY.get_or_init(|| library))
 }
 

@@ -84,10 +84,30 @@ pub enum LoadError {
         library: String,
         /// The library that needs it.
         needed_by: String,
-        /// Every place searched, with the loader's message where a file exists but could not be opened.
+        /// Every place searched, and why what lies there is not used.
         looked_in: Vec<String>,
         /// How to fix it.
         remedy: String,
+    },
+    /// A library that cuDNN opens by itself is there and does not load.
+    #[error("{needed_by} needs {library}, which is there and does not load ({}); {remedy}", tried.join("; "))]
+    NotLoaded {
+        /// The SONAME of the library.
+        library: String,
+        /// The library that needs it.
+        needed_by: String,
+        /// Every place searched, with the file and the loader's message where a file is there, and how versions differ.
+        tried: Vec<String>,
+        /// How to fix it.
+        remedy: String,
+    },
+    /// The libraries of cuDNN in one folder are of several versions. Each may load, and they do not fit each other.
+    #[error("{} is not whole: {versions}; install one version of that package again", folder.display())]
+    Mixed {
+        /// The folder.
+        folder: PathBuf,
+        /// Each library with its version.
+        versions: String,
     },
     /// The library lacks a function that every cuDNN 9 has.
     #[error("{} is not a cuDNN 9: it lacks {function}", path.display())]

@@ -23,10 +23,11 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::Library as Shared;
 
 use crate::error::LoadError;
+use crate::open::version_of;
 use crate::places;
 use crate::process;
 use crate::search::Environment;
-use qkvault_base::{CudnnVersion, LibrarySet};
+use qkvault_base::{CudnnVersion, LibrarySet, Unloaded};
 
 const GRAPH: &str = "libcudnn_graph.so.9";
 const RUNTIME_COMPILED: &str = "libcudnn_engines_runtime_compiled.so.9";
@@ -47,19 +48,61 @@ const COMPILER_INSIDE: CudnnVersion = CudnnVersion::new(9, 21, 0);
 /// Folders, relative to cuDNN's, in which NVIDIA's wheels keep the other libraries; cuDNN's run path has the same ones.
 const WHEELS: &[&str] = &["../../cu13/lib", "../../cublas/lib", "../../cuda_nvrtc/lib"];
 
-/// Checks that cuDNN's other libraries are beside the one to load. Only looks for files.
+/// What to do where a library of cuDNN's own is missing or does not load.
+const AGAIN: &str = "it belongs beside libcudnn.so.9: install that package again";
+
+/// Checks that cuDNN's other libraries are beside the one to load, and of its version, as far as names tell it. Only
+/// looks for files.
 pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), LoadError> {
     let dir = dir_of(library);
     let full = if set == LibrarySet::Full { FULL } else { &[] };
     match [GRAPH, RUNTIME_COMPILED].iter().chain(full).find(|name| !dir.join(name).exists()) {
-        None => Ok(()),
+        None => one_version(library, dir),
         Some(name) => Err(LoadError::Missing {
             library: (*name).to_owned(),
             needed_by: library.display().to_string(),
-            looked_in: vec![dir.display().to_string()],
-            remedy: "it belongs beside libcudnn.so.9: install that package again".to_owned(),
+            looked_in: vec![place(&dir.join(name))],
+            remedy: AGAIN.to_owned(),
         }),
     }
+}
+
+/// Where a file is not: its folder, or a link that leads to nothing.
+fn place(file: &Path) -> String {
+    match qkvault_base::dangling(file) {
+        Some(target) => {
+            format!("{}: a symbolic link to {}, which does not exist", file.display(), target.display())
+        }
+        None => dir_of(file).display().to_string(),
+    }
+}
+
+/// Refuses a folder whose files are named after several versions, as a package that was updated in part leaves it. Some
+/// of them load together, and no cuDNN is tested so.
+fn one_version(library: &Path, dir: &Path) -> Result<(), LoadError> {
+    let others = [GRAPH, RUNTIME_COMPILED].iter().chain(FULL).map(|name| dir.join(name));
+    let named: Vec<(PathBuf, CudnnVersion)> = std::iter::once(library.to_owned())
+        .chain(others)
+        .filter_map(|file| places::version_named(&file).map(|version| (file, version)))
+        .collect();
+    if named.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return Ok(());
+    }
+    let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let versions: Vec<String> = named.iter().map(|(file, version)| format!("{} is {version}", name(file))).collect();
+    Err(LoadError::Mixed { folder: dir.to_owned(), versions: versions.join(", ") })
+}
+
+/// What the loader's words mean where cuDNN's libraries do not fit each other: the files do not tell their versions,
+/// but each needs symbols of the others that only its own version has.
+fn of_other_version(library: &Path, name: &str, words: &str) -> Option<String> {
+    if !(words.contains("undefined symbol") && words.contains("cudnn")) {
+        return None;
+    }
+    let graph = process::already_open(GRAPH).and_then(|shared| version_of(&shared));
+    let graph = graph.map_or_else(String::new, |version| format!(", which is {version}"));
+    let dir = dir_of(library).display();
+    Some(format!("the cuDNN libraries in {dir} are of different versions: {name} does not fit {GRAPH}{graph}"))
 }
 
 /// Opens the graph library beside this `libcudnn.so.9`. Even `cudnnGetVersion` needs it.
@@ -91,13 +134,18 @@ pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
     if process::already_open(DRIVER).is_none()
         && let Err(error) = process::open(OsStr::new(DRIVER))
     {
-        return Err(LoadError::Missing {
-            library: DRIVER.to_owned(),
-            needed_by: "cuDNN's engines".to_owned(),
-            looked_in: vec!["this process".to_owned(), qkvault_base::with_sources(&error)],
-            remedy: "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first"
-                .to_owned(),
-        });
+        let why = Unloaded::of(Path::new(DRIVER), &error);
+        let install =
+            "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first";
+        let mend = "install the NVIDIA driver again, or take the folder of that file out of LD_LIBRARY_PATH";
+        let (needed_by, remedy) = ("cuDNN's engines", if why.is_there() { mend } else { install });
+        return Err(unloaded(
+            DRIVER,
+            needed_by,
+            vec!["this process".to_owned(), why.to_string()],
+            why.is_there(),
+            remedy,
+        ));
     }
     sub_library(library, RUNTIME_COMPILED)
 }
@@ -108,12 +156,22 @@ fn dir_of(library: &Path) -> &Path {
 
 fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
     let file = dir_of(library).join(name);
-    process::open(file.as_os_str()).map(drop).map_err(|error| LoadError::Missing {
-        library: name.to_owned(),
-        needed_by: library.display().to_string(),
-        looked_in: vec![qkvault_base::with_sources(&error)],
-        remedy: "it belongs beside libcudnn.so.9: install that package again".to_owned(),
+    process::open(file.as_os_str()).map(drop).map_err(|error| {
+        let why = Unloaded::of(&file, &error);
+        let mut tried = vec![why.to_string()];
+        tried.extend(of_other_version(library, name, &tried[0]));
+        unloaded(name, &library.display().to_string(), tried, why.is_there(), AGAIN)
     })
+}
+
+/// The error for a library that is not there, or is there and does not load.
+fn unloaded(library: &str, needed_by: &str, tried: Vec<String>, there: bool, remedy: &str) -> LoadError {
+    let (library, needed_by, remedy) = (library.to_owned(), needed_by.to_owned(), remedy.to_owned());
+    if there {
+        LoadError::NotLoaded { library, needed_by, tried, remedy }
+    } else {
+        LoadError::Missing { library, needed_by, looked_in: tried, remedy }
+    }
 }
 
 /// The NVRTC that a cuDNN compiles with, where it is a library of its own (9.20 and older).
@@ -148,7 +206,7 @@ impl Companions<'_> {
         let path = shared.as_ref().and_then(|nvrtc| process::file_of(nvrtc, "nvrtcVersion")).unwrap_or(opened);
         let Some(version) = shared.and_then(|nvrtc| nvrtc_version(&nvrtc)) else {
             let detail = format!("{}: it has no function nvrtcVersion", path.display());
-            return Err(self.missing("libnvrtc", vec![detail], "nvidia-cuda-nvrtc"));
+            return Err(self.unloaded("libnvrtc", vec![detail], true, "nvidia-cuda-nvrtc"));
         };
         self.builtins(&path, version)?;
         let mut others: Vec<PathBuf> = Vec::new();
@@ -179,27 +237,29 @@ impl Companions<'_> {
         if process::already_open(soname).is_some() {
             return Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname)));
         }
-        let mut looked_in = Vec::new();
+        let (mut looked_in, mut there) = (Vec::new(), false);
         for dir in self.folders() {
             let file = dir.join(soname);
             if !file.exists() {
-                looked_in.push(dir.display().to_string());
+                looked_in.push(place(&file));
                 continue;
             }
+            there = true;
             if let Some(why) = self.distrust(&file) {
                 looked_in.push(format!("{}: {why}", file.display()));
                 continue;
             }
             match process::open(file.as_os_str()) {
                 Ok(_) => return Ok(file),
-                Err(error) => looked_in.push(qkvault_base::with_sources(&error)),
+                Err(error) => looked_in.push(Unloaded::of(&file, &error).to_string()),
             }
         }
         match process::open(OsStr::new(soname)) {
             Ok(_) => Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname))),
             Err(error) => {
-                looked_in.push(qkvault_base::with_sources(&error));
-                Err(self.missing(soname, looked_in, wheel))
+                let why = Unloaded::of(Path::new(soname), &error);
+                looked_in.push(why.to_string());
+                Err(self.unloaded(soname, looked_in, there || why.is_there(), wheel))
             }
         }
     }
@@ -212,12 +272,14 @@ impl Companions<'_> {
         }
         let beside = dir_of(nvrtc).join(&soname);
         if let Some(why) = self.distrust(&beside) {
-            return Err(self.missing(&soname, vec![format!("{}: {why}", beside.display())], "nvidia-cuda-nvrtc"));
+            let tried = vec![format!("{}: {why}", beside.display())];
+            return Err(self.unloaded(&soname, tried, true, "nvidia-cuda-nvrtc"));
         }
-        let opened = process::open(beside.as_os_str()).or_else(|_| process::open(OsStr::new(&soname)));
-        opened.map(drop).map_err(|error| {
-            let looked_in = vec![dir_of(nvrtc).display().to_string(), qkvault_base::with_sources(&error)];
-            self.missing(&soname, looked_in, "nvidia-cuda-nvrtc")
+        let Err(first) = process::open(beside.as_os_str()) else { return Ok(()) };
+        process::open(OsStr::new(&soname)).map(drop).map_err(|error| {
+            let (first, by_name) = (Unloaded::of(&beside, &first), Unloaded::of(Path::new(&soname), &error));
+            let there = first.is_there() || by_name.is_there();
+            self.unloaded(&soname, vec![first.to_string(), by_name.to_string()], there, "nvidia-cuda-nvrtc")
         })
     }
 
@@ -226,16 +288,14 @@ impl Companions<'_> {
         qkvault_base::distrust_library(file, |name| self.environment.get(name))
     }
 
-    fn missing(&self, library: &str, looked_in: Vec<String>, wheel: &str) -> LoadError {
+    fn unloaded(&self, library: &str, tried: Vec<String>, there: bool, wheel: &str) -> LoadError {
         let Self { version, set, .. } = self;
-        LoadError::Missing {
-            library: library.to_owned(),
-            needed_by: format!("cuDNN {version} ({set}) at {}", self.library.display()),
-            looked_in,
-            remedy: format!(
-                "`cargo xtask fetch --cudnn {version} --{set}` gets cuDNN with all it needs; in a Python environment, install the wheel {wheel}"
-            ),
-        }
+        let needed_by = format!("cuDNN {version} ({set}) at {}", self.library.display());
+        let remedy = format!(
+            "`cargo xtask fetch --cudnn {version} --{set}` gets cuDNN with all it needs; in a Python environment, install \
+             the wheel {wheel}"
+        );
+        unloaded(library, &needed_by, tried, there, &remedy)
     }
 }
 

@@ -90,8 +90,10 @@ pub(crate) fn find(search: &Search) -> Result<Library, LoadError> {
 
 /// The error that another cuDNN is loaded in the process.
 fn clash(loaded: &Path, search: &Search) -> LoadError {
-    let loaded_version =
-        process::already_open(SONAME).and_then(|shared| version_of(&shared)).unwrap_or(CudnnVersion::new(0, 0, 0));
+    // Without its graph library, asking it for its version ends the process.
+    let asked = || process::already_open(SONAME).filter(|_| needs::graph(loaded).is_ok());
+    let loaded_version = asked().and_then(|shared| version_of(&shared)).or_else(|| places::version_beside(loaded));
+    let loaded_version = loaded_version.unwrap_or(CudnnVersion::new(0, 0, 0));
     LoadError::Clash { loaded: loaded.to_owned(), loaded_version, wanted: search.wanted() }
 }
 
@@ -110,8 +112,12 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
     } else if let Some(wanted) = search.version {
         return Err(Refused::Place(Reason::UnknownVersion { wanted }));
     }
-    let shared = process::open(name)
-        .map_err(|error| Refused::Place(Reason::NotOpened { detail: qkvault_base::with_sources(&error) }))?;
+    let shared = process::open(name).map_err(|error| {
+        let why = qkvault_base::Unloaded::of(Path::new(name), &error);
+        // A place without a path has the name in its reason.
+        let detail = if path.is_some() { why.why().to_owned() } else { why.to_string() };
+        Refused::Place(Reason::NotOpened { detail })
+    })?;
     let path = process::file_of(&shared, "cudnnGetVersion")
         .ok_or_else(|| Refused::Place(Reason::Unusable { detail: "it has no function cudnnGetVersion".to_owned() }))?;
     needs::graph(&path).map_err(Refused::unusable)?;
@@ -182,7 +188,7 @@ impl Refused {
 }
 
 /// The version of an open library.
-fn version_of(shared: &Shared) -> Option<CudnnVersion> {
+pub(crate) fn version_of(shared: &Shared) -> Option<CudnnVersion> {
     // SAFETY: every cuDNN has this function with this signature.
     let function = unsafe { shared.get::<unsafe extern "C" fn() -> usize>("cudnnGetVersion") }.ok()?;
     // SAFETY: the function takes no arguments and only returns a number.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::search::{At, Environment, Place, SONAME, Search};
 use crate::tried::{Origin, Reason};
-use qkvault_base::{CacheDir, MANIFEST};
+use qkvault_base::{CacheDir, MANIFEST, dangling};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// Folders that may hold cuDNN, below a prefix, a CUDA toolkit or a site-packages folder, in order of preference.
@@ -54,10 +54,20 @@ fn variables(env: &Environment, names: &[&'static str], places: &mut Vec<Place>)
 /// Resolves a path that a user gave: the file itself, or a folder with the library in it or in a usual place below it.
 fn at(path: &Path) -> At {
     if path.is_dir() {
-        let found = BELOW.iter().map(|below| path.join(below).join(SONAME)).find(|file| file.exists());
-        return found.map_or_else(|| At::Nothing(Some(path.to_owned()), Reason::NoLibrary), At::File);
+        let files = || BELOW.iter().map(|below| path.join(below).join(SONAME));
+        let found = files().find(|file| file.exists()).map(At::File).or_else(|| files().find_map(broken));
+        return found.unwrap_or_else(|| At::Nothing(Some(path.to_owned()), Reason::NoLibrary));
     }
-    if path.exists() { At::File(path.to_owned()) } else { At::Nothing(Some(path.to_owned()), Reason::Absent) }
+    if path.exists() {
+        return At::File(path.to_owned());
+    }
+    broken(path.to_owned()).unwrap_or_else(|| At::Nothing(Some(path.to_owned()), Reason::Absent))
+}
+
+/// A symbolic link that leads to nothing.
+fn broken(link: PathBuf) -> Option<At> {
+    let target = dangling(&link)?;
+    Some(At::Nothing(Some(link), Reason::Dangling { target }))
 }
 
 /// The wheels' folders below a Python prefix: `lib/python3.*/site-packages/nvidia/…`.
@@ -69,9 +79,8 @@ fn site_packages(origin: Origin, prefix: &Path, places: &mut Vec<Place>) {
     {
         for wheel in ["cudnn", "cudnn_jit"] {
             let file = packages.join("nvidia").join(wheel).join("lib").join(SONAME);
-            if file.exists() {
-                places.push(Place { origin: origin.clone(), at: At::File(file) });
-            }
+            let at = if file.exists() { Some(At::File(file)) } else { broken(file) };
+            places.extend(at.map(|at| Place { origin: origin.clone(), at }));
         }
     }
     if places.len() == before {
@@ -144,7 +153,7 @@ pub(crate) fn set_beside(file: &Path) -> LibrarySet {
 /// The version of a library, from its file name (`libcudnn.so.9.19.0`, behind a link) or from the header in its
 /// package.
 pub(crate) fn version_beside(file: &Path) -> Option<CudnnVersion> {
-    let named = file.canonicalize().ok().and_then(|file| numbers_after_so(&file)?.parse().ok());
+    let named = version_named(file);
     named.or_else(|| {
         let header = file.parent()?.parent()?.join("include").join("cudnn_version.h");
         let text = std::fs::read_to_string(header).ok()?;
@@ -155,6 +164,11 @@ pub(crate) fn version_beside(file: &Path) -> Option<CudnnVersion> {
     })
 }
 
+/// The version in the name of a library's file, behind links.
+pub(crate) fn version_named(file: &Path) -> Option<CudnnVersion> {
+    file.canonicalize().ok().and_then(|file| numbers_after_so(&file)?.parse().ok())
+}
+
 /// The version in a file's name, if its major version is not the supported one.
 pub(crate) fn foreign_major(file: &Path) -> Option<String> {
     let file = file.canonicalize().ok()?;
@@ -163,9 +177,10 @@ pub(crate) fn foreign_major(file: &Path) -> Option<String> {
     (major != CudnnVersion::SUPPORTED_MAJOR).then_some(numbers)
 }
 
-/// The version in a file name: `9.19.0` for `libcudnn.so.9.19.0`.
+/// The version in a file name: `9.19.0` for `libcudnn.so.9.19.0`, and for cuDNN's other libraries.
 fn numbers_after_so(file: &Path) -> Option<String> {
-    Some(file.file_name()?.to_str()?.strip_prefix("libcudnn.so.")?.to_owned())
+    let (stem, numbers) = file.file_name()?.to_str()?.split_once(".so.")?;
+    stem.starts_with("libcudnn").then(|| numbers.to_owned())
 }
 
 #[cfg(test)]

@@ -72,6 +72,12 @@ pub enum Reason {
     /// The path does not exist.
     #[error("no such file or folder")]
     Absent,
+    /// The path is a symbolic link to a file that does not exist.
+    #[error("a symbolic link to {}, which does not exist", target.display())]
+    Dangling {
+        /// Where the link leads.
+        target: PathBuf,
+    },
     /// The folder has no cuDNN 9 in any of the usual places.
     #[error("no {SONAME} in it")]
     NoLibrary,

@@ -55,6 +55,104 @@ fn missing(opened: Result<std::sync::Arc<Library>, LoadError>, name: &str, place
     assert!(remedy.contains("cargo xtask fetch --cudnn 9.19.0"), "{remedy}");
 }
 
+/// A copy of a set in which one library is another file.
+fn with(set: &std::path::Path, name: &str, put: impl FnOnce(&std::path::Path)) -> tempfile::TempDir {
+    let copy = copy_without(set, |other| other == name);
+    put(&copy.path().join("nvidia/cudnn_jit/lib").join(name));
+    copy
+}
+
+/// koharu #694: a folder with cuDNN libraries of two versions. The library is there, and was said not to be found.
+#[test]
+fn libraries_of_two_versions_in_one_folder_are_told_as_such_and_not_as_missing() {
+    alone("libraries_of_two_versions_in_one_folder_are_told_as_such_and_not_as_missing", || {
+        let (Some(old), Some(new)) = (fetched("9.19.0"), fetched("9.27.0")) else { return };
+        let graph = "libcudnn_graph.so.9";
+        let copy = with(&old, graph, |file| {
+            let other = new.join("nvidia/cudnn_jit/lib").join(graph);
+            std::fs::hard_link(other, file).expect("the same file system");
+        });
+        qkvault_headless::ensure().expect("the stand-in");
+        let library = Library::open(&Search::at(copy.path())).expect("the loader takes it at first");
+        let error = Descriptor::create(&library, Kind::TENSOR).err().expect("its engines do not fit");
+        let Error::Load(LoadError::NotLoaded { library: name, .. }) = &error else { panic!("{error:?}") };
+        assert_eq!(name, "libcudnn_engines_runtime_compiled.so.9");
+        let text = error.to_string();
+        for words in ["is there and does not load", "undefined symbol", "different versions", "which is 9.27.0"] {
+            assert!(text.contains(words), "'{words}' is not in: {text}");
+        }
+        assert!(!text.contains("not found"), "{text}");
+    });
+}
+
+/// A package that was updated in part: links tell the versions.
+#[test]
+fn files_named_after_two_versions_are_refused_before_one_is_loaded() {
+    alone("files_named_after_two_versions_are_refused_before_one_is_loaded", || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = |name: &str, version: &str| {
+            let file = format!("{name}.{version}");
+            std::fs::write(folder.path().join(&file), "no library").expect("it can be written");
+            std::os::unix::fs::symlink(file, folder.path().join(format!("{name}.9"))).expect("a link");
+        };
+        link("libcudnn.so", "9.19.0");
+        link("libcudnn_graph.so", "9.19.0");
+        link("libcudnn_engines_runtime_compiled.so", "9.20.0");
+        let text = Library::open(&Search::at(folder.path())).expect_err("two versions").to_string();
+        for words in ["is not whole", "libcudnn_graph.so.9 is 9.19.0", "runtime_compiled.so.9 is 9.20.0"] {
+            assert!(text.contains(words), "'{words}' is not in: {text}");
+        }
+    });
+}
+
+#[test]
+fn a_library_that_does_not_load_is_named_with_the_loaders_words() {
+    alone("a_library_that_does_not_load_is_named_with_the_loaders_words", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let graph = "libcudnn_graph.so.9";
+        let copy = with(&set, graph, |file| std::fs::write(file, "no library").expect("it can be written"));
+        let text = Library::open(&Search::at(copy.path())).expect_err("its graph is junk").to_string();
+        assert!(text.contains(&format!("{graph}, which is there and does not load")), "{text}");
+        assert!(text.contains("file too short") && !text.contains("was not found"), "{text}");
+        // It stays in the process, and asking it for its version would end that.
+        let text = Library::open(&Search::at(&set)).expect_err("another one is loaded").to_string();
+        assert!(text.contains("this process has cuDNN 9.19.0 loaded"), "{text}");
+    });
+}
+
+#[test]
+fn a_link_that_leads_to_nothing_is_named_as_such() {
+    alone("a_link_that_leads_to_nothing_is_named_as_such", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let graph = "libcudnn_graph.so.9";
+        let copy = with(&set, graph, |file| std::os::unix::fs::symlink("gone.so", file).expect("a link"));
+        let text = Library::open(&Search::at(copy.path())).expect_err("a link to nothing").to_string();
+        assert!(text.contains(&format!("{graph}: a symbolic link to gone.so, which does not exist")), "{text}");
+
+        let copy = with(&set, "libcudnn.so.9", |file| std::os::unix::fs::symlink("gone.so", file).expect("a link"));
+        let text = Library::open(&Search::at(copy.path())).expect_err("a link to nothing").to_string();
+        assert!(text.contains("libcudnn.so.9: a symbolic link to gone.so, which does not exist"), "{text}");
+    });
+}
+
+/// The compiler of 9.19 lies in another folder, and the loader's own search has none.
+#[test]
+fn a_compiler_that_does_not_load_is_not_said_to_be_missing() {
+    alone("a_compiler_that_does_not_load_is_not_said_to_be_missing", || {
+        let Some(set) = fetched("9.19.0") else { return };
+        let copy = copy_without(&set, |name| name.starts_with("libnvrtc.so"));
+        let file = copy.path().join("nvidia/cu13/lib/libnvrtc.so.13");
+        std::fs::write(file, "no library").expect("it can be written");
+        let error = match Library::open(&Search::at(copy.path())) {
+            Err(error) => error,
+            // The library is installed on this machine.
+            Ok(_) => return,
+        };
+        assert!(matches!(&error, LoadError::NotLoaded { library, .. } if library == "libnvrtc.so.13"), "{error:?}");
+        assert!(error.to_string().contains("libnvrtc.so.13: it is there and does not load"), "{error}");
+    });
+}
+
 #[test]
 fn without_a_driver_the_first_descriptor_says_so() {
     alone("without_a_driver_the_first_descriptor_says_so", || {

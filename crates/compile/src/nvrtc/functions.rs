@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use qkvault_base::with_sources;
+use qkvault_base::{Unloaded, dangling};
 
 use super::{NVRTC, NvrtcError};
 
@@ -37,10 +37,10 @@ pub(super) struct Functions {
 }
 
 /// Opens a library and never closes it: it may have threads of its own.
-fn open(path: &Path) -> Result<ManuallyDrop<Library>, String> {
+fn open(path: &Path) -> Result<ManuallyDrop<Library>, Unloaded> {
     // SAFETY: loading runs initialisers of NVIDIA's compiler, at a path that the user gave or that a fetch filled.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    library.map(ManuallyDrop::new).map_err(|error| with_sources(&error))
+    library.map(ManuallyDrop::new).map_err(|error| Unloaded::of(path, &error))
 }
 
 impl Functions {
@@ -49,15 +49,12 @@ impl Functions {
     pub(super) fn load(path: &Path) -> Result<Functions, String> {
         let builtins = format!("libnvrtc-builtins.so.{}.{}", NVRTC.0, NVRTC.1);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            if !path.exists() {
-                return Err("there is no such file".to_owned());
-            }
             let builtins = folder.join(&builtins);
-            if builtins.exists() {
-                open(&builtins)?;
+            if path.exists() && (builtins.exists() || dangling(&builtins).is_some()) {
+                open(&builtins).map_err(|why| why.to_string())?;
             }
         }
-        let library = open(path)?;
+        let library = open(path).map_err(|unloaded| unloaded.why().to_owned())?;
         macro_rules! find {
             ($name:literal) => {{
                 // SAFETY: the type is that of the function in NVIDIA's header; the library is never closed.
@@ -91,9 +88,9 @@ impl Functions {
         }
         // A folder with the library alone: then the loader's own search must know the other one.
         let builtins = format!("libnvrtc-builtins.so.{major}.{minor}");
-        if open(Path::new(&builtins)).is_err() {
+        if let Err(why) = open(Path::new(&builtins)) {
             let folder = path.parent().map_or_else(String::new, |folder| format!(" in {}", folder.display()));
-            return Err(format!("there is no {builtins}{folder}, which it needs"));
+            return Err(format!("there is no {builtins}{folder}, which it needs ({why})"));
         }
         Ok(self)
     }

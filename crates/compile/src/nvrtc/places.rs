@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use qkvault_base::{CacheDir, MANIFEST};
+use qkvault_base::{CacheDir, MANIFEST, dangling};
 
 /// The SONAME of every NVRTC of CUDA 13.
 const SONAME: &str = "libnvrtc.so.13";
@@ -36,7 +36,9 @@ fn within(path: &Path) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path.to_owned());
     }
-    BELOW.iter().map(|below| path.join(below).join(SONAME)).find(|file| file.exists())
+    let files = || BELOW.iter().map(|below| path.join(below).join(SONAME));
+    // A link that leads to nothing is named as such when it is not loaded.
+    files().find(|file| file.exists()).or_else(|| files().find(|file| dangling(file).is_some()))
 }
 
 /// The folders in a folder whose names begin so, the last name first: newer versions before older ones.

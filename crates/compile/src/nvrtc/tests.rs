@@ -62,12 +62,26 @@ fn a_missing_nvrtc_names_the_places_and_the_command() {
         let error = Nvrtc::of(path, &variables(&pairs)).expect_err("nothing there");
         let text = error.to_string();
         assert!(matches!(&error, NvrtcError::NotFound { tried } if tried.len() == 1), "{text}");
-        for words in
-            ["NVRTC 13.0", "cargo xtask fetch --accept-nvidia-license", "libnvrtc.so.13: there is no such file"]
-        {
+        for words in ["NVRTC 13.0", "cargo xtask fetch --accept-nvidia-license", "libnvrtc.so.13: no such file"] {
             assert!(text.contains(words), "'{words}' is not in: {text}");
         }
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_nvrtc_that_does_not_load_and_a_link_to_nothing_are_not_absent() {
+    let folder = tempfile::tempdir().expect("is made");
+    let lib = folder.path().join("lib64");
+    std::fs::create_dir(&lib).expect("is made");
+    let file = lib.join("libnvrtc.so.13");
+    let text = || Nvrtc::of(Some(folder.path()), &variables(&[])).expect_err("unusable").to_string();
+    std::fs::write(&file, "no library").expect("is written");
+    assert!(text().contains("libnvrtc.so.13: it is there and does not load"), "{}", text());
+    assert!(text().contains("file too short"), "the loader's words: {}", text());
+    std::fs::remove_file(&file).expect("is removed");
+    std::os::unix::fs::symlink("gone.so", &file).expect("a link");
+    assert!(text().contains("libnvrtc.so.13: a symbolic link to gone.so, which does not exist"), "{}", text());
 }
 
 #[test]

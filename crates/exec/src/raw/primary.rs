@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::driver::open;
+use crate::driver::words::words;
 use crate::raw::session::{ContextGuard, Entered};
 
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
@@ -51,7 +52,7 @@ fn functions() -> Option<&'static Functions> {
 
 /// The error of a call into the driver, if its status is one.
 pub(crate) fn checked(step: &str, status: c_int) -> Result<(), String> {
-    if status == 0 { Ok(()) } else { Err(format!("the driver could not {step} (CUDA error {status})")) }
+    if status == 0 { Ok(()) } else { Err(format!("the driver could not {step}: {}", words(status))) }
 }
 
 /// A number that no other stream of the program has or had, unlike the address of a stream.

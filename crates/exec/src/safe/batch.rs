@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DriverError};
 use qkvault_graph::{Role, Valid};
 
+use crate::driver::words::of_cudarc;
 use crate::safe::args::Args;
 use crate::safe::device::Device;
 use crate::safe::order::is_captured;
@@ -47,7 +48,7 @@ pub enum BatchError {
 }
 
 pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchError {
-    move |error| BatchError::Driver { step, detail: error.to_string() }
+    move |error| BatchError::Driver { step, detail: of_cudarc(&error) }
 }
 
 /// The metadata of a batch: lengths, offsets and page tables of a plan's steps, on the device and as a copy on the

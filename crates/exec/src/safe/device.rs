@@ -9,6 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use qkvault_graph::{DeviceProps, Target};
 use qkvault_sys::Library;
 
+use crate::driver::words::of_cudarc;
 use crate::driver::{NoDriver, driver};
 use crate::properties::{PropertiesError, present_target};
 use crate::raw::launch_error::LaunchError;
@@ -25,10 +26,7 @@ pub enum DeviceError {
     #[error(transparent)]
     NoDriver(#[from] NoDriver),
     /// The driver finds no GPU that this process may use.
-    #[error(
-        "the NVIDIA driver finds no GPU ({detail}): `nvidia-smi` lists the GPUs of this machine; CUDA_VISIBLE_DEVICES \
-         (now: {visible}) hides GPUs from a process, and a container has only those that it was started with"
-    )]
+    #[error("the NVIDIA driver finds no GPU: {detail} (CUDA_VISIBLE_DEVICES now: {visible})")]
     NoGpu {
         /// The error of the driver.
         detail: String,
@@ -52,7 +50,7 @@ pub enum DeviceError {
         ordinal: usize,
     },
     /// The driver returned an error.
-    #[error("the NVIDIA driver could not {step}: {detail}; `nvidia-smi` shows whether the driver works")]
+    #[error("the NVIDIA driver could not {step}: {detail}")]
     Driver {
         /// The step that failed.
         step: &'static str,
@@ -63,7 +61,7 @@ pub enum DeviceError {
 
 impl DeviceError {
     fn driver(step: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
-        move |error| DeviceError::Driver { step, detail: error.to_string() }
+        move |error| DeviceError::Driver { step, detail: of_cudarc(&error) }
     }
 }
 
@@ -204,7 +202,7 @@ impl fmt::Debug for Device {
 /// Makes the context current, as cudarc does, for good. Errors that cudarc keeps stay for the call that asks for them.
 impl ContextGuard for Device {
     fn enter(&self) -> Result<Entered, String> {
-        self.make_current().map_err(|error| error.to_string())?;
+        self.make_current().map_err(|error| of_cudarc(&error))?;
         Ok(Entered::stays())
     }
 }
@@ -227,7 +225,7 @@ pub(crate) fn ready(device: &Device, stream: &CudaStream) -> Result<(), LaunchEr
 /// The number of GPUs. There must be a driver.
 fn count() -> Result<i32, DeviceError> {
     let no_gpu = |error: &DriverError| DeviceError::NoGpu {
-        detail: error.to_string(),
+        detail: of_cudarc(error),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".to_owned()),
     };
     match CudaContext::device_count() {

@@ -10,6 +10,7 @@ use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
 use smallvec::SmallVec;
 
+use crate::driver::words::of_cudarc;
 use crate::raw::launch_error::LaunchError;
 
 /// Streams that use a piece of memory.
@@ -42,7 +43,7 @@ pub(crate) fn aside(stream: &CudaStream) -> Arc<CudaStream> {
 }
 
 pub(crate) fn driver_error(step: &'static str, error: &DriverError) -> LaunchError {
-    LaunchError::Driver { step, detail: error.to_string() }
+    LaunchError::Driver { step, detail: of_cudarc(error) }
 }
 
 impl Uses {

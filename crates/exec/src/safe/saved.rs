@@ -6,6 +6,7 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
 use qkvault_graph::Role;
 
+use crate::driver::words::of_cudarc;
 use crate::safe::order::aside;
 use crate::safe::plan::LoadedPlan;
 use crate::safe::train_error::TrainStepError;
@@ -26,7 +27,7 @@ pub(crate) fn put(
         // SAFETY: one of two words of a live allocation of this context, exclusively borrowed and ordered by the guard.
         unsafe { sys::cuMemsetD32Async(at, word, 1, stream.cu_stream()) }
             .result()
-            .map_err(|error| TrainStepError::Driver { step: "dropout's seed", detail: error.to_string() })?;
+            .map_err(|error| TrainStepError::Driver { step: "dropout's seed", detail: of_cudarc(&error) })?;
     }
     if captured {
         std::mem::forget(guard);
@@ -41,7 +42,7 @@ pub(crate) fn fingerprints(
     stream: &Arc<CudaStream>,
 ) -> Result<Fingerprints, TrainStepError> {
     let driver =
-        |error: DriverError| TrainStepError::Driver { step: "the check of saved operands", detail: error.to_string() };
+        |error: DriverError| TrainStepError::Driver { step: "the check of saved operands", detail: of_cudarc(&error) };
     if stream.capture_status().map_err(driver)? != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
         return Err(TrainStepError::CheckedCapture);
     }

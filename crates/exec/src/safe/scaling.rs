@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use qkvault_graph::{Fp8, Role, Scaled, Valid, operands};
 
+use crate::driver::words::of_cudarc;
 use crate::safe::args::Args;
 use crate::safe::train_error::TrainStepError;
 use crate::training::{ScaleRecipe, Scales, Training};
@@ -171,5 +172,5 @@ impl Fp8Training {
 }
 
 fn driver(error: DriverError) -> TrainStepError {
-    TrainStepError::Driver { step: "the scales of a training", detail: error.to_string() }
+    TrainStepError::Driver { step: "the scales of a training", detail: of_cudarc(&error) }
 }

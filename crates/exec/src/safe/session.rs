@@ -202,7 +202,7 @@ impl Session {
         let constants = self
             .constants
             .of(&stream, attention)
-            .map_err(|error| PrepareError::Constants { detail: error.to_string() })?;
+            .map_err(|error| PrepareError::Constants { detail: crate::driver::words::of_cudarc(&error) })?;
         Ok(LoadedPlan::new(raw, &self.device, &self.constants, constants, Some(attention.clone())))
     }
 }

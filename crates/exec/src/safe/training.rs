@@ -6,6 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Role};
 
+use crate::driver::words::of_cudarc;
 use crate::find::PrepareError;
 use crate::raw::launch_error::LaunchError;
 use crate::safe::args::{Args, Which};
@@ -143,7 +144,7 @@ impl TrainingPair {
     /// [`TrainStepError::Driver`] without memory.
     pub fn saved(&self, stream: &Arc<CudaStream>) -> Result<SavedForBackward, TrainStepError> {
         let driver =
-            |error: DriverError| TrainStepError::Driver { step: "memory for what is saved", detail: error.to_string() };
+            |error: DriverError| TrainStepError::Driver { step: "memory for what is saved", detail: of_cudarc(&error) };
         let bytes = self.forward.facts().bindings.iter().find(|b| b.role == Role::Stats).map_or(4, |b| b.bytes);
         let length = usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         Ok(SavedForBackward {

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaStream, DriverError, result};
 use qkvault_graph::Valid;
 
 use crate::bind_error::{BindError, BindErrors};
+use crate::driver::words::of_cudarc;
 use crate::raw::RawBindings;
 use crate::raw::launch_error::LaunchError;
 use crate::safe::args::Args;
@@ -73,7 +74,7 @@ impl LoadedPlan {
 
     /// [`LoadedPlan::verify_scales`] for arguments by role.
     pub(crate) fn verify_scales_of(&self, bindings: &RawBindings, stream: &Arc<CudaStream>) -> Result<(), LaunchError> {
-        let failed = |error: DriverError| LaunchError::Driver { step: "read scales back", detail: error.to_string() };
+        let failed = |error: DriverError| LaunchError::Driver { step: "read scales back", detail: of_cudarc(&error) };
         stream.context().bind_to_thread().map_err(failed)?;
         let mut errors = Vec::new();
         for (role, dtype, bytes) in scales::of(self.facts()) {

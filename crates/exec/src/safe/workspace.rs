@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DriverError};
 
+use crate::driver::words::of_cudarc;
 use crate::raw::DeviceBuffer;
 use crate::safe::order::Uses;
 
@@ -55,7 +56,7 @@ impl Workspace {
     /// [`WorkspaceError`] without memory.
     pub fn allocate(stream: &Arc<CudaStream>, bytes: u64) -> Result<Arc<Workspace>, WorkspaceError> {
         let ordinal = stream.context().ordinal();
-        let refused = |error: DriverError| WorkspaceError { bytes, ordinal, detail: error.to_string() };
+        let refused = |error: DriverError| WorkspaceError { bytes, ordinal, detail: of_cudarc(&error) };
         let length = usize::try_from(bytes).map_err(|_| WorkspaceError {
             bytes,
             ordinal,
@@ -88,7 +89,7 @@ impl Workspace {
         let refused = |error: DriverError| WorkspaceError {
             bytes,
             ordinal: stream.context().ordinal(),
-            detail: error.to_string(),
+            detail: of_cudarc(&error),
         };
         filled.map_err(refused)?;
         drop(memory);

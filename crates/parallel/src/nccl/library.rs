@@ -6,6 +6,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use qkvault_base::Unloaded;
+
 use crate::comm::CommError;
 
 /// The name under which NCCL 2 is installed; wheels have no other.
@@ -151,7 +153,7 @@ impl NcclLibrary {
     /// NCCL at this path.
     fn load(path: &PathBuf) -> Result<NcclLibrary, String> {
         // SAFETY: NCCL's initialisers only register its own tables; the path is the user's or the system's choice.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = unsafe { libloading::Library::new(path) }.map_err(|e| Unloaded::of(path, &e).why().to_owned())?;
         // SAFETY: a library that has `ncclGetVersion` and the others is NCCL; a version below is refused before any
         // other of its functions is called.
         let functions = unsafe { Functions::of(&library) }?;
@@ -243,6 +245,16 @@ mod tests {
         // The C library is there, and is not NCCL.
         let other = NcclLibrary::first(&[PathBuf::from("libc.so.6")]).err().expect("is not NCCL");
         assert!(other.to_string().contains("ncclGetVersion"), "{other}");
+        // A file that is there and a link that leads nowhere are told apart from one that is absent.
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("libnccl.so.2");
+        std::fs::write(&file, "no library").expect("it can be written");
+        let junk = NcclLibrary::first(std::slice::from_ref(&file)).err().expect("is junk").to_string();
+        assert!(junk.contains("it is there and does not load") && junk.contains("file too short"), "{junk}");
+        let link = folder.path().join("link.so");
+        std::os::unix::fs::symlink("gone.so", &link).expect("a link");
+        let gone = NcclLibrary::first(&[link]).err().expect("leads nowhere").to_string();
+        assert!(gone.contains("link.so: a symbolic link to gone.so, which does not exist"), "{gone}");
         assert_eq!((readable(22_809), readable(OLDEST)), ("2.28.9".to_owned(), "2.18.0".to_owned()));
         assert_eq!(size_of::<Config>(), 48);
     }
