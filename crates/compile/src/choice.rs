@@ -40,6 +40,16 @@ pub fn refuses(engine: Engine, attention: &Valid, sm: u32) -> Option<Refusal> {
     }
 }
 
+/// Reasons of another engine for an attention that cuDNN refuses too: without the advice to leave it to cuDNN.
+#[must_use]
+pub fn beside_cudnns(refusal: &Refusal) -> Refusal {
+    let reasons = refusal.reasons().iter().cloned().map(|reason| {
+        let to_cudnn = reason.fix.contains("to cuDNN");
+        if to_cudnn { reason.with_fix("") } else { reason }
+    });
+    Refusal::of(reasons.collect()).unwrap_or_else(|| refusal.clone())
+}
+
 /// Why an engine that takes an attention does so only where the options name it: no GPU has judged these kernels.
 #[must_use]
 pub fn unproven(engine: Engine, attention: &Valid) -> Option<&'static str> {
@@ -162,7 +172,15 @@ impl Candidates {
     #[must_use]
     pub fn choice(&self, engine: Engine, before: &[Passed]) -> EngineChoice {
         let why = if before.is_empty() { self.why.clone() } else { Why::OthersHaveNone };
-        EngineChoice { engine, why, passed: before.iter().chain(&self.never).cloned().collect() }
+        let refused =
+            before.iter().any(|passed| passed.engine == Engine::Cudnn && matches!(passed.because, Because::Refuses(_)));
+        let mut passed: Vec<Passed> = before.iter().chain(&self.never).cloned().collect();
+        for Passed { engine, because } in passed.iter_mut().filter(|_| refused) {
+            if let (Engine::Kernels | Engine::Fa4, Because::Refuses(refusal)) = (*engine, because) {
+                *refusal = beside_cudnns(refusal);
+            }
+        }
+        EngineChoice { engine, why, passed }
     }
 }
 

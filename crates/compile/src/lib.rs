@@ -47,7 +47,9 @@ mod words;
 mod write;
 
 pub use blob::Blob;
-pub use choice::{Answer, Because, Candidates, EngineChoice, Gap, Passed, Why, ask_engines, refuses, unproven};
+pub use choice::{
+    Answer, Because, Candidates, EngineChoice, Gap, Passed, Why, ask_engines, beside_cudnns, refuses, unproven,
+};
 pub use compile::{Compiled, Compiler};
 pub use computation::Computation;
 pub use confirm::Confirmation;

@@ -1,8 +1,9 @@
 //! Accepted alternatives to a refused request: single changes, the smallest first.
 
+use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, CudnnVersion, Lengths, Order, Outputs, Pass, Storage, Target, Tensor,
-    Valid, validate,
+    Attention, BackwardOptions, Band, Corner, CudnnVersion, DType, Lengths, Order, Outputs, Pass, ScoreExpr, Storage,
+    Target, Tensor, Valid, validate,
 };
 
 use crate::{Request, check};
@@ -29,6 +30,11 @@ const CHANGES: &[Change] = &[
         let most = a.q.dims[3].max(a.v.dims[3]);
         head_dim(a, |_| most);
     }),
+    ("dO and gradients that lie as O, Q, K and V do", |a| {
+        if let Pass::Backward(_) = a.pass {
+            *a = derived(a);
+        }
+    }),
     ("contiguous operands in the order BSHD", |a| {
         reshape(a, |t| {
             if t.storage == Storage::Dense {
@@ -40,6 +46,14 @@ const CHANGES: &[Change] = &[
         a.outputs = Outputs::STATS;
     }),
     ("padded rows left undefined", |a| a.padded_rows = qkvault_graph::PaddedRows::Undefined),
+    ("tensors whose gradient is computed in the element type of Q", |a| {
+        // A backward that the caller gives is of the expression as it is.
+        if a.score_mod_bprop.is_none()
+            && let Some(score_mod) = a.score_mod.as_ref().and_then(|expr| with_gradients_in(expr, a.q.dtype))
+        {
+            a.score_mod = Some(score_mod);
+        }
+    }),
     ("sums of gradients in any order (deterministic: no)", |a| {
         if let Pass::Backward(g) = &mut a.pass {
             g.deterministic = false;
@@ -83,7 +97,7 @@ const CHANGES: &[Change] = &[
     ("no diagonal band", |a| a.mask.band = None),
     ("16-bit operands", |a| {
         a.fp8 = None;
-        reshape(a, |t| t.dtype = qkvault_graph::DType::BF16);
+        reshape(a, |t| t.dtype = DType::BF16);
     }),
     ("the forward alone", |a| a.pass = Pass::Forward),
 ];
@@ -124,16 +138,40 @@ pub fn changes(request: &Request<'_>, versions: &[CudnnVersion]) -> Vec<Near> {
     list
 }
 
-/// Changes every operand, and derives the backward again if there is one.
+/// Changes every operand, and derives the backward again if there is one and an operand changed.
 fn reshape(a: &mut Attention, change: impl Fn(&mut Tensor)) {
+    let before = [a.q, a.k, a.v, a.o];
     for t in [&mut a.q, &mut a.k, &mut a.v, &mut a.o] {
         change(t);
     }
-    if let Pass::Backward(g) = a.pass {
-        let options =
-            BackwardOptions { d_sink: g.d_sink, deterministic: g.deterministic, ..BackwardOptions::default() };
-        *a = a.backward(options);
+    if before != [a.q, a.k, a.v, a.o] && matches!(a.pass, Pass::Backward(_)) {
+        *a = derived(a);
     }
+}
+
+/// The backward that follows from the operands of the forward.
+fn derived(a: &Attention) -> Attention {
+    let Pass::Backward(g) = &a.pass else { return a.clone() };
+    let options = BackwardOptions { d_sink: g.d_sink, deterministic: g.deterministic, ..BackwardOptions::default() };
+    a.backward(options)
+}
+
+/// The expression with every tensor whose gradient is computed in another element type, by its text form; `None` if it
+/// has no such tensor.
+fn with_gradients_in(expr: &ScoreExpr, to: DType) -> Option<ScoreExpr> {
+    let text = expr.to_string();
+    let retyped = text.split(';').map(|part| {
+        let declared = part.trim().starts_with("tensor ") && part.trim().ends_with(" grad");
+        match part.split_once(": ").filter(|_| declared) {
+            Some((name, rest)) => {
+                let extents = rest.find('[').map_or("", |at| &rest[at..]);
+                format!("{name}: {to}{extents}")
+            }
+            None => part.to_owned(),
+        }
+    });
+    let retyped = retyped.collect::<Vec<_>>().join(";");
+    if retyped == text { None } else { parse_expr(&retyped).ok() }
 }
 
 fn head_dim(a: &mut Attention, to: impl Fn(i64) -> i64) {

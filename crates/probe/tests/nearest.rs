@@ -2,8 +2,13 @@
 
 mod bounds;
 
+use std::collections::HashSet;
+
 use bounds::{attention, target};
-use qkvault_probe::{Request, changes};
+use proptest::prelude::*;
+use qkvault_graph::arbitrary::{self, Space};
+use qkvault_graph::validate;
+use qkvault_probe::{Request, changes, check, nearest};
 
 /// A change, a description, and the changed description; `None` if the change is not proposed.
 type Row = (&'static str, &'static str, Option<&'static str>);
@@ -13,6 +18,8 @@ const SIXTEENS: &str = "head dims padded with zeros to multiples of 16";
 const LARGER: &str = "head dims padded with zeros to the larger of the two";
 const BSHD: &str = "contiguous operands in the order BSHD";
 const ANY_ORDER: &str = "sums of gradients in any order (deterministic: no)";
+const RETYPED: &str = "tensors whose gradient is computed in the element type of Q";
+const GRADIENTS: &str = "dO and gradients that lie as O, Q, K and V do";
 const CAUSAL: &str = "a causal mask without a window";
 const DENSE: &str = "dense operands with lengths instead of varlen ones";
 const GATHERED: &str = "gathered keys and values instead of paged ones";
@@ -59,6 +66,21 @@ const ROWS: &[Row] = &[
         Some("pass: backward\nq: bf16 [1,8,128,64]"),
     ),
     (ANY_ORDER, "pass: backward\nq: bf16 [1,8,128,64]", None),
+    (
+        RETYPED,
+        "pass: backward\nq: f16 [1,8,128,64]\nscore_mod: tensor @bias: f32[1, 8, 128, 128] grad; score + @bias",
+        Some("pass: backward\nq: f16 [1,8,128,64]\nscore_mod: tensor @bias: f16[1, 8, 128, 128] grad; score + @bias"),
+    ),
+    (
+        RETYPED,
+        "pass: backward\nq: bf16 [1,8,128,64]\nscore_mod: tensor @bias: f32[1, 8, 128, 128]; score + @bias",
+        None,
+    ),
+    (
+        GRADIENTS,
+        "pass: backward\nq: bf16 [1,8,128,64]\nd_o: bf16 [1,8,128,64] bhsd",
+        Some("pass: backward\nq: bf16 [1,8,128,64]"),
+    ),
     ("per-sequence lengths given at launch", "q: bf16 [1,8,64,64]", Some("q: bf16 [1,8,64,64]\nlengths: per-sequence")),
     (
         "a diagonal that starts top left",
@@ -114,4 +136,57 @@ fn every_change_does_what_its_name_says() {
     let plain = changes(&Request::new(&attention("q: bf16 [1,8,64,64]"), &target), &[]);
     let plain: Vec<&str> = plain.iter().map(|near| near.change.as_str()).collect();
     assert_eq!(plain, ["Stats as the only output besides O", "per-sequence lengths given at launch"]);
+}
+
+/// jax #32242: a gradient of a float32 bias. Another element type is nearer than no bias.
+#[test]
+fn another_element_type_of_a_bias_is_nearer_than_no_bias() {
+    let given =
+        "pass: backward\nq: bf16 [8,4,128,32]\nscore_mod: tensor @bias: f32[1, 4, 128, 128] grad; score + @bias";
+    for (gpu, version) in [("h100", "9.19"), ("h100", "9.27"), ("b200", "9.27")] {
+        let near = nearest(&Request::new(&attention(given), &target(gpu, version)), &[]);
+        assert_eq!(near[0].change, RETYPED, "{gpu} {version}");
+    }
+}
+
+/// A head dim of 96 was to be padded to a multiple of 8: what helped was another dO.
+#[test]
+fn a_change_is_proposed_by_what_it_changes() {
+    let given = "pass: backward\nq: bf16 [4,16,131072,96] varlen tokens 410923\nlengths: per-sequence\n\
+                 d_o: bf16 [4,16,131072,96] varlen tokens 410923 strides [9728,96,9728,1]";
+    let near = nearest(&Request::new(&attention(given), &target("h100", "9.19")), &[]);
+    assert_eq!(near[0].change, GRADIENTS);
+}
+
+fn targets() -> impl Strategy<Value = qkvault_graph::Target> {
+    let gpus = prop::sample::select(vec!["h100", "b200", "l40s", "a100"]);
+    let versions = prop::sample::select(vec!["9.10.2", "9.14", "9.19", "9.27"]);
+    (gpus, versions).prop_map(|(gpu, version)| target(gpu, version))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// What is proposed is supported, is something else each time, and gives up no more than what is proposed later.
+    #[test]
+    fn what_is_proposed_for_a_random_refusal_is_supported_and_changes_what_it_names(
+        a in arbitrary::attention(Space::WIDE), target in targets()
+    ) {
+        let Ok(valid) = validate(a) else { return Ok(()) };
+        let request = Request::new(&valid, &target);
+        let reasons = check(&request).reasons;
+        let distinct: HashSet<String> = reasons.iter().map(ToString::to_string).collect();
+        prop_assert_eq!(distinct.len(), reasons.len(), "a reason twice: {:#?}", reasons);
+        let near = nearest(&request, &[]);
+        for (at, one) in near.iter().enumerate() {
+            prop_assert!(check(&Request::new(&one.attention, &one.target)).supported(), "{}", one.change);
+            prop_assert!(one.attention != valid, "{} changes nothing", one.change);
+            let dims = |v: &qkvault_graph::Valid| v.head_dims();
+            prop_assert_eq!(one.change.contains("padded with zeros"), dims(&one.attention) != dims(&valid));
+            let before = near[..at].iter().map(|other| other.change.as_str());
+            let gave_up = before.filter(|change| change.starts_with("no ") || *change == "the forward alone");
+            let keeps = one.change == RETYPED || one.change == GRADIENTS || one.change.contains("padded with zeros");
+            prop_assert!(!keeps || gave_up.count() == 0, "{} comes late", one.change);
+        }
+    }
 }

@@ -124,6 +124,7 @@ impl Spec<'_> {
         match (self.paged, given, q.dims.first()) {
             (None, ..) => tensor(name, given, batch, most),
             (Some(most), Given { dtype, dims: &[pages, h, rows, d], strides: &[sp, sh, sr, sd] }, Some(b)) => {
+                whole(name, given, &["page", "head", "row of a page", "element"])?;
                 Ok(format!("{dtype} [{b},{h},{most},{d}] paged {pages} x {rows} strides [{sp},{sh},{sr},{sd}]"))
             }
             (Some(_), Given { dims, .. }, _) => {
@@ -139,16 +140,37 @@ fn three(sizes: &str) -> Result<[i64; 3], Failure> {
     read.and_then(|read| read.try_into().ok()).ok_or_else(wrong)
 }
 
+/// What a tensor of PyTorch may be and an operand may not, in PyTorch's words: those of the description name neither the
+/// call that made it nor the one that mends it.
+fn whole(name: &str, given: Given<'_>, axes: &[&str]) -> Result<(), Failure> {
+    let Given { dims, strides, .. } = given;
+    if dims.contains(&0) {
+        let text = format!("{name} has the shape {dims:?}, which is empty: there is nothing to compute; skip the call");
+        return Err(Failure::argument(text));
+    }
+    let expanded = dims.iter().zip(strides).zip(axes).find(|((n, stride), _)| **n > 1 && **stride == 0);
+    if let Some(((n, _), axis)) = expanded {
+        return Err(Failure::argument(format!(
+            "{name} repeats one {axis} {n} times (stride 0, as expand() makes it), and no engine reads a tensor that is \
+             expanded; give it as it was before expand() where that is allowed (one key and value head serves a whole \
+             group of query heads), or a copy: tensor.contiguous(), or attention(..., copy=True)"
+        )));
+    }
+    Ok(())
+}
+
 /// A tensor in text form.
 fn tensor(name: &str, given: Given<'_>, batch: Option<i64>, most: i64) -> Result<String, Failure> {
     let Given { dtype, dims, strides } = given;
     match (dims, strides, batch) {
         (&[b, h, s, d], &[sb, sh, ss, sd], None) => {
+            whole(name, given, &["sequence of the batch", "head", "row", "element"])?;
             Ok(format!("{dtype} [{b},{h},{s},{d}] strides [{sb},{sh},{ss},{sd}]"))
         }
         (&[tokens, h, d], &[st, sh, sd], Some(b)) => {
-            let whole = st.saturating_mul(most);
-            Ok(format!("{dtype} [{b},{h},{most},{d}] varlen tokens {tokens} strides [{whole},{sh},{st},{sd}]"))
+            whole(name, given, &["token", "head", "element"])?;
+            let all = st.saturating_mul(most);
+            Ok(format!("{dtype} [{b},{h},{most},{d}] varlen tokens {tokens} strides [{all},{sh},{st},{sd}]"))
         }
         (_, _, batch) => {
             let wanted = if batch.is_some() { "(token, head, head dim)" } else { "(batch, head, sequence, head dim)" };
@@ -217,6 +239,33 @@ mod tests {
             let error = Spec::read(&format!("numbers: scale{char} :: mask: causal")).expect_err("not one plain line");
             assert!(error.message().contains("one line of ASCII"), "{}", error.message());
         }
+    }
+
+    /// pytorch #191937 (stride 0), cudnn-frontend #101 and pytorch PR 195812 (batch 0): the words were those of the
+    /// description, such as "cuDNN broadcasts by a dim of 1".
+    #[test]
+    fn an_expanded_and_an_empty_tensor_are_refused_in_the_words_of_pytorch() {
+        let spec = Spec::read("numbers: scale").expect("it reads");
+        let said = |given: [Given<'_>; 3]| {
+            let error = spec.attention(given, Wanted::Stats).expect_err("unusable");
+            error.message().to_owned()
+        };
+        let expanded = Given { strides: &[16 * 8, 0, 8, 1], ..BHSD };
+        let text = said([BHSD, expanded, BHSD]);
+        for words in ["K repeats one head 4 times", "stride 0", "expand()", ".contiguous()", "copy=True"] {
+            assert!(text.contains(words), "'{words}' is not in: {text}");
+        }
+        assert!(said([BHSD, BHSD, Given { strides: &[0, 128, 8, 1], ..BHSD }]).contains("V repeats one sequence"));
+        let one = Given { dims: &[2, 1, 16, 8], strides: &[16 * 8, 0, 8, 1], ..BHSD };
+        assert!(spec.attention([BHSD, one, one], Wanted::Stats).is_ok(), "one head repeats nothing");
+        for dims in [[0, 4, 16, 8], [2, 4, 0, 8]] {
+            let text = said([Given { dims: &dims, ..BHSD }; 3]);
+            assert!(text.contains("which is empty") && text.contains("skip the call"), "{text}");
+        }
+        let packed = Given { dtype: DType::F16, dims: &[0, 4, 8], strides: &[32, 8, 1] };
+        let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence").expect("it reads");
+        let text = spec.attention([packed; 3], Wanted::O).expect_err("no token").message().to_owned();
+        assert!(text.contains("[0, 4, 8], which is empty"), "{text}");
     }
 
     #[test]

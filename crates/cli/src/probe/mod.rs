@@ -14,7 +14,7 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_compile::{EngineChoice, refuses};
+use qkvault_compile::{EngineChoice, beside_cudnns, refuses};
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
 use qkvault_kernels::Engine;
 use qkvault_probe::{
@@ -188,42 +188,52 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
         return;
     }
     out::line(&format!("for {target}; in {budget}"));
+    // Ranks that share an attention launch parts of it, which are refused for the same reasons.
+    let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
     for row in rows {
         let choice = engine(row, target);
         let answer = if choice.is_some() { "supported" } else { "refused" };
-        out::line(&format!("{answer:9} {}", row.what));
-        for reason in &row.reasons {
-            out::line(&format!("    {reason}"));
-            if let Some(known) = known_from(&reason.code) {
-                out::line(&format!("      known from: {known}"));
-            }
-        }
-        match choice {
-            Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
-                choice.to_string().lines().for_each(|line| out::line(&format!("    {line}")));
-            }
-            Some(choice) if choice.engine != Engine::Cudnn => {
-                out::line(&format!("    cuDNN refuses: {}", choice.engine.title()));
-            }
-            _ => {}
-        }
-        for advice in advised(row, target) {
-            out::line(&format!("    advice: {} ({})", advice.what, advice.source));
-        }
-        for (_, answer) in others(row, target) {
-            let reasons = answer.as_ref().err().map_or(&[][..], Refusal::reasons);
-            reasons.iter().for_each(|reason| out::line(&format!("    {reason}")));
-        }
-        // A change that the library accepts takes precedence over one that it was not asked about.
-        let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
-        let open = row.nearest.iter().find(|(_, library)| library.is_none());
-        if let Some((near, library)) = accepted.or(open) {
-            let by = if library.is_some() { ", confirmed by the library" } else { "" };
-            out::line(&format!("    nearest supported{by}: {}", near.change));
+        let (head, told) = (format!("{answer:9} {}", row.what), told(row, choice, target));
+        match blocks.iter_mut().find(|(_, known)| answer == "refused" && !told.is_empty() && *known == told) {
+            Some((heads, _)) => heads.push(head),
+            None => blocks.push((vec![head], told)),
         }
     }
+    blocks.iter().flat_map(|(heads, told)| heads.iter().chain(told)).for_each(|line| out::line(line));
     notes.iter().for_each(|n| out::line(&format!("note: {n}")));
     out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
+}
+
+/// What is said of a row, below its first line.
+fn told(row: &Row, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let taken = choice.is_some();
+    match choice {
+        Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
+            lines.extend(choice.to_string().lines().map(str::to_owned));
+        }
+        Some(choice) if choice.engine != Engine::Cudnn => {
+            lines.push(format!("{} takes it; cuDNN refuses it:", choice.engine.title()));
+        }
+        _ => {}
+    }
+    for reason in &row.reasons {
+        lines.push(reason.to_string());
+        lines.extend(known_from(&reason.code).map(|known| format!("  known from: {known}")));
+    }
+    let advised = advised(row, target);
+    lines.extend(advised.iter().map(|advice| format!("advice: {} ({})", advice.what, advice.source)));
+    for (_, answer) in others(row, target) {
+        lines.extend(answer.err().iter().flat_map(|refusal| refusal.reasons()).map(ToString::to_string));
+    }
+    // A change that the library accepts takes precedence over one that it was not asked about.
+    let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
+    let open = row.nearest.iter().find(|(_, library)| library.is_none());
+    if let Some((near, library)) = accepted.or(open).filter(|_| !taken) {
+        let by = if library.is_some() { ", confirmed by the library" } else { "" };
+        lines.push(format!("nearest supported{by}: {}", near.change));
+    }
+    lines.iter().map(|line| format!("    {line}")).collect()
 }
 
 /// The engine that takes an attention by default, and why; `None` if none does.
@@ -235,7 +245,10 @@ fn engine(row: &Row, target: &Target) -> Option<EngineChoice> {
 fn others(row: &Row, target: &Target) -> Vec<(&'static str, Result<(), Refusal>)> {
     match row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty()) {
         Some(valid) => {
-            let answer = |engine: Engine| (engine.name(), refuses(engine, valid, target.sm()).map_or(Ok(()), Err));
+            let answer = |engine: Engine| {
+                let refusal = refuses(engine, valid, target.sm());
+                (engine.name(), refusal.map_or(Ok(()), |refusal| Err(beside_cudnns(&refusal))))
+            };
             [Engine::Kernels, Engine::Fa4].map(answer).into()
         }
         None => Vec::new(),
@@ -250,12 +263,13 @@ fn advised(row: &Row, target: &Target) -> Vec<Advice> {
 
 fn entry(row: &Row, target: &Target) -> Value {
     let valid = row.attention.as_ref().ok();
+    let choice = engine(row, target);
     let mut value = json!({
         "what": row.what,
         "key": valid.map(|a| a.key().to_string()),
         "attention": valid.map(|a| a.to_string()),
         "reasons": row.reasons,
-        "nearest": row.nearest.iter().map(proposed).collect::<Vec<_>>(),
+        "nearest": row.nearest.iter().filter(|_| choice.is_none()).map(proposed).collect::<Vec<_>>(),
         "bytes": row.footprint.map(|f| f.bytes()),
         "library": row.library,
     });
@@ -264,7 +278,7 @@ fn entry(row: &Row, target: &Target) -> Value {
     if !known.is_empty() {
         value["known"] = json!(known);
     }
-    if let Some(choice) = engine(row, target) {
+    if let Some(choice) = choice {
         value["chosen"] = crate::warm::chosen(&choice);
     }
     let advice = advised(row, target);

@@ -61,6 +61,37 @@ fn a_refusal_has_every_reason_and_a_change_that_would_be_accepted() {
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("heads.group")));
 }
 
+/// jax #32242, and a batch beyond a grid: advice to leave it to cuDNN stood below cuDNN's refusal, and something farther
+/// than another element type was the nearest.
+#[test]
+fn what_a_probe_says_does_not_contradict_itself() {
+    let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");
+    let bias = "pass: backward\nq: bf16 [8,4,128,32]\nscore_mod: tensor @bias: f32[1, 4, 128, 128] grad; score + @bias";
+    let file = place.file("bias.txt", bias);
+    for target in ["h100", "b200"] {
+        let said = place.run(&format!("probe --text {file} --target {target} --cudnn 9.19"));
+        assert!(said.out.contains("backward.tensor-type") && !said.out.contains("leave it to cuDNN"), "{}", said.out);
+        assert!(said.out.contains("nearest supported: tensors whose gradient"), "{}", said.out);
+        // Ranks launch several parts, all refused for these reasons: they stand there once.
+        let shared = place.run(&format!("probe --text {file} --target {target} --cudnn 9.19 --ranks 4 --scheme ring"));
+        assert_eq!(shared.out.matches("backward.tensor-type").count(), 1, "{}", shared.out);
+    }
+    let sink = "pass: backward\nq: bf16 [2,8,256,96] varlen tokens 400\nk: [2,2,256,96] varlen tokens 400\n\
+                lengths: per-sequence\nsink: yes\nmask: causal";
+    let file = place.file("sink.txt", sink);
+    let said = place.run(&format!("probe --text {file} --target h100 --cudnn 9.19 --ranks 4"));
+    assert!(said.out.matches("refused  ").count() > 2, "{}", said.out);
+    assert_eq!(said.out.matches("storage.varlen-sink").count(), 1, "{}", said.out);
+    // Another engine takes what cuDNN refuses: then it is supported, and nothing is nearer.
+    let large =
+        place.file("large.txt", "pass: backward\nq: bf16 [1,8,512,64]\nk: [1,8,256,64]\nmask: causal bottom-right");
+    let said = place.run(&format!("probe --text {large} --target h100 --cudnn 9.19"));
+    if said.out.contains("1 supported") {
+        assert!(said.out.contains("takes it; cuDNN refuses it:") && !said.out.contains("nearest"), "{}", said.out);
+    }
+    assert!(!said.out.contains("leave it to cuDNN"), "{}", said.out);
+}
+
 /// `--ranks` had no effect on descriptions of `--text`, so what only ranks compute was refused.
 #[test]
 fn a_description_in_text_is_shared_by_ranks() {

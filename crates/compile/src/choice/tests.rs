@@ -199,3 +199,23 @@ fn if_cudnn_refuses_the_first_other_candidate_is_the_choice() {
     // No engine makes room for operands.
     assert_eq!(by_rules(&long, SM, auto, &[codes::MEMORY_BUDGET.reason("too much")]), None);
 }
+
+/// "leave it to cuDNN" stood below cuDNN's own refusal.
+#[test]
+fn no_advice_below_a_refusal_of_cudnn_names_cudnn() {
+    use qkvault_graph::registry::{Code, entries};
+    let own = |code: &str| code.starts_with("kernels.") || code.starts_with("fa4.");
+    let mut seen = 0;
+    for entry in entries().filter(|entry| own(entry.code)) {
+        let refusal: Refusal = Code::from(entry.code).reason("given").into();
+        let told = beside_cudnns(&refusal).to_string();
+        assert!(!told.contains("fix: leave") && !told.contains("to cuDNN"), "{told}");
+        seen += 1;
+    }
+    assert!(seen > 10, "the codes of kernels and FlashAttention-4 have these names");
+    let cudnn = codes::SIZE_GRID.reason("70000 sequences");
+    let large = backward(Attention::bshd(70_000, (8, 8), (16, 16), 64, DType::BF16));
+    let choice = EngineChoice::by_rules(&large, SM, EnginePolicy::Auto, &[cudnn]);
+    let told = choice.map(|choice| choice.to_string()).unwrap_or_default();
+    assert!(!told.contains("leave it to cuDNN"), "{told}");
+}

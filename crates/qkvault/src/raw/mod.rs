@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
-use qkvault_compile::{Engine, EngineChoice, OnMiss, Planner, Resolution, refuses};
+use qkvault_compile::{Engine, EngineChoice, OnMiss, Planner, Resolution, beside_cudnns, refuses};
 use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawPlan, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
 use qkvault_graph::registry::codes;
@@ -152,12 +152,18 @@ impl RawRuntime {
         };
         if let Some(engine) = named {
             // cuDNN is not asked, so its reasons are none; operands need their memory with every engine.
+            let cudnns = said.reasons.iter().any(|reason| reason.code != codes::MEMORY_BUDGET);
             said.reasons.retain(|reason| reason.code == codes::MEMORY_BUDGET);
-            said.reasons.extend(refuses(engine, attention, sm).into_iter().flat_map(|r| r.reasons().to_vec()));
+            let own = refuses(engine, attention, sm);
+            let own = if cudnns { own.as_ref().map(beside_cudnns) } else { own };
+            said.reasons.extend(own.into_iter().flat_map(|r| r.reasons().to_vec()));
             said.nearest.clear();
         }
         let choice = EngineChoice::by_rules(attention, sm, policy, &said.reasons);
         said.supported = choice.is_some();
+        if said.supported {
+            said.nearest.clear();
+        }
         said.engine = choice.map(|choice| choice.explained());
         said
     }
