@@ -90,7 +90,7 @@ pub enum LoadError {
         remedy: String,
     },
     /// A library that cuDNN opens by itself is there and does not load.
-    #[error("{needed_by} needs {library}, which is there and does not load ({}); {remedy}", tried.join("; "))]
+    #[error("{needed_by} needs {library}, which does not load ({}); {remedy}", tried.join("; "))]
     NotLoaded {
         /// The SONAME of the library.
         library: String,

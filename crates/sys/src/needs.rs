@@ -93,21 +93,19 @@ fn one_version(library: &Path, dir: &Path) -> Result<(), LoadError> {
     Err(LoadError::Mixed { folder: dir.to_owned(), versions: versions.join(", ") })
 }
 
-/// What the loader's words mean where cuDNN's libraries do not fit each other: the files do not tell their versions,
-/// but each needs symbols of the others that only its own version has.
-fn of_other_version(library: &Path, name: &str, words: &str) -> Option<String> {
-    if !(words.contains("undefined symbol") && words.contains("cudnn")) {
-        return None;
+/// Whose fault an undefined symbol is: that of a cuDNN library of another version, which files do not tell but symbols
+/// do, or that of a driver that lacks a function.
+fn who_lacks(library: &Path, name: &str, words: &str) -> Option<String> {
+    let symbol = words.split_once("undefined symbol: ")?.1;
+    if symbol.contains("cudnn") {
+        let graph = process::already_open(GRAPH).and_then(|shared| version_of(&shared));
+        let graph = graph.map_or_else(String::new, |version| format!(", which is {version}"));
+        let dir = dir_of(library).display();
+        let two = format!("the cuDNN libraries in {dir} are of different versions");
+        return Some(format!("{two}: {name} does not fit {GRAPH}{graph}"));
     }
-    let graph = process::already_open(GRAPH).and_then(|shared| version_of(&shared));
-    let graph = graph.map_or_else(String::new, |version| format!(", which is {version}"));
-    let dir = dir_of(library).display();
-    Some(format!("the cuDNN libraries in {dir} are of different versions: {name} does not fit {GRAPH}{graph}"))
-}
-
-/// Opens the graph library beside this `libcudnn.so.9`. Even `cudnnGetVersion` needs it.
-pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
-    sub_library(library, GRAPH)
+    let driver = process::loaded_file(DRIVER).filter(|_| symbol.starts_with("cu"))?;
+    Some(format!("{} lacks it: that is no driver, or one that is too old for this cuDNN", driver.display()))
 }
 
 /// Opens the libraries outside cuDNN that this version and set need, except for the driver. Returns the NVRTC, if it is
@@ -159,7 +157,7 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
     process::open(file.as_os_str()).map(drop).map_err(|error| {
         let why = Unloaded::of(&file, &error);
         let mut tried = vec![why.to_string()];
-        tried.extend(of_other_version(library, name, &tried[0]));
+        tried.extend(who_lacks(library, name, &tried[0]));
         unloaded(name, &library.display().to_string(), tried, why.is_there(), AGAIN)
     })
 }
