@@ -90,16 +90,15 @@ pub enum LoadError {
         remedy: String,
     },
     /// A library that cuDNN opens by itself is there and does not load.
-    #[error("{needed_by} needs {library}, which does not load ({}); {remedy}", tried.join("; "))]
+    #[error("{needed_by} needs {library}, which does not load ({tried})")]
     NotLoaded {
         /// The SONAME of the library.
         library: String,
         /// The library that needs it.
         needed_by: String,
-        /// Every place searched, with the file and the loader's message where a file is there, and how versions differ.
-        tried: Vec<String>,
-        /// How to fix it.
-        remedy: String,
+        /// Every place searched, with the file and the loader's message where a file is there, how versions differ, and
+        /// how to fix it.
+        tried: String,
     },
     /// The libraries of cuDNN in one folder are of several versions. Each may load, and they do not fit each other.
     #[error("{} is not whole: {versions}; install one version of that package again", folder.display())]

@@ -108,6 +108,11 @@ fn who_lacks(library: &Path, name: &str, words: &str) -> Option<String> {
     Some(format!("{} lacks it: that is no driver, or one that is too old for this cuDNN", driver.display()))
 }
 
+/// Opens the graph library beside this `libcudnn.so.9`. Even `cudnnGetVersion` needs it.
+pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
+    sub_library(library, GRAPH)
+}
+
 /// Opens the libraries outside cuDNN that this version and set need, except for the driver. Returns the NVRTC, if it is
 /// a library of its own.
 ///
@@ -164,11 +169,12 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
 
 /// The error for a library that is not there, or is there and does not load.
 fn unloaded(library: &str, needed_by: &str, tried: Vec<String>, there: bool, remedy: &str) -> LoadError {
-    let (library, needed_by, remedy) = (library.to_owned(), needed_by.to_owned(), remedy.to_owned());
+    let (library, needed_by) = (library.to_owned(), needed_by.to_owned());
     if there {
-        LoadError::NotLoaded { library, needed_by, tried, remedy }
+        // One text: errors that hold this one must stay small.
+        LoadError::NotLoaded { library, needed_by, tried: format!("{}; {remedy}", tried.join("; ")) }
     } else {
-        LoadError::Missing { library, needed_by, looked_in: tried, remedy }
+        LoadError::Missing { library, needed_by, looked_in: tried, remedy: remedy.to_owned() }
     }
 }
 
