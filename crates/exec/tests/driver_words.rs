@@ -13,7 +13,6 @@ use qkvault_skip::{Need, skip};
 /// Tells a child what to do.
 const CHILD: &str = "QKVAULT_TEST_DRIVER_WORDS";
 
-#[expect(clippy::print_stdout, reason = "the parent reads it")]
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_some() {

@@ -74,7 +74,7 @@ fn libraries_of_two_versions_in_one_folder_are_told_as_such_and_not_as_missing()
         });
         qkvault_headless::ensure().expect("the stand-in");
         let library = Library::open(&Search::at(copy.path())).expect("the loader takes it at first");
-        let error = Descriptor::create(&library, Kind::TENSOR).err().expect("its engines do not fit");
+        let error = Descriptor::create(&library, Kind::TENSOR).expect_err("its engines do not fit");
         let Error::Load(LoadError::NotLoaded { library: name, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(name, "libcudnn_engines_runtime_compiled.so.9");
         let text = error.to_string();
@@ -101,7 +101,7 @@ fn a_driver_that_lacks_a_function_is_named_and_not_a_version_of_cudnn() {
         // SAFETY: the library has no initialisers.
         let loaded = unsafe { libloading::Library::new(&driver) }.expect("it was made above");
         let library = Library::open(&Search::at(set)).expect("a fetched set is whole");
-        let error = Descriptor::create(&library, Kind::TENSOR).err().expect("the driver lacks what engines need");
+        let error = Descriptor::create(&library, Kind::TENSOR).expect_err("the driver lacks what engines need");
         let text = error.to_string();
         assert!(text.contains("undefined symbol: cu") && text.contains("libcuda.so.1 lacks it"), "{text}");
         assert!(!text.contains("different versions"), "{text}");
