@@ -5,7 +5,7 @@
 //! score.
 
 use qkvault_graph::expr::{
-    Axis, Binary, Compare, Logic, Node, NodeId, Power, Program, ScoreExpr, Side, TensorSpec, Ty, Unary, product,
+    Axis, Binary, Compare, Logic, Lowest, Node, NodeId, Power, Program, ScoreExpr, Side, TensorSpec, Ty, Unary, product,
 };
 use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
@@ -43,7 +43,7 @@ pub(crate) fn written(a: &Valid) -> Written {
     let derivative = || a.score_mod_vjp().and_then(Result::ok).filter(|_| a.is_backward());
     Written {
         scalars: scalars.collect(),
-        score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots)),
+        score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots, a.is_backward())),
         score_mod_bwd: derivative().map(|vjp| score_mod_bwd(vjp.d_score.program(), slots)),
         mask_mod: (a.mask.mask_mod.is_some() || a.block_mask).then(|| mask_mod(a, slots)),
     }
@@ -90,9 +90,19 @@ fn ends(axis: Axis) -> bool {
     matches!(axis, Axis::Query | Axis::Key)
 }
 
-fn score_mod(e: &ScoreExpr, slots: Slots) -> Function {
+/// The modification. What it gives near the lowest float is compressed in a forward ([`Lowest`]): the kernels multiply
+/// scores by `log2(e)`, and a row of infinities was NaN (H100). A backward needs it not, because the scores of such a
+/// row are far below its log-sum-exp, so that its probabilities are 0.
+fn score_mod(e: &ScoreExpr, slots: Slots, backward: bool) -> Function {
     let mut code = Function::default();
-    statements(e.program(), slots, &mut code);
+    let root = statements(e.program(), slots, &mut code);
+    if !backward && e.meets_lowest() {
+        let factor = code.push(real(Lowest::FACTOR));
+        let product = code.word("mul", [root, factor]);
+        let shift = code.push(real(Lowest::SHIFT));
+        let higher = code.word("add", [product, shift]);
+        code.word("maximum", [root, higher]);
+    }
     code
 }
 

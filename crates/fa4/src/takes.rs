@@ -1,7 +1,7 @@
 //! Which attentions FlashAttention-4's kernels take on Hopper, with a reason for every other one.
 
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Valid};
+use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Valid, row_of_a_constant};
 
 use crate::expression::arguments;
 use crate::packed::{self, capacity, counts, is_packed};
@@ -85,6 +85,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
         reasons.extend(packed::reasons(a));
     }
     reasons.extend(pages::reasons(a));
+    reasons.extend(row_of_a_constant(a).map(|row| codes::FA4_LOWEST_ROW.reason(row)));
     match Refusal::of(reasons) {
         None => Ok(()),
         Some(refusal) => Err(refusal),

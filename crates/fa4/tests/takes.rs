@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scalar, score, tensor};
+use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scalar, score, select, tensor};
 use qkvault_fa4::graph::registry::codes;
 use qkvault_fa4::graph::{
     Attention, BackwardOptions, Band, Corner, DType, Origins, PaddedRows, Refusal, Tensor, Valid, validate,
@@ -117,7 +117,10 @@ fn everything_else_is_refused_with_its_code() {
     let many = (0..17).fold(score(), |sum, n| sum + scalar(&format!("n{n}"))).build_score_mod().expect("a score");
     let ordered = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
+    let low = select(&query().ge(16), score(), -1e9).build_score_mod().expect("a score");
+    of(plain(128).with_score_mod(low.clone())).expect("a forward is taken");
     let cases = [
+        (backward(plain(128).with_score_mod(low)), &codes::FA4_LOWEST_ROW),
         (plain(264), &codes::FA4_HEAD_DIM),
         (plain(132), &codes::FA4_HEAD_DIM),
         (dims((8, 2), 128, 64), &codes::FA4_HEAD_DIM),

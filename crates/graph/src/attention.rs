@@ -78,7 +78,8 @@ pub struct Attention {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Outputs {
-    /// Natural log-sum-exp of each row of masked scores; the backward reads it.
+    /// Natural log-sum-exp of each row of masked scores; the backward reads it. Of rows whose scores are all below
+    /// -2.2e38 it is a number below that, not always the log-sum-exp ([`crate::expr::Lowest`]).
     pub stats: bool,
     /// Largest masked score of each row.
     pub max: bool,

@@ -41,6 +41,7 @@ mod dtype;
 pub mod expr;
 mod key;
 mod lower;
+mod lowest_rows;
 mod mask;
 mod offsets;
 pub mod op;
@@ -76,6 +77,7 @@ pub use lower::{
     BadVariant, CompileOptions, EnginePolicy, FUSED_OPS, Form, Gain, Heuristics, LabOptions, UNIFIED_OP, VARIANTS,
     Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
 };
+pub use lowest_rows::row_of_a_constant;
 pub use mask::{Band, Corner, Lengths, Mask};
 pub use offsets::{Batch, CuSeqlens, PageTable, Pages, RaggedOffsets, Tokens, ragged_offsets};
 pub use op::OpGraph;

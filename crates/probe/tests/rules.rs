@@ -618,6 +618,16 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,2,128,64]\nd_o: bf16 [2,2,128,64] strides [2147467264,64,128,1]", "h200", "9.27"),
     ),
     (
+        "backward.lowest-row",
+        ("pass: backward\nq: bf16 [1,8,512,64]\nscore_mod: select(query >= 16, score, -3.0e38)", "h200", "9.19"),
+        ("q: bf16 [1,8,512,64]\nscore_mod: select(query >= 16, score, -3.0e38)", "h200", "9.19"),
+    ),
+    (
+        "backward.lowest-row",
+        ("pass: backward\nq: bf16 [1,8,512,64]\nscore_mod: select(key < query, score, -1.0e9)", "b200", "9.27"),
+        ("pass: backward\nq: bf16 [1,8,512,64]\nscore_mod: select(key <= query, score, -1.0e9)", "b200", "9.27"),
+    ),
+    (
         "sink.old",
         ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.12"),
         ("q: bf16 [1,8,512,64]\nsink: yes", "h200", "9.13"),
@@ -1077,7 +1087,7 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 50] = [
+const ELSEWHERE: [&str; 51] = [
     "engine.amax",
     "fp8.unified",
     "conversion.gpu",
@@ -1112,6 +1122,7 @@ const ELSEWHERE: [&str; 50] = [
     "fa4.sequence",
     "fa4.sequences",
     "fa4.strides",
+    "fa4.lowest-row",
     "form.fused",
     "form.unified",
     "form.unified-lengths",

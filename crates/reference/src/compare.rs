@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use qkvault_graph::expr::Lowest;
 use qkvault_graph::{DType, Role};
 
 use crate::outputs::Defined;
@@ -164,7 +165,9 @@ impl Tally {
             self.non_finite += usize::from(!same);
             return;
         }
-        let off = (actual - expected).abs();
+        // Near the lowest float, order is all that kernels keep.
+        let lowest = |x: f64| x <= f64::from(Lowest::BEGIN);
+        let off = if lowest(actual) && lowest(expected) { 0.0 } else { (actual - expected).abs() };
         self.difference += off * off;
         self.norm += expected * expected;
         self.beyond = self.beyond.max(off - STEPS * expected.abs());
@@ -214,6 +217,20 @@ mod tests {
         assert!(judged(2_925.814_465_533_044, 2_925.814_697_265_625));
         assert!(!judged(2_925.814_465_533_044, 2_925.816_5), "nine steps");
         assert!(judged(1.5, 1.500_05) && !judged(1.5, 1.500_2));
+    }
+
+    /// Kernels compress scores as low as the lowest float, and so their log-sum-exp.
+    #[test]
+    fn a_log_sum_exp_near_the_lowest_float_is_right_wherever_it_is_that_low() {
+        let judged = |expected: f64, actual: f32| {
+            let mut tally = Tally::default();
+            tally.element(0, expected, &Buffer::of(DType::F32, [f64::from(actual)]));
+            tally.finish(Tolerance::of(Role::Stats, DType::F32), |_| None).good
+        };
+        let lowest = f64::from(f32::MIN);
+        assert!(judged(lowest, f32::MIN) && judged(lowest, -2.275e38) && judged(-3e38, -2.25e38));
+        assert!(!judged(lowest, -2e38) && !judged(-1e38, -3e38));
+        assert!(!judged(lowest, f32::NEG_INFINITY) && !judged(lowest, f32::NAN));
     }
 
     #[test]

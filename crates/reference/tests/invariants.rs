@@ -4,7 +4,7 @@ mod common;
 
 use common::{near, valid};
 use proptest::prelude::*;
-use qkvault_graph::expr::score;
+use qkvault_graph::expr::{TensorSpec, score, tensor};
 use qkvault_graph::{Attention, Band, DType, Fp8, Role, Scaled, Tensor, Valid};
 use qkvault_reference::{Buffer, Inputs, Outputs, Tolerance, compare, forward, operand};
 
@@ -48,6 +48,33 @@ fn rewritten(
         }
     }
     buffer
+}
+
+/// Padding masks of PyTorch: rows of the lowest float are not empty, rows of minus infinity are.
+#[test]
+fn rows_of_the_lowest_float_weigh_all_their_keys_alike_and_minus_infinity_hides() {
+    let spec = TensorSpec::new(DType::F32, [1, 1, 4, 6]);
+    let biased = (score() + tensor("padding", spec)).build_score_mod().expect("a score");
+    let a = valid(Attention::bshd(1, (1, 1), (4, 6), 8, DType::BF16).with_stats().with_score_mod(biased));
+    let mut inputs = Inputs::random(&a, 3).expect("random");
+    let (lowest, hidden) = (f64::from(f32::MIN), f64::NEG_INFINITY);
+    let rows = [[lowest; 6], [hidden, lowest, hidden, lowest, lowest, hidden], [0.0, lowest, hidden, lowest, 0.0, 0.0]];
+    let rows: Vec<f64> = rows.into_iter().chain([[hidden; 6]]).flatten().collect();
+    inputs.insert(Role::ScoreTensor(0), Buffer::of(DType::F32, rows));
+    let outputs = forward(&a, &inputs).expect("computes");
+    let v = |key: usize, d: usize| {
+        let strides = a.v.strides.map(|n| n as usize);
+        inputs.get(Role::V).expect("bound").get(key * strides[2] + d)
+    };
+    let (o, stats) = (outputs.get(Role::O).expect("computed"), outputs.get(Role::Stats).expect("computed"));
+    for d in 0..8 {
+        let mean = |keys: &[usize]| keys.iter().map(|key| v(*key, d)).sum::<f64>() / keys.len() as f64;
+        assert!((o.at(0, 0, 0, d) - mean(&[0, 1, 2, 3, 4, 5])).abs() < 1e-12);
+        assert!((o.at(0, 0, 1, d) - mean(&[1, 3, 4])).abs() < 1e-12);
+        assert_eq!(o.at(0, 0, 3, d), 0.0);
+    }
+    assert!(stats.at(0, 0, 0, 0) <= lowest && stats.at(0, 0, 2, 0) > -100.0);
+    assert_eq!(stats.at(0, 0, 3, 0), hidden);
 }
 
 proptest! {

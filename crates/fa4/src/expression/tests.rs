@@ -39,7 +39,7 @@ struct Case {
 
 impl Case {
     fn modification(e: &ScoreExpr, group: i32) -> Case {
-        let code = score_mod(e, slots(e.program()));
+        let code = score_mod(e, slots(e.program()), false);
         Case { program: e.program().clone(), name: "score_mod", code, group }
     }
 
@@ -215,13 +215,13 @@ fn has(code: &Function, word: &str) -> bool {
 
 #[test]
 fn a_quotient_by_a_number_of_the_launch_is_a_product() {
-    let cap = score_mod(&built(library::softcap(score(), scalar("cap"))), Slots { scalar: 0, tensor: 1 });
+    let cap = score_mod(&built(library::softcap(score(), scalar("cap"))), Slots { scalar: 0, tensor: 1 }, false);
     assert!(has(&cap, "reciprocal") && !has(&cap, "div"), "{cap:?}");
-    let constant = score_mod(&built(library::softcap(score(), 50.0)), Slots { scalar: 0, tensor: 0 });
+    let constant = score_mod(&built(library::softcap(score(), 50.0)), Slots { scalar: 0, tensor: 0 }, false);
     assert!(constant.steps().contains(&real(0.02)) && !has(&constant, "div"), "{constant:?}");
     // Positions are whole numbers, whose quotients may be rounded to such.
     let blocks = (expr::key().to_float() / 3.0).floor();
-    let positions = score_mod(&built(score() + blocks), Slots { scalar: 0, tensor: 0 });
+    let positions = score_mod(&built(score() + blocks), Slots { scalar: 0, tensor: 0 }, false);
     assert!(has(&positions, "div"), "{positions:?}");
 }
 
@@ -231,6 +231,26 @@ fn gradients_are_guarded_where_a_factor_may_be_infinite() {
     assert!(!has(&softcap.code, "select"), "{:?}", softcap.code);
     let root = Case::gradient(&built(score().sqrt()), 1).expect("a derivative");
     assert!(matches!(root.code.steps().last(), Some(Step::Word("select", _))), "{:?}", root.code);
+}
+
+/// Rows of the lowest float, as padding masks give them, were NaN: kernels multiply scores by the base-2 logarithm of e.
+#[test]
+fn rows_of_the_lowest_float_stay_numbers_in_base_two() {
+    let padded = built(expr::select(&expr::query().ge(3), score(), f32::MIN));
+    let code = score_mod(&padded, slots(padded.program()), false);
+    let case = Case { program: padded.program().clone(), name: "score_mod", code, group: 1 };
+    let mut rows = 0;
+    for ((found, expected), (at, ..)) in run(&[case], 40)[0].iter().zip(places(40)) {
+        let lowest = at[2] < 3;
+        assert!((found * f64::from(std::f32::consts::LOG2_E)).abs() < f64::from(f32::MAX), "{found}");
+        assert!(if lowest { *found < -2.2e38 } else { near(*found, *expected) }, "{at:?}: {found}, not {expected}");
+        rows += usize::from(lowest);
+    }
+    assert!(rows > 5, "{rows}");
+    // A backward's own scores are far below the log-sum-exp of such rows, and tensors of f16 cannot hold such biases.
+    let backward = score_mod(&padded, slots(padded.program()), true);
+    let narrow = built(score() + expr::tensor("bias", TensorSpec::new(DType::F16, bias().dims)));
+    assert!(!has(&backward, "maximum") && !has(&score_mod(&narrow, slots(narrow.program()), false), "maximum"));
 }
 
 /// The audit's first fault: text of a request ran as a program. Now a request has no text that could.

@@ -65,6 +65,7 @@ mod leaf;
 mod lex;
 pub mod library;
 mod limits;
+mod lowest;
 mod node;
 mod operand;
 mod operand_check;
@@ -100,6 +101,7 @@ pub use handle::{
 pub use limits::{
     MAX_DEPTH, MAX_DERIVED_NODES, MAX_EXTENT, MAX_NAME, MAX_NODES, MAX_SLOPES, MAX_SLOTS, MAX_TENSORS, MAX_TOKENS,
 };
+pub use lowest::Lowest;
 pub use node::{Axis, FloatConst, Node, NodeId, NotFinite, ScalarId, Side, TensorId, Ty};
 pub use operand::{Grad, ScalarSpec, ScalarTy, TensorSpec};
 pub use ops::{Binary, Compare, Logic, Unary};

@@ -7,7 +7,7 @@ use super::builder::Builder;
 use super::mask::Masks;
 use super::score::{Context, Positions};
 use super::variants::{Variant, VariantSet};
-use super::{Form, Lens, fp8, limits, mxfp8, paged, score, softmax};
+use super::{Form, Lens, fp8, limits, lowest, mxfp8, paged, softmax};
 use crate::op::{Constant, Pointwise, TensorId};
 use crate::{Attention, DType, Dropout, DropoutSource, Lengths, OpGraph, Order, Role, Scaled, Target, Tensor, Valid};
 
@@ -36,7 +36,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);
     if let Some(expression) = &a.score_mod {
-        score = score::expression(&mut g, expression, &context);
+        score = lowest::modified(&mut g, expression, &context);
     }
     let score = masks.apply(&mut g, score);
     let p = softmax::forward(&mut g, form, score, a);

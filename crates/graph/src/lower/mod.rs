@@ -11,6 +11,7 @@ mod forward;
 mod fp8;
 mod fp8_backward;
 mod limits;
+mod lowest;
 mod mask;
 mod mxfp8;
 mod mxfp8_backward;

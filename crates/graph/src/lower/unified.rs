@@ -7,9 +7,9 @@
 
 use super::builder::Builder;
 use super::mask::Masks;
-use super::score::{self, Context, Positions};
+use super::score::{Context, Positions};
 use super::variants::{Variant, VariantSet};
-use super::{Form, forward, limits, paged, softmax};
+use super::{Form, forward, limits, lowest, paged, softmax};
 use crate::op::Op;
 use crate::{CudnnVersion, DType, OpGraph, Role, Target, Valid};
 
@@ -38,7 +38,7 @@ pub(super) fn lower(attention: &Valid, target: &Target, without: VariantSet) -> 
     let context = Context { positions: Positions::of(a), ..Context::new(score, lengths, [s_q, s_kv]) };
     let masks = Masks::new(&mut g, a, Form::Unified, context.after(a.score_mod.as_ref()));
     if let Some(expression) = &a.score_mod {
-        score = score::expression(&mut g, expression, &context);
+        score = lowest::modified(&mut g, expression, &context);
     }
     let scores = masks.apply(&mut g, score);
     let softmax::ByRow { stats, max, sum_exp, sink } = softmax::by_row(&mut g, a);

@@ -41,6 +41,8 @@ pub enum Variant {
     RoundPool,
     /// A tensor of one f32 is subtracted after a computed zero is added, in a backward.
     LiftSubtracted,
+    /// Modified scores of a forward that are as low as the lowest float are compressed.
+    CompressLowest,
 }
 
 /// The purpose of a variant.
@@ -75,7 +77,7 @@ pub struct VariantRow {
 
 /// Every variant, in the order of [`Variant`]. Observations are from cuDNN 9.19 on sm_90 (an H200) unless stated
 /// otherwise.
-pub const VARIANTS: [VariantRow; 14] = [
+pub const VARIANTS: [VariantRow; 15] = [
     VariantRow {
         variant: Variant::ComputedFirst,
         name: "computed-first",
@@ -173,6 +175,13 @@ pub const VARIANTS: [VariantRow; 14] = [
         gain: Gain::Accepted,
         says: "since 9.26, `x - t` becomes `x - (0 + t)` in a score expression of a backward, if t is a tensor of one f32",
         seen: "9.26.0 and 9.27.0 end the process (SIGSEGV); 9.19.0 and 9.22.0 to 9.25.0 compile it",
+    },
+    VariantRow {
+        variant: Variant::CompressLowest,
+        name: "compress-lowest",
+        gain: Gain::Right,
+        says: "`x` becomes `max(x, x / 16 - 2.0625e38)` in a forward whose expression may give scores below -2.36e38",
+        seen: "rows whose scores are all the lowest float, as padding masks give them: O is 0 instead of the mean of V (9.19 on an H100)",
     },
 ];
 

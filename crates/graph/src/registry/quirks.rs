@@ -208,6 +208,7 @@ mod tests {
             "size.grid",
             "backward.far-rows",
             "queries.one-wrong",
+            "backward.lowest-row",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

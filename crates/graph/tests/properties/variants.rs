@@ -233,6 +233,7 @@ fn every_variant_changes_some_op_graph() {
         "pass: backward\nq: f16 [2,2,128,64]\nscore_mod: tensor @t: f32[2, 1, 1, 128]; select(score > 0.0, score, @t)",
         "q: f16 [2,4,1,64]\nk: [2,4,256,64] paged 9 x 64\nlengths: per-sequence",
         "pass: backward\nq: f16 [1,2,128,64]\nscore_mod: tensor @t: f32[1, 1, 1, 1]; score - @t",
+        "q: f16 [1,2,128,64]\nscore_mod: tensor @padding: f32[1, 1, 1, 128]; score + @padding",
     ];
     for row in &VARIANTS {
         let with = |text: &str, rules, minor| {
@@ -421,5 +422,26 @@ fn a_dropout_mask_is_read_even_if_the_probability_is_zero() {
         let with = |dropout: &str| lowered(&format!("{pass}q: f16 [1,2,128,64]\ndropout: {dropout}"));
         assert!(with("mask 0").roles().contains(&Role::DropoutMask), "{pass}");
         assert!(!with("philox 0").roles().contains(&Role::DropoutSeed), "{pass}");
+    }
+}
+
+/// cuDNN multiplies scores by the base-2 logarithm of e, and of rows of the lowest float it made rows of infinities: O was
+/// 0 instead of the mean of V (pytorch issue 109517).
+#[test]
+fn scores_as_low_as_the_lowest_float_are_compressed_in_a_forward() {
+    let maxima = |text: &str, rules| {
+        let is = |op: &&Op| matches!(op, Op::Pointwise { mode: Pointwise::Max, .. });
+        without(text, rules, "h200").ops.iter().filter(is).count()
+    };
+    let text = |score: &str| format!("q: bf16 [1,2,64,64]\nscore_mod: {score}");
+    let bias = |dtype: &str| text(&format!("tensor @bias: {dtype}[1, 1, 64, 64]; score + @bias"));
+    let constant = text("select(query >= 16, score, -3.0e38)");
+    for compressed in [&constant, &bias("f32"), &bias("bf16")] {
+        assert_eq!(maxima(compressed, VariantSet::NONE), 1, "{compressed}");
+        assert_eq!(maxima(compressed, VariantSet::NONE.with(Variant::CompressLowest)), 0, "{compressed}");
+        assert_eq!(maxima(&format!("pass: backward\n{compressed}"), VariantSet::NONE), 0, "{compressed}");
+    }
+    for plain in [bias("f16"), text("score - 1.0e9"), text("scalar $cap: float; tanh(score / $cap) * $cap")] {
+        assert_eq!(maxima(&plain, VariantSet::NONE), 0, "{plain}");
     }
 }

@@ -93,4 +93,15 @@ entries![
         needed: "rows of neighbouring elements, other strides positive multiples of 8 elements, below 2^38",
         ..FA4
     },
+    FA4_LOWEST_ROW = Entry {
+        code: "fa4.lowest-row",
+        cause: "All scores of a row are a large negative constant. Its log-sum-exp in float32 cannot hold the logarithm \
+                of the number of keys, from which a backward computes the probabilities.",
+        field: "score_mod",
+        needed: "in a backward, rows that see a key whose score is above -131072, or no key at all",
+        fix: "hide keys with the mask of the attention (a mask_mod, lengths or a band) instead of a constant",
+        source: "the rounding of float32 (`crates/graph/src/lowest_rows.rs`); pytorch issue 109517",
+        evidence: "On an H100, dK and dV of rows of -3e38 were NaN.",
+        ..FA4
+    },
 ];

@@ -3,6 +3,7 @@
 use super::{FUZZED, GPU};
 use crate::expr::{Grad, TensorSpec};
 use crate::lower::derivative_meets_lengths;
+use crate::lowest_rows::row_of_a_constant;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 
@@ -140,5 +141,23 @@ entries![
             wrong.then(|| "the gradient of a sink, with dropout drawn by Philox".to_owned())
         }),
         ..Entry::quirk(4)
+    },
+    BACKWARD_LOWEST_ROW = Entry {
+        code: "backward.lowest-row",
+        cause: "All scores of a row are a large negative constant. Its log-sum-exp in float32 cannot hold the logarithm \
+                of the number of keys, from which a backward computes the probabilities.",
+        field: "score_mod",
+        needed: "in a backward, rows that see a key whose score is above -131072, or no key at all",
+        fix: "hide keys with the mask of the attention (a mask_mod, lengths or a band) instead of a constant: a row \
+              without keys has zeros",
+        source: "the rounding of float32 (`crates/graph/src/lowest_rows.rs`); pytorch issue 109517",
+        evidence: "On an H100 under cuDNN 9.19, dV of rows of -3e38 was 49 times too large: probabilities were 1.",
+        standing: Some(Standing::seen(
+            "an H100",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow backward.lowest-row --file CASES"
+        )),
+        applies: Applies::Rules(|f| row_of_a_constant(f.a)),
+        ..Entry::quirk(43)
     },
 ];

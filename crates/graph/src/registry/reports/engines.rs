@@ -72,15 +72,29 @@ pub(super) static REPORTS: &[Report] = &[
         ..CUDNN
     },
     Report {
-        attention: "Whole rows of a bias that hold the lowest float, in FlashAttention-4.",
+        attention: "A forward of whole rows of a bias that hold the lowest float, in FlashAttention-4.",
+        finding: Finding::Form {
+            standing: Standing::seen(
+                "an H100",
+                "FlashAttention-4 4.0.0b36",
+                "qkvault-lab selftest --engine fa4 --file CASES",
+            ),
+            shows: "NaN in O.",
+            says: "The score modification makes scores near the lowest float larger, in their order.",
+        },
+        ..FA4
+    },
+    Report {
+        attention: "A backward of whole rows of a bias that is below -131072, where dO is not zero, in FlashAttention-4. \
+                    Where a constant makes the row, `fa4.lowest-row` refuses it.",
         finding: Finding::Open {
             standing: Standing::seen(
                 "an H100",
                 "FlashAttention-4 4.0.0b36",
                 "qkvault-lab selftest --engine fa4 --file CASES",
             ),
-            shows: "NaN in O, dK and dV.",
-            says: "Hide keys by lengths or a predicate, or use a bias of at least -1e30.",
+            shows: "Gradients of the row's keys are wrong; NaN in dK and dV where Stats hold the lowest float.",
+            says: "Hide keys by lengths, a predicate, a mask of booleans or a bias of minus infinity.",
         },
         ..FA4
     },

@@ -206,9 +206,20 @@ pub(super) static REPORTS: &[Report] = &[
         ..PYTORCH
     },
     Report {
-        attention: "Whole rows of a bias or a mask tensor that hold the lowest float.",
+        attention: "A forward of whole rows of a bias or a mask tensor that hold the lowest float.",
         links: &["https://github.com/pytorch/pytorch/issues/109517"],
         finding: LOWEST,
+        ..PYTORCH
+    },
+    Report {
+        attention: "A backward of whole rows of a bias that is below -131072, such as -1e9 or the lowest float, where dO is \
+                    not zero. Where a constant makes the row, `backward.lowest-row` refuses it.",
+        links: &["https://github.com/pytorch/pytorch/issues/109517"],
+        finding: Finding::Open {
+            standing: Standing::seen("an H100", "cuDNN 9.19", "qkvault-lab selftest --file CASES"),
+            shows: "dV is too large by the number of keys: Stats in float32 do not hold its logarithm.",
+            says: "Hide keys by lengths, a predicate, a mask of booleans or a bias of minus infinity.",
+        },
         ..PYTORCH
     },
 ];
