@@ -55,7 +55,8 @@ def sanitize(records):
     whole = {"cases": 0, "launched": 0, "errors": 0, "kinds": {}, "versions": {}, "tools": {}, "faults": [], "silent": []}
     for record in records:
         start = {"cases": 0, "launched": 0, "errors": 0, "seeds": {}}
-        version = whole["versions"].setdefault(record["cudnn"], start)
+        by = record.get("engine", "cudnn")
+        version = whole["versions"].setdefault(record["cudnn"] if by == "cudnn" else by, start)
         launched = sum(n for kind in record["kinds"].values() for end, n in kind["ended"].items() if end != "refused")
         for part in (whole, version):
             part["cases"] += record["cases"]

@@ -10,6 +10,9 @@
 #             initcheck and racecheck
 #   strides   strides.txt and odd-tensors.txt, plain and under memcheck
 #
+# ENGINE=kernels or ENGINE=fa4 takes the plans of that engine instead of cuDNN's, over cases that it takes; there are no
+# verdicts then.
+#
 # QKVAULT_CUDNN_PATH names the cuDNN; the default is PyTorch's. The vault (VAULT, default ./trust-vault) keeps the plans
 # of `selftest` for `sanitize`: use one vault per cuDNN. sum_records.py makes docs/results/selftest.json and
 # sanitize.json from the records.
@@ -24,7 +27,8 @@ if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
     [ -n "$wheel" ] && export QKVAULT_CUDNN_PATH=$wheel
 fi
 vault=${VAULT:-trust-vault} seed=${SEED:-101} first=${FIRST:-0} name=${NAME:-$(basename "$vault")}
-failed=0
+failed=0 engine=${ENGINE:-cudnn} verdicts=--verdicts
+[ "$engine" = cudnn ] || verdicts=
 
 # record NAME SECONDS OPTIONS...: runs the self-test once, writes its record, and prints its counts.
 record() {
@@ -54,10 +58,10 @@ for step; do
         end=$((first + ${CASES:-2000}))
         for ((at = first; at < end; at += 1000)); do
             part=$((end - at < 1000 ? end - at : 1000))
-            record "selftest-$name-$seed-$at" 300 --verdicts --cases "$part" --first "$at" --seed "$seed" --isolate 40
+            record "selftest-$name-$seed-$at" 300 $verdicts --engine "$engine" --cases "$part" --first "$at" --seed "$seed" --isolate 40
         done ;;
     sanitize)
-        record "sanitize-$name-$seed-$first" "${LIMIT:-580}" --sanitize --cases "${SANITIZE:-500}" --first "$first" --seed "$seed" \
+        record "sanitize-$name-$seed-$first" "${LIMIT:-580}" --sanitize --engine "$engine" --cases "${SANITIZE:-500}" --first "$first" --seed "$seed" \
             --sample "${SAMPLE:-20}" ;;
     strides)
         for file in strides odd-tensors; do

@@ -12,7 +12,15 @@ use super::scratch::{AREAS, Scratch};
 use crate::{cargo, ui};
 
 /// Packages whose tests judge mutants.
-pub(super) const JUDGES: [&str; 4] = ["qkvault-graph", "qkvault-reference", "qkvault-probe", "qkvault-exec"];
+pub(super) const JUDGES: [&str; 7] = [
+    "qkvault-graph",
+    "qkvault-reference",
+    "qkvault-probe",
+    "qkvault-exec",
+    "qkvault-kernels",
+    "qkvault-fa4",
+    "qkvault-compile",
+];
 
 /// Most rounds of removing mutants that do not compile. Each round may reveal errors of a later compiler stage.
 const MOST_ROUNDS: usize = 12;

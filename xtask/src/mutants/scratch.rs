@@ -23,7 +23,7 @@ pub(super) struct Area {
 }
 
 /// The areas, the most important first.
-pub(super) static AREAS: [Area; 6] = [
+pub(super) static AREAS: [Area; 9] = [
     Area {
         name: "lowering",
         package: "qkvault-graph",
@@ -65,6 +65,21 @@ pub(super) static AREAS: [Area; 6] = [
         root: "crates/exec/src",
         files: "crates/exec/src/safe/matching.rs",
         judges: &["exec"],
+    },
+    Area {
+        name: "kernels",
+        package: "qkvault-kernels",
+        root: "crates/kernels/src",
+        files: "crates/kernels/src/",
+        judges: &["kernels"],
+    },
+    Area { name: "fa4", package: "qkvault-fa4", root: "crates/fa4/src", files: "crates/fa4/src/", judges: &["fa4"] },
+    Area {
+        name: "compile",
+        package: "qkvault-compile",
+        root: "crates/compile/src",
+        files: "crates/compile/src/",
+        judges: &["compile"],
     },
 ];
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{Origin, Reason};
+use qkvault_graph::{EnginePolicy, Origin, Reason};
 use qkvault_probe::{Request, check};
 
-use super::Case;
 use super::worker::{self, Answer};
+use super::{Case, own};
 use crate::workers::Worker;
 
 /// The result of a case.
@@ -30,7 +30,7 @@ pub(super) struct Difference {
     pub(super) rules: Vec<String>,
     /// The reasons of the library; empty if it supports the case.
     pub(super) library: Vec<String>,
-    kind: &'static str,
+    pub(super) kind: &'static str,
 }
 
 impl Difference {
@@ -54,6 +54,9 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
+    if case.options.engine != EnginePolicy::Cudnn {
+        return Ok(own::judge(case));
+    }
     let verdict = check(&Request::new(&case.attention, &case.target).with_policy(case.options));
     // The library cannot confirm that something is not built or computed wrongly.
     let beyond = |r: &&Reason| matches!(r.origin, Origin::NotBuilt | Origin::Quirk);
@@ -103,7 +106,7 @@ mod tests {
             target: profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim),
             profile: "h200".to_owned(),
             library: PathBuf::from("cudnn"),
-            options: qkvault_graph::CompileOptions::default(),
+            options: qkvault_graph::CompileOptions::cudnn(),
         }
     }
 

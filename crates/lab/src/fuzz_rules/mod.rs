@@ -7,6 +7,7 @@
 mod cases;
 mod compare;
 mod eight_bits;
+mod own;
 mod shrink;
 mod worker;
 
@@ -18,7 +19,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use qkvault_base::{MANIFEST, cudnn_dir};
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Target, text};
+use qkvault_graph::{CompileOptions, CudnnVersion, EnginePolicy, LibrarySet, Profile, Target, text};
 use serde_json::json;
 
 use crate::workers::Worker;
@@ -28,9 +29,9 @@ use qkvault_cli::{Globals, Outcome, out};
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Number of random descriptions
-    #[arg(long, default_value_t = 1_000)]
-    cases: u64,
+    /// Number of random descriptions [default: 1000 of cuDNN, 300 of kernels, 24 of fa4]
+    #[arg(long)]
+    cases: Option<u64>,
     /// Seed of the descriptions
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -43,6 +44,9 @@ pub struct Args {
     /// Only 8-bit attentions, with what only a GPU can judge allowed, so that the library is asked for it too
     #[arg(long)]
     fp8: bool,
+    /// Whose rules: cuDNN's, or those of qkvault's own kernels or of FlashAttention-4's, which are compiled for one GPU
+    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["deterministic", "fp8", "versions", "full"], value_parser = engine)]
+    engine: EnginePolicy,
     /// GPUs to compile for, by name
     #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
     targets: Vec<String>,
@@ -83,17 +87,27 @@ impl Case {
     }
 }
 
+/// An engine that has rules of its own.
+fn engine(name: &str) -> Result<EnginePolicy, String> {
+    let list = [EnginePolicy::Cudnn, EnginePolicy::Kernels, EnginePolicy::Fa4];
+    let found = list.into_iter().find(|engine| engine.name() == name);
+    found.ok_or_else(|| format!("it takes {}", list.map(EnginePolicy::name).join(", ")))
+}
+
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.worker {
         worker::serve(folder)?;
         return Ok(Outcome::Good);
     }
-    let libraries = libraries(args)?;
-    let profiles: Vec<Profile> =
-        args.targets.iter().map(|name| Ok(Profile::named(name)?)).collect::<anyhow::Result<_>>()?;
+    let (targets, libraries) = match args.engine {
+        EnginePolicy::Cudnn => (args.targets.clone(), libraries(args)?),
+        _ => (vec!["h200".to_owned()], vec![(qkvault_probe::NEWEST, PathBuf::new())]),
+    };
+    let profiles: Vec<Profile> = targets.iter().map(|name| Ok(Profile::named(name)?)).collect::<anyhow::Result<_>>()?;
     let given = args.file.as_deref().map(cases::read).transpose()?;
     let pairs = profiles.len() as u64 * libraries.len() as u64;
-    let cases = given.as_ref().map_or(args.cases, |list| list.len() as u64 * pairs);
+    let asked = args.cases.unwrap_or(own::usual_cases(args.engine));
+    let cases = given.as_ref().map_or(asked, |list| list.len() as u64 * pairs);
     let started = Instant::now();
     let next = AtomicU64::new(args.first);
     let found = Mutex::new(Found::default());
@@ -155,9 +169,14 @@ fn draw(
         attention: match given {
             Some(list) => list[(number / pairs) as usize].clone(),
             None if args.fp8 => eight_bits::attention(args.seed, number, args.deterministic),
+            None if args.engine != EnginePolicy::Cudnn => own::attention(args.engine, args.seed, number),
             None => cases::attention(args.seed, number, args.deterministic),
         },
-        options: if args.fp8 { eight_bits::options() } else { CompileOptions::cudnn() },
+        options: if args.fp8 {
+            eight_bits::options()
+        } else {
+            CompileOptions { engine: args.engine, ..CompileOptions::default() }
+        },
         target: profiles[gpu].target(*version, set),
         profile: profiles[gpu].name.clone(),
         library: folder.clone(),
@@ -239,7 +258,7 @@ fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: In
             })
             .collect();
         out::json(&json!({
-            "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
+            "engine": args.engine.name(), "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
             "refused": refused, "not_asked": not_asked, "confirmed": confirmed, "differed": differed,
             "disagreed": disagreed, "seconds": seconds,
         }));
@@ -247,7 +266,11 @@ fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: In
     }
     for (signature, (d, n)) in differences {
         out::line(&format!("{n} x {signature}"));
-        out::line(&format!("case {} for {} under cuDNN {}", d.case.number, d.case.profile, d.case.target.cudnn));
+        let by = match args.engine {
+            EnginePolicy::Cudnn => format!("cuDNN {}", d.case.target.cudnn),
+            engine => engine.name().to_owned(),
+        };
+        out::line(&format!("case {} for {} under {by}", d.case.number, d.case.profile));
         out::line(&format!("rules: {}", d.rules.join("; ")));
         out::line(&format!("library: {}", d.library.join("; ")));
         out::lines(&text::print(&d.case.attention));

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
+use qkvault_graph::{Attention, CompileOptions, DropoutSource, EnginePolicy, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{
     Buffer, Choice, Family, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
 };
@@ -124,7 +124,7 @@ pub(super) fn prepare(
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
             eight_bits::operands(&valid, seed, number, empty)
         } else if args.serves(number) {
-            batch::inputs(&valid, seed, number, args.tails, args.family(number))
+            batch::inputs(&valid, seed, number, args.tails, args.engine == EnginePolicy::Fa4, args.family(number))
         } else {
             let choice = Choice { family: args.family(number), ..Choice::default() };
             Inputs::random_with(&valid, seed ^ number, &choice)

@@ -23,6 +23,7 @@ mod tally;
 mod verdicts;
 
 pub(super) use cases::{Draw, attention as dense};
+pub(super) use own::{attention as kernels_attention, fa4_attention};
 pub(super) use serving::attention as served;
 
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ pub struct Args {
     file: Option<PathBuf>,
     /// The kind of numbers in Q and K: normal, below (scores near -120), above, constant (equal keys), dominant (one
     /// key), zero, tiny; or mixed, which takes one after the other
-    #[arg(long, value_name = "FAMILY", default_value = "normal", value_parser = families::read)]
+    #[arg(long, value_name = "FAMILY", default_value = "mixed", value_parser = families::read)]
     family: Families,
     /// Only print the attentions, in the text form that `--file` reads
     #[arg(long)]
@@ -174,10 +175,9 @@ impl Args {
     /// Whether a case is a serving batch.
     const fn serves(&self, number: u64) -> bool {
         let mixed = self.verdicts || self.sanitize;
-        // Batches of serving are among the cases of kernels, and none of FlashAttention-4's.
+        // Batches of serving are among the cases of kernels and of FlashAttention-4's.
         match self.engine {
-            EnginePolicy::Kernels => return self.file.is_none() && number % 2 == 1,
-            EnginePolicy::Fa4 => return false,
+            EnginePolicy::Kernels | EnginePolicy::Fa4 => return self.file.is_none() && number % 2 == 1,
             EnginePolicy::Auto | EnginePolicy::Cudnn => {}
         }
         self.serving || (mixed && self.file.is_none() && number % 4 == 3)
@@ -207,7 +207,7 @@ impl Attentions<'_> {
         match &self.given {
             Some(list) => list[n as usize].clone(),
             None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
-            None if self.args.engine == EnginePolicy::Fa4 => own::fa4_attention(self.args.seed, n),
+            None if self.args.engine == EnginePolicy::Fa4 => fa4_attention(self.args.seed, n),
             None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),

@@ -1,6 +1,6 @@
 //! Random attentions that qkvault's own kernels take, from a seed: the forwards among the cases of cuDNN, dense ones
-//! and batches of serving, with what kernels do not take left out; and those that FlashAttention-4's take, dense ones
-//! in both directions.
+//! and batches of serving, with what kernels do not take left out; and those that FlashAttention-4's take, in both
+//! directions.
 
 use qkvault_graph::{Attention, Pass, Storage, Tensor, validate};
 use qkvault_kernels::{SM, takes};
@@ -11,7 +11,7 @@ use super::{cases, serving};
 const DRAWS: u64 = 100;
 
 /// The attention of one case.
-pub(super) fn attention(seed: u64, case: u64) -> Attention {
+pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     // Consecutive numbers of serving share an attention.
     let draw = |n: u64| match case % 2 {
         0 => cases::attention(seed, case + (n << 32)),
@@ -22,17 +22,30 @@ pub(super) fn attention(seed: u64, case: u64) -> Attention {
     found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
 }
 
-/// The attention of one case of FlashAttention-4's kernels.
-pub(super) fn fa4_attention(seed: u64, case: u64) -> Attention {
+/// The attention of one case of FlashAttention-4's kernels: dense ones, then batches of serving, of which four cases
+/// share one, because compiling takes long. One of sixteen is whatever was drawn, so that rules refuse some.
+pub(crate) fn fa4_attention(seed: u64, case: u64) -> Attention {
     let draw = |n: u64| {
-        let mut a = cases::attention(seed, case + (n << 32));
-        (a.dropout, a.outputs.max, a.outputs.sum_exp) = (None, false, false);
+        let mut a = match case % 2 {
+            0 => cases::attention(seed, case + (n << 32)),
+            _ => serving::attention(seed, case / 2 + (n << 32)),
+        };
+        (a.outputs.max, a.outputs.sum_exp) = (false, false);
+        if !any(case) {
+            a.dropout = None;
+        }
         a
     };
-    let taken =
-        |a: &Attention| validate(a.clone()).is_ok_and(|valid| qkvault_fa4::takes(&valid, qkvault_fa4::SM).is_ok());
+    let taken = |a: &Attention| {
+        any(case) || validate(a.clone()).is_ok_and(|valid| qkvault_fa4::takes(&valid, qkvault_fa4::SM).is_ok())
+    };
     let found = (0..DRAWS).map(draw).find(taken);
     found.unwrap_or_else(|| Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal())
+}
+
+/// Whether a case is taken as it is drawn.
+const fn any(case: u64) -> bool {
+    case % 16 == 14
 }
 
 /// The forward of an attention, without what kernels never take.
@@ -82,10 +95,14 @@ mod tests {
     fn every_case_of_flash_attention_4_is_taken_and_they_are_of_every_kind() {
         let all: Vec<Attention> = (0..600).map(|case| fa4_attention(1, case)).collect();
         let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
-        for a in &all {
+        let mut refused = 0;
+        for (case, a) in (0..).zip(&all) {
             let valid = validate(a.clone()).expect("valid");
-            assert_eq!(qkvault_fa4::takes(&valid, qkvault_fa4::SM), Ok(()), "{a}");
+            let answer = qkvault_fa4::takes(&valid, qkvault_fa4::SM);
+            assert!(answer.is_ok() || any(case), "{a}: {answer:?}");
+            refused += usize::from(answer.is_err());
         }
+        assert!(refused >= 10, "{refused} refused");
         let plain = Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal();
         for (what, found, least) in [
             ("drawn", count(&|a| *a != plain), 500),
@@ -93,6 +110,13 @@ mod tests {
             ("forward", count(&|a| !a.is_backward()), 60),
             ("window", count(&|a| a.mask.band.is_some_and(|band| band.left.is_some())), 10),
             ("grouped", count(&|a| a.q.heads() != a.k.heads()), 60),
+            ("varlen", count(&|a| matches!(a.q.storage, Storage::Varlen { .. })), 60),
+            ("varlen backward", count(&|a| a.is_backward() && matches!(a.q.storage, Storage::Varlen { .. })), 8),
+            ("paged", count(&|a| a.k.is_paged()), 60),
+            ("one query", count(&|a| a.seq().0 == 1), 40),
+            ("lengths", count(&|a| a.mask.lengths == qkvault_graph::Lengths::PerSequence), 150),
+            ("score_mod", count(&|a| a.score_mod.is_some()), 20),
+            ("mask_mod", count(&|a| a.mask.mask_mod.is_some()), 5),
         ] {
             assert!(found >= least, "{found} {what}");
         }

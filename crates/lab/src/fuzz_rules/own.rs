@@ -1,0 +1,54 @@
+//! `fuzz-rules --engine kernels` and `--engine fa4`: what their rules take must become a plan. Sources go to NVRTC in this
+//! process, FlashAttention-4's kernels to its compiler in a child process, and every recipe is checked.
+//!
+//! What rules refuse has no source, so nothing can confirm a refusal: it is counted by its code.
+
+use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::{OnMiss, Planner, Resolution, refuses};
+use qkvault_graph::{EnginePolicy, Valid, validate};
+use qkvault_kernels::Engine;
+
+use super::Case;
+use super::cases;
+use super::compare::{Difference, Verdict};
+use crate::selftest;
+
+/// How many descriptions are drawn for an engine, if none is said: one of cuDNN takes 0.6 s of a core, one of kernels
+/// about 1 s, and one of FlashAttention-4's kernels 10 s or more.
+pub(super) const fn usual_cases(engine: EnginePolicy) -> u64 {
+    match engine {
+        EnginePolicy::Cudnn | EnginePolicy::Auto => 1_000,
+        EnginePolicy::Kernels => 300,
+        EnginePolicy::Fa4 => 24,
+    }
+}
+
+/// The description of a case: every second one is any description, the others are near what the engine takes.
+pub(super) fn attention(engine: EnginePolicy, seed: u64, number: u64) -> Valid {
+    let near = if engine == EnginePolicy::Fa4 { selftest::fa4_attention } else { selftest::kernels_attention };
+    let drawn = number.is_multiple_of(2).then(|| validate(near(seed, number / 2)).ok()).flatten();
+    drawn.unwrap_or_else(|| cases::attention(seed, number, false))
+}
+
+/// Judges a case of an engine that is not cuDNN.
+pub(super) fn judge(case: &Case) -> Verdict {
+    let engine = if case.options.engine == EnginePolicy::Fa4 { Engine::Fa4 } else { Engine::Kernels };
+    let refusal = refuses(engine, &case.attention, case.target.sm());
+    let words = |refusal: &qkvault_graph::Refusal| -> Vec<String> {
+        refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect()
+    };
+    let rules = refusal.as_ref().map(words).unwrap_or_default();
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+    let answer = planner.plan(&case.attention, &case.target, &case.options, OnMiss::Compile);
+    let (kind, library) = match (answer, refusal) {
+        (Ok(Resolution { outcome: Ok(_), .. }), None) => return Verdict::Agreed { supported: true, codes: Vec::new() },
+        (Ok(Resolution { outcome: Err(_), .. }), Some(refusal)) => {
+            let codes = refusal.reasons().iter().map(|r| r.code.to_string()).collect();
+            return Verdict::Agreed { supported: false, codes };
+        }
+        (Ok(Resolution { outcome: Ok(_), .. }), Some(_)) => ("too strict", Vec::new()),
+        (Ok(Resolution { outcome: Err(other), .. }), None) => ("no rule", words(&other)),
+        (Err(error), _) => ("broken", vec![error.to_string()]),
+    };
+    Verdict::Differed(Box::new(Difference { case: case.clone(), rules, library, kind }))
+}
