@@ -165,6 +165,10 @@ fn tensor(name: &str, given: Given<'_>, batch: Option<i64>, most: i64) -> Result
     match (dims, strides, batch) {
         (&[b, h, s, d], &[sb, sh, ss, sd], None) => {
             whole(name, given, &["sequence of the batch", "head", "row", "element"])?;
+            // An extent of 1 is never stepped over, and PyTorch may give it any stride.
+            let free = dense(dims);
+            let one = |n: i64, stride: i64, at: usize| if n == 1 && stride == 0 { free[at] } else { stride };
+            let (sb, sh, ss, sd) = (one(b, sb, 0), one(h, sh, 1), one(s, ss, 2), one(d, sd, 3));
             Ok(format!("{dtype} [{b},{h},{s},{d}] strides [{sb},{sh},{ss},{sd}]"))
         }
         (&[tokens, h, d], &[st, sh, sd], Some(b)) => {
