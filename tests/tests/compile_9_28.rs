@@ -40,3 +40,11 @@ fn generated_layouts_compile_or_are_refused_as_in_the_golden() {
         generated::check(generated::LAYOUTS, VERSION, test);
     }
 }
+
+#[test]
+fn generated_serving_attentions_compile_or_are_refused_as_in_the_golden() {
+    let test = "generated_serving_attentions_compile_or_are_refused_as_in_the_golden";
+    if is_fetched() {
+        generated::check(generated::SERVING, VERSION, test);
+    }
+}
