@@ -22,29 +22,37 @@ def code_of(row):
 
 
 def selftest(records):
-    """Sums records per cuDNN: counts, cases of each seed, refusals by code, and every wrong or failed case."""
-    versions = {}
+    """Sums records into runs, one for each engine, kind of case and cuDNN: counts, also of each family of data, cases of
+    each seed, refusals by code, and every wrong or failed case."""
+    runs = {}
     for record in records:
-        version = versions.setdefault(record["cudnn"], {
-            "device": record["device"], "cases": 0, "right": 0, "refused": 0, "wrong": 0, "failed": 0,
-            "worst_relative_error": 0.0, "verdicts_differed": 0, "seeds": {},
+        kind = "8 bits" if "amax_s" in record else "ranks" if "ranks" in record else "serving" if record.get("serving") else "mixed"
+        engine = record.get("engine", "cudnn")
+        run = runs.setdefault((engine, kind, record.get("cudnn", ""), record["device"]), {
+            "engine": engine, "kind": kind, "cudnn": record.get("cudnn"), "device": record["device"],
+            "cases": 0, "right": 0, "refused": 0, "wrong": 0, "failed": 0, "worst_relative_error": 0.0,
+            "worst_of_roundings": 0.0, "verdicts_differed": 0, "families": {}, "seeds": {},
             "refused_by_code": collections.Counter(), "not_right": [],
         })
         for key in ("cases", "right", "refused", "wrong", "failed"):
-            version[key] += record[key]
-        version["worst_relative_error"] = max(version["worst_relative_error"], record["worst_relative_error"])
-        version["verdicts_differed"] += record.get("verdicts", {}).get("differed", 0)
-        seeds = version["seeds"]
+            run[key] += record[key]
+        for key in ("worst_relative_error", "worst_of_roundings"):
+            run[key] = max(run[key], record.get(key, 0.0))
+        run["verdicts_differed"] += record.get("verdicts", {}).get("differed", 0)
         seed = str(record["seed"])
-        seeds[seed] = seeds.get(seed, 0) + record["cases"]
+        run["seeds"][seed] = run["seeds"].get(seed, 0) + record["cases"]
+        for family, counts in record.get("families", {}).items():
+            sums = run["families"].setdefault(family, dict.fromkeys(("right", "refused", "wrong", "failed"), 0))
+            for status, count in counts.items():
+                sums[status] += count
         for row in record["not_right"]:
             if row["status"] == "refused":
-                version["refused_by_code"][code_of(row)] += 1
+                run["refused_by_code"][code_of(row)] += 1
             else:
-                version["not_right"].append({k: row.get(k) for k in ("case", "status", "why", "text")})
-    for version in versions.values():
-        version["refused_by_code"] = dict(version["refused_by_code"].most_common())
-    return dict(sorted(versions.items()))
+                run["not_right"].append({k: row.get(k) for k in ("case", "family", "status", "why", "text")})
+    for run in runs.values():
+        run["refused_by_code"] = dict(run["refused_by_code"].most_common())
+    return {"runs": [run for _, run in sorted(runs.items())]}
 
 
 def sanitize(records):

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use qkvault::graph::{DType, Role, Valid, operand};
 use qkvault::reference::{
-    Buffer, Comparison, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
+    Buffer, Comparison, Inputs, LaunchJudge, Output, Outputs, Verdict, backward, backward_of_o, forward,
 };
 
 use qkvault_base::room_for;
@@ -298,11 +298,12 @@ pub unsafe extern "C" fn qkv_oracle_compare(
         let output = oracle.output(wanted)?;
         let dtype = output.operand().tensor.dtype;
         room_for(data.len() as u64)?;
-        let found = compare_launch(&oracle.attention, output, &Buffer::new(dtype, data.to_vec())?);
-        let Comparison { elements, relative, max_abs, worst: _, non_finite, unwritten, touched, good } = found;
+        let judge = LaunchJudge::new(&oracle.attention, &oracle.inputs);
+        let Verdict { found, of_roundings: _, fault } = judge.judge(output, &Buffer::new(dtype, data.to_vec())?);
+        let Comparison { elements, relative, max_abs, worst: _, non_finite, unwritten, touched, good: _ } = found;
         let own = qkv_comparison {
             struct_size: 0,
-            good: i32::from(good),
+            good: i32::from(fault.is_none()),
             reserved: 0,
             elements: elements as u64,
             relative,

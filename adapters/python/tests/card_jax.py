@@ -52,6 +52,7 @@ import numpy as np  # noqa: E402
 
 import qkvault  # noqa: E402
 import qkvault.jax as qj  # noqa: E402
+from families import family, shaped  # noqa: E402
 
 ON_GPU = jax.default_backend() in ("gpu", "cuda")
 CPU = jax.devices("cpu")[0]
@@ -126,13 +127,13 @@ def ours(q, k, v, more, case):
     return qj.attention(q, k, v, **options)
 
 
-def drawn(rng, dtype):
+def drawn(rng, dtype, data="normal"):
     """A random case: what it is, and its arrays."""
     pick = lambda *of: of[rng.integers(len(of))]  # noqa: E731
     heads_kv, group, d = pick(1, 2, 4), pick(1, 2, 4), pick(32, 64, 96, 128)
     rows = pick(64, 128, 200, 256, 384)
     same = pick(True, True, False)
-    case = {"dtype": dtype, "b": pick(1, 2, 3), "h": heads_kv * group, "kv": heads_kv, "q": rows,
+    case = {"dtype": dtype, "data": data, "b": pick(1, 2, 3), "h": heads_kv * group, "kv": heads_kv, "q": rows,
             "k": rows if same else rows + pick(64, 100), "d": d, "causal": bool(pick(True, False)),
             "layout": pick("bshd", "bhsd"),
             "score_mod": pick(None, None, "softcap", "alibi", "relative", "gated", "by head"),
@@ -160,6 +161,7 @@ def drawn(rng, dtype):
     if case["mask_mod"] is None and "window" not in case and pick(True, False, False, False):
         more["lengths"] = rng.integers(1, case["k"] + 1, case["b"]).astype(np.int32)
     qkv = [array(case["b"], n, h, d) for n, h in ((case["q"], case["h"]), (case["k"], heads_kv), (case["k"], heads_kv))]
+    qkv = shaped(data, *qkv, case.get("scale", d**-0.5), 1)
     return case, [np.asarray(jnp.asarray(x, dtype)) for x in qkv], more, array(case["b"], case["q"], case["h"], d)
 
 
@@ -175,10 +177,10 @@ def step(function, case):
     return jax.jit(run)
 
 
-def compared(seed_dtype):
+def compared(wanted):
     """One case beside float32: ('right', ...), ('refused', codes) or ('wrong', why)."""
-    seed, dtype = seed_dtype
-    case, qkv, more, d_o = drawn(np.random.default_rng(seed), dtype)
+    seed, dtype, data = wanted
+    case, qkv, more, d_o = drawn(np.random.default_rng(seed), dtype, data)
     # The derivative by what is multiplied with the score or with an index is refused; ALiBi's slopes stay fixed.
     floats = {name: x for name, x in more.items() if name in ("bias", "table", "sinks")}
     fixed = {name: x for name, x in more.items() if name not in floats}
@@ -228,7 +230,8 @@ def seen(case, more):
 
 def numbers(count):
     """Random cases in threads, bf16 and f16 in turn."""
-    wanted = [(ARGS.seed * 100_000 + n, ("bfloat16", "float16")[n % 2]) for n in range(4 * count)]
+    wanted = [(ARGS.seed * 100_000 + n, ("bfloat16", "float16")[n % 2], family(n // 2)) for n in range(4 * count)]
+    families = collections.defaultdict(collections.Counter)
     tally, wrong, codes, worst, done = collections.Counter(), [], collections.Counter(), 0.0, 0
     started = time.time()
     with concurrent.futures.ThreadPoolExecutor(ARGS.threads) as pool:
@@ -238,6 +241,7 @@ def numbers(count):
                 continue
             done += 1
             tally[kind] += 1
+            families[case["data"]][kind] += 1
             if kind == "wrong":
                 wrong.append({"case": case, "why": told})
                 print("WRONG", case, told, flush=True)
@@ -247,7 +251,7 @@ def numbers(count):
                 worst = max(worst, told)
     print(f"{count} cases: {dict(tally)} in {time.time() - started:.1f} s", flush=True)
     return {"cases": done, "right": tally["right"], "refused": tally["refused"], "wrong": tally["wrong"],
-            "refused_codes": dict(codes), "worst_of_bound": round(worst, 3), "wrong_cases": wrong[:20],
+            "families": {name: dict(of) for name, of in families.items()}, "refused_codes": dict(codes), "worst_of_bound": round(worst, 3), "wrong_cases": wrong[:20],
             "seconds": round(time.time() - started, 1)}
 
 

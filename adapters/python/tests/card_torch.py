@@ -32,6 +32,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import card_torch_forms as forms
 import qkvault
 import qkvault.torch as qt
+from families import FAMILIES, family, shaped
 
 DEVICE = torch.device("cuda", 0)
 
@@ -59,7 +60,7 @@ def off(a, b, least=1e-9):
     return ((a - b).norm() / b.norm().clamp(min=least)).item() if torch.isfinite(a).all() else math.inf
 
 
-def case(rng):
+def case(rng, kind_of_data="normal"):
     """A random case: sizes, options of the call, and what they mean."""
     half = rng.choice([torch.bfloat16, torch.float16])
     d = rng.choice([64, 128])
@@ -71,7 +72,8 @@ def case(rng):
         else torch.randn(b, s, h, d, device=DEVICE, dtype=half).transpose(1, 2)
     )  # fmt: skip
     outside = rng.random() < 0.5
-    tensors = [make(h).requires_grad_() for h in (heads, keys, keys)]
+    tensors = shaped(kind_of_data, *(make(h) for h in (heads, keys, keys)), d**-0.5, 2)
+    tensors = [tensor.requires_grad_() for tensor in tensors]
     kind = rng.choice("plain causal window softcap alibi bias d_bias sinks mod mask both".split())
     options, score_mod, mask_mod, more = {}, None, None, []
     causal = lambda b, h, i, j: j <= i  # noqa: E731
@@ -111,7 +113,7 @@ def case(rng):
             return (documents[i] == documents[j]) & (j <= i)
 
         options["mask_mod"] = mask_mod
-    what = f"{kind} {str(half)[6:]} b{b} h{heads}/{keys} s{s} d{d} {'bhsd' if outside else 'bshd'}"
+    what = f"{kind} {kind_of_data} {str(half)[6:]} b{b} h{heads}/{keys} s{s} d{d} {'bhsd' if outside else 'bshd'}"
     what += " causal" if options.get("is_causal") else ""
     return what, tensors, options, (score_mod, mask_mod, options.get("sinks")), more
 
@@ -121,7 +123,8 @@ def correct(report, seconds, count, seed):
     rng, started = random.Random(seed), time.time()
     torch.manual_seed(seed)
     right, refused, wrong, worst = {"forward": 0, "backward": 0}, [], [], 0.0
-    cases = [case(rng) for _ in range(count)]
+    cases = [case(rng, family(at)) for at in range(count)]
+    families = {name: Counter() for name in FAMILIES}
 
     def ahead(found):
         try:
@@ -139,16 +142,18 @@ def correct(report, seconds, count, seed):
         if time.time() - started > seconds:
             at -= 1
             break
-        inputs = [q, k, v, *more]
+        inputs, counts = [q, k, v, *more], families[family(at)]
         wanted = exact(q, k, v, score_mod, mask_mod, None, sinks)
         try:
             o = qt.attention(q, k, v, **options)
         except (qkvault.Error, qt.Untraceable) as error:
             refused.append(f"{what}: {str(error)[:160]}")
+            counts["refused"] += 1
             continue
         limit = 0.02 if q.dtype is torch.bfloat16 else 0.004
         error = off(o, wanted)
         worst = max(worst, error / limit)
+        counts["right" if error < limit else "wrong"] += 1
         if error < limit:
             right["forward"] += 1
         else:
@@ -158,11 +163,13 @@ def correct(report, seconds, count, seed):
             mine = torch.autograd.grad(o, inputs, d_o)
         except (qkvault.Error, qt.Untraceable) as error:
             refused.append(f"backward {what}: {str(error)[:160]}")
+            counts["refused"] += 1
             continue
         # A query that sees one key has gradients of zero, as the difference of equal numbers that kernels round.
         least = 1e-3 * d_o.double().norm().item()
         errors = [off(a, b, least) for a, b in zip(mine, torch.autograd.grad(wanted, inputs, d_o.double()))]
         worst = max(worst, max(errors) / (2 * limit))
+        counts["right" if max(errors) < 2 * limit else "wrong"] += 1
         if max(errors) < 2 * limit:
             right["backward"] += 1
         else:
@@ -171,7 +178,7 @@ def correct(report, seconds, count, seed):
     kinds = dict(Counter(str(q.dtype)[6:] for _, (q, _, _), *_ in cases[: at + 1]))
     report["correct"] = {
         "cases": at + 1, "of": kinds, "plans prepared": prepared, "seconds": took, "of these to prepare": ready,
-        "worst of the bound": round(worst, 3),
+        "worst of the bound": round(worst, 3), "families": {name: dict(of) for name, of in families.items()},
     }  # fmt: skip
     assert at + 1 == count, f"{at + 1} of {count} cases in {seconds:.0f} s"
     report |= {"right": right, "refused": refused, "wrong": wrong}

@@ -11,7 +11,7 @@ use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::recipe;
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
-use qkvault_reference::{Buffer, Inputs, POISON, compare_launch, forward};
+use qkvault_reference::{Buffer, Inputs, LaunchJudge, POISON, forward};
 use qkvault_skip::{Need, skip};
 
 /// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
@@ -58,8 +58,8 @@ impl<'a> Case<'a> {
             let role = output.role();
             let bytes = self.buffers.get(&role)?.clone();
             let found = Buffer::new(output.buffer().dtype(), bytes).expect("whole elements");
-            let compared = compare_launch(self.attention.get(), output, &found);
-            (!compared.good).then(|| format!("{role}: {compared}\n"))
+            let fault = LaunchJudge::new(self.attention, &self.inputs).judge(output, &found).fault;
+            fault.map(|fault| format!("{fault}\n"))
         });
         wrong.collect()
     }

@@ -25,7 +25,7 @@ use qkvault_parallel::{
     Communicator, Fault, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, SessionPlans, Sharding, Store, World,
     schedule,
 };
-use qkvault_reference::Inputs;
+use qkvault_reference::{Family, Inputs};
 use qkvault_skip::{Need, skip};
 
 const VAULT: &str = "QKVAULT_TEST_VAULT";
@@ -107,7 +107,7 @@ fn run(gpu: &Gpu, made: &Schedule, inputs: &Inputs) -> Result<Vec<String>, RunEr
 /// What the outputs of all ranks have wrong.
 fn differences(made: &Schedule, inputs: &Inputs, outputs: &[BTreeMap<Role, Vec<u8>>]) -> Vec<String> {
     let exact = expected(made, inputs).expect("the oracle computes it");
-    wrong(made, &exact, &collected(made, outputs))
+    wrong(made, inputs, &exact, &collected(made, outputs))
 }
 
 fn valid(attention: Attention) -> Valid {
@@ -178,7 +178,7 @@ fn cases(ranks: u32) -> Vec<Case> {
 /// The schedule and operands of a case; `None` if the sharding is refused.
 fn prepared(case: &Case) -> Option<(Schedule, Inputs)> {
     let made = schedule(&case.attention, &case.sharding).ok()?;
-    let mut inputs = case.inputs().expect("random operands");
+    let mut inputs = case.inputs(Family::ALL[case.seed as usize % Family::ALL.len()]).expect("random operands");
     if case.attention.is_backward() {
         inputs.add_forward(&case.attention).expect("the oracle computes it");
     }

@@ -10,7 +10,7 @@ use qkvault_graph::{
 };
 use qkvault_parallel::testing::{Case, Space, case};
 use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, difference, schedule};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice};
+use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice};
 
 /// The largest difference of a case; `None` if its sharding is refused, with the codes.
 fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
@@ -19,7 +19,7 @@ fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
         .map_err(|e| e.reasons().iter().map(|r| r.code.as_str().to_owned()).collect::<Vec<_>>())?;
     let faults = made.faults();
     assert!(faults.is_empty(), "seed {seed}, {sharding}: {}: {faults:#?}", attention.get());
-    let inputs = case.inputs().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let inputs = case.inputs(Family::Normal).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     Ok(difference(&made, &inputs).unwrap_or_else(|e| panic!("seed {seed}, {sharding}: {attention}: {e}")))
 }
 

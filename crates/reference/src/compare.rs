@@ -136,6 +136,12 @@ pub fn compare_rows(rows: &[Row], role: Role, view: &View, actual: &Buffer, tole
     tally.finish(tolerance, |at| places.iter().find(|(place, _)| *place == at).map(|(_, index)| *index))
 }
 
+/// How far a number is off. Near the lowest float, order is all that kernels keep.
+pub(crate) fn off(expected: f64, actual: f64) -> f64 {
+    let lowest = |x: f64| x <= f64::from(Lowest::BEGIN);
+    if lowest(actual) && lowest(expected) { 0.0 } else { (actual - expected).abs() }
+}
+
 #[derive(Default)]
 struct Tally {
     elements: usize,
@@ -165,9 +171,7 @@ impl Tally {
             self.non_finite += usize::from(!same);
             return;
         }
-        // Near the lowest float, order is all that kernels keep.
-        let lowest = |x: f64| x <= f64::from(Lowest::BEGIN);
-        let off = if lowest(actual) && lowest(expected) { 0.0 } else { (actual - expected).abs() };
+        let off = off(expected, actual);
         self.difference += off * off;
         self.norm += expected * expected;
         self.beyond = self.beyond.max(off - STEPS * expected.abs());

@@ -1,8 +1,10 @@
 //! The judgement of a launch: a comparison that allows for what kernels round, and for sums that cancel.
 
-use qkvault_graph::{Attention, DType, Role};
+use std::cell::OnceCell;
 
-use crate::{Buffer, Comparison, Output, Tolerance, compare};
+use qkvault_graph::{Attention, DType, Role, Valid};
+
+use crate::{Buffer, Comparison, Defined, Inputs, Output, ReferenceError, Roundings, Tolerance, compare};
 
 impl Tolerance {
     /// The bounds for what a launch writes. Gradients have two more roundings to 16 bits than O, because probabilities
@@ -42,6 +44,88 @@ pub fn compare_launch(attention: &Attention, expected: &Output, actual: &Buffer)
     let cancelled = found.max_abs <= cancellation(attention, role, dtype, zero);
     let written = found.non_finite + found.unwritten + found.touched == 0;
     Comparison { good: found.good || cancelled && written, ..found }
+}
+
+/// Judges the outputs of one launch: each as a whole and row by row, so that one wrong row is seen. Whatever is further
+/// off than usual is judged by the [roundings](Roundings) of its own numbers, which are followed once, when they are
+/// first needed.
+pub struct LaunchJudge<'a> {
+    attention: &'a Valid,
+    inputs: &'a Inputs,
+    roundings: OnceCell<Result<Roundings, ReferenceError>>,
+}
+
+/// The judgement of one output of a launch.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The comparison of all elements.
+    pub found: Comparison,
+    /// The largest difference relative to what roundings explain, if they were followed.
+    pub of_roundings: Option<f64>,
+    /// What is wrong; `None` for a right output.
+    pub fault: Option<String>,
+}
+
+/// Times the relative bound of a whole output that one of its rows may be off.
+const ROW: f64 = 2.0;
+
+impl<'a> LaunchJudge<'a> {
+    /// A judge of launches of an attention over these operands.
+    #[must_use]
+    pub const fn new(attention: &'a Valid, inputs: &'a Inputs) -> LaunchJudge<'a> {
+        LaunchJudge { attention, inputs, roundings: OnceCell::new() }
+    }
+
+    /// Judges what a launch wrote.
+    #[must_use]
+    pub fn judge(&self, expected: &Output, written: &Buffer) -> Verdict {
+        let (role, a) = (expected.role(), self.attention.get());
+        let found = compare(expected, written, Tolerance::of_launch(role, written.dtype()));
+        let whole = found.non_finite + found.unwritten + found.touched == 0;
+        let close = |most| by_rows(role).then(|| furthest_row(expected, written)).is_none_or(|off| off <= most);
+        if !whole || found.good && close(ROW * Tolerance::of_launch(role, written.dtype()).relative) {
+            let fault = (!whole).then(|| format!("{role}: {found}"));
+            return Verdict { found, of_roundings: None, fault };
+        }
+        let known = a.fp8.is_none() && !matches!(role, Role::Max | Role::SumExp);
+        if !known {
+            let compared = compare_launch(a, expected, written);
+            let fault = (!compared.good).then(|| format!("{role}: {compared}"));
+            return Verdict { found, of_roundings: None, fault };
+        }
+        match self.roundings.get_or_init(|| Roundings::of(self.attention, self.inputs)) {
+            Ok(roundings) => {
+                let judged = roundings.judge(expected, written);
+                let of_roundings = judged.as_ref().map(|judged| judged.worst);
+                let fault = judged.map_or_else(
+                    || (!found.good).then(|| format!("{role}: {found}")),
+                    |judged| judged.fault.map(|fault| format!("{role}: {fault}")),
+                );
+                Verdict { found, of_roundings, fault }
+            }
+            Err(error) => Verdict { found, of_roundings: None, fault: Some(format!("{role}: {error}")) },
+        }
+    }
+}
+
+const fn by_rows(role: Role) -> bool {
+    matches!(role, Role::O | Role::DQ | Role::DK | Role::DV)
+}
+
+/// The distance of the row that is furthest off, relative to its exact numbers.
+fn furthest_row(expected: &Output, written: &Buffer) -> f64 {
+    let mut furthest = 0.0_f64;
+    expected.each_row(|_, places| {
+        let defined = places.filter(|&at| at < written.len() && expected.defined()[at] == Defined::Value);
+        let (off, norm) = defined.fold((0.0, 0.0), |(off, norm), at| {
+            let x = expected.values()[at];
+            (off + (written.get(at) - x).powi(2), norm + x * x)
+        });
+        if off > 0.0 {
+            furthest = furthest.max((off / norm).sqrt());
+        }
+    });
+    furthest
 }
 
 #[cfg(test)]

@@ -119,6 +119,23 @@ impl Output {
         &self.defined
     }
 
+    /// The address of the element at (batch, head, sequence, head dim).
+    #[cfg(test)]
+    pub(crate) fn view_at(&self, [b, h, s, d]: [usize; 4]) -> usize {
+        self.view.at(b, h, s, d)
+    }
+
+    /// Calls `of` with the (batch, head, sequence) and the addresses of each row.
+    pub(crate) fn each_row(&self, mut of: impl FnMut([usize; 3], std::ops::Range<usize>)) {
+        let [_, heads, _, head_dim] = self.view.dims;
+        for (b, &rows) in self.rows.iter().enumerate() {
+            for (h, s) in (0..heads).flat_map(|h| (0..rows).map(move |s| (h, s))) {
+                let start = self.view.row(b, h, s);
+                of([b, h, s], start..start + head_dim);
+            }
+        }
+    }
+
     /// The buffer a device would hold: each number rounded once, all other elements poisoned.
     #[must_use]
     pub fn buffer(&self) -> Buffer {

@@ -209,6 +209,7 @@ mod tests {
             "backward.far-rows",
             "queries.one-wrong",
             "backward.lowest-row",
+            "fp8.hopper-keys-tail",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -104,7 +104,7 @@ fn varlen_backwards_before_hopper_and_on_consumer_gpus_are_refused() {
     assert!(found.iter().filter(|r| both.contains(&r.code.as_str())).all(|r| r.origin == Origin::Rule));
 }
 
-/// With grouped heads, 9.26 and 9.27 write Stats only for the first head of each group.
+/// With grouped heads, cuDNN writes Stats only for the first head of each group.
 #[test]
 fn varlen_stats_of_one_query_are_refused_only_if_they_are_wrong() {
     let refused = |q: &str, k: &str, more: &str, minor: u16, patch: u16| {
@@ -114,7 +114,8 @@ fn varlen_stats_of_one_query_are_refused_only_if_they_are_wrong() {
     };
     let (q, k, stats) = ("[2,4,1,64] varlen tokens 2", "[2,2,64,64] varlen tokens 99", "outputs: stats\n");
     assert!(refused(q, k, stats, 26, 0) && refused(q, k, stats, 27, 0));
-    assert!(!refused(q, k, stats, 25, 99));
+    // Reported of 9.26 and 9.27; an H100 showed it under 9.19.
+    assert!(refused(q, k, stats, 19, 0) && refused(q, k, stats, 14, 0));
     assert!(!refused(q, k, "", 27, 0), "no Stats");
     assert!(!refused(q, "[2,4,64,64] varlen tokens 99", stats, 27, 0), "no groups");
     assert!(!refused("[2,4,2,64] varlen tokens 4", k, stats, 27, 0), "two queries");

@@ -3,9 +3,7 @@
 //! sequences do not hide an error in a short one.
 
 use qkvault_graph::{Attention, DType, Role, Storage, Tensor, Valid};
-use qkvault_reference::{
-    Buffer, Choice, Family, Inputs, LengthChoice, Output, ReferenceError, Tolerance, Unused, View,
-};
+use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice, ReferenceError, Unused};
 use serde_json::{Value, json};
 
 use super::cases::Draw;
@@ -66,7 +64,8 @@ pub(super) fn inputs(
             inputs.insert(role, table);
         }
     }
-    inputs.poison_unused(a, if tails { Unused::Poison } else { Unused::Pages })?;
+    let everywhere = tails || family == Family::Behind;
+    inputs.poison_unused(a, if everywhere { Unused::Poison } else { Unused::Pages })?;
     Ok(inputs)
 }
 
@@ -207,39 +206,6 @@ pub(super) fn lengths(inputs: &Inputs) -> Value {
     json!({ "q": of(Role::SeqLenQ), "kv": of(Role::SeqLenKv) })
 }
 
-/// The error of the worst sequence of a varlen or paged attention, if it is too large.
-pub(super) fn worst_sequence(a: &Attention, inputs: &Inputs, expected: &Output, actual: &Buffer) -> Option<String> {
-    let stored = [a.q, a.k].iter().any(|t| t.storage != Storage::Dense);
-    let by_rows = matches!(expected.role(), Role::O | Role::DQ | Role::DK | Role::DV);
-    if !(stored && by_rows) {
-        return None;
-    }
-    let view = View::new(a, expected.role(), inputs).ok()?;
-    let keys = matches!(expected.role(), Role::DK | Role::DV);
-    let lengths = inputs.get(if keys { Role::SeqLenKv } else { Role::SeqLenQ })?;
-    let [batch, heads, _, head_dim] = expected.operand().tensor.dims.map(|n| n as usize);
-    let mut sums = vec![[0.0_f64; 2]; batch];
-    for (b, [error, all]) in sums.iter_mut().enumerate() {
-        for (h, s) in (0..heads).flat_map(|h| (0..lengths.int(b) as usize).map(move |s| (h, s))) {
-            let start = view.at(b, h, s, 0);
-            for (at, x) in (start..).zip(&expected.values()[start..start + head_dim]) {
-                *error += (actual.get(at) - x).powi(2);
-                *all += x * x;
-            }
-        }
-    }
-    // Gradients of a few rows are sums that cancel, so a single sequence has a larger tolerance.
-    let factor = if expected.role() == Role::O { 3.0 } else { 20.0 };
-    let most = factor * Tolerance::of(expected.role(), actual.dtype()).relative;
-    let relative = |[error, all]: [f64; 2]| if all > 1e-3 { (error / all).sqrt() } else { 0.0 };
-    let (b, worst) = sums.iter().map(|s| relative(*s)).enumerate().max_by(|x, y| x.1.total_cmp(&y.1))?;
-    (worst > most).then(|| {
-        let length = |role| inputs.get(role).map_or(-1, |lengths: &Buffer| lengths.int(b));
-        let (q, kv) = (length(Role::SeqLenQ), length(Role::SeqLenKv));
-        format!("{}: sequence {b} ({q} queries, {kv} keys): relative error {worst:.2e}", expected.role())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -247,7 +213,7 @@ mod tests {
     use super::super::serving::attention;
     use super::*;
     use qkvault_graph::validate;
-    use qkvault_reference::{backward, forward};
+    use qkvault_reference::{LaunchJudge, backward, forward};
 
     /// The pages of each sequence, and how many sequences use each page.
     type UsedPages = (Vec<Vec<i64>>, BTreeMap<i64, usize>);
@@ -357,9 +323,10 @@ mod tests {
             let inputs = inputs(&a, 2, case, true, false, Family::Normal).unwrap_or_else(|e| panic!("{case}: {e}"));
             let outputs = if a.is_backward() { backward(&a, &inputs) } else { forward(&a, &inputs) };
             let outputs = outputs.unwrap_or_else(|e| panic!("{case}: {e}"));
+            let judge = LaunchJudge::new(&a, &inputs);
             for output in outputs.iter() {
                 let exact = output.buffer();
-                assert_eq!(worst_sequence(&a, &inputs, output, &exact), None, "{case}");
+                assert_eq!(judge.judge(output, &exact).fault, None, "{case}");
             }
             count += 1;
         }

@@ -21,6 +21,7 @@ struct Answer {
     status: String,
     why: String,
     worst: f64,
+    of_roundings: f64,
     /// What the record counts.
     #[serde(default)]
     note: Option<String>,
@@ -49,7 +50,7 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
         let case = runner.prepare(attentions.attention(number), number);
         let verdict = runner.judge(&case);
         let row = if verdict.is_plain() { Value::Null } else { row(attentions.args, &case, &verdict) };
-        let Verdict { status, why, worst, note, predictions } = verdict;
+        let Verdict { status, why, worst, of_roundings, note, predictions } = verdict;
         let note = note.map(str::to_owned);
         let builds = runner.builds() - built;
         built += builds;
@@ -57,6 +58,7 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
             status: status.to_owned(),
             why,
             worst,
+            of_roundings,
             note,
             row,
             builds,
@@ -104,10 +106,11 @@ fn take(tally: &mut Tally<'_>, report: CaseReport) {
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, note, row, builds, predictions }) => {
+        Ok(Answer { status: name, why, worst, of_roundings, note, row, builds, predictions }) => {
             tally.builds += builds;
             tally.note(note.as_deref());
-            tally.take(&Verdict { status: status(&name), why, worst, note: None, predictions }, number, || row);
+            let verdict = Verdict { status: status(&name), why, worst, of_roundings, note: None, predictions };
+            tally.take(&verdict, number, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });

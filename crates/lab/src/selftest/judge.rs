@@ -7,12 +7,10 @@ use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, EnginePolicy, Pass, Refusal, Role, Valid, validate};
-use qkvault_reference::{
-    Buffer, Choice, Family, Inputs, Output, Outputs, backward, backward_of_o, compare_launch, forward,
-};
+use qkvault_reference::{Buffer, Choice, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
 
 use super::verdicts::Predictions;
-use super::{Args, batch, eight_bits, families, philox};
+use super::{Args, batch, eight_bits, philox};
 use qkvault_cli::memory::{Failure, Memory, failed};
 
 /// One case, ready to launch.
@@ -51,6 +49,8 @@ pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) why: String,
     pub(super) worst: f64,
+    /// The largest difference relative to what roundings explain, where they were followed.
+    pub(super) of_roundings: f64,
     /// What the record counts: of what Amax_S is the largest.
     pub(super) note: Option<&'static str>,
     /// The answers of rules and library, with `--verdicts`.
@@ -60,7 +60,7 @@ pub(super) struct Verdict {
 impl Verdict {
     /// A verdict without an error figure and without answers of rules and library.
     pub(super) fn of(status: &'static str, why: String) -> Verdict {
-        Verdict { status, why, worst: 0.0, note: None, predictions: None }
+        Verdict { status, why, worst: 0.0, of_roundings: 0.0, note: None, predictions: None }
     }
 
     /// Whether there is nothing to report: the case is right, and rules and library agree.
@@ -87,7 +87,8 @@ pub(super) fn dry(case: &Case) -> Verdict {
 fn itself(attention: &Valid, inputs: &Inputs, expected: &Answer) -> Vec<String> {
     match expected {
         Answer::Exact(outputs) => {
-            outputs.iter().filter_map(|o| batch::worst_sequence(attention, inputs, o, &o.buffer())).collect()
+            let judge = LaunchJudge::new(attention, inputs);
+            outputs.iter().filter_map(|o| judge.judge(o, &o.buffer()).fault).collect()
         }
         Answer::EightBits(expected) => {
             let rounded = expected.roles().filter_map(|role| Some((role, expected.rounded(role)?)));
@@ -122,12 +123,14 @@ pub(super) fn prepare(
         let inputs = if valid.fp8.is_some() {
             // Cases about whole tiles without keys also have sequences without keys.
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
-            eight_bits::operands(&valid, seed, number, empty)
+            eight_bits::operands(&valid, seed, number, empty, args.family(number))
         } else if args.serves(number) {
             batch::inputs(&valid, seed, number, args.tails, args.engine == EnginePolicy::Fa4, args.family(number))
         } else {
-            let choice = Choice { family: args.family(number), ..Choice::default() };
-            Inputs::random_with(&valid, seed ^ number, &choice)
+            let family = args.family(number);
+            // cuDNN multiplies rows of padding by probabilities of zero, so they must be numbers.
+            let family = if family == Family::Behind && !args.own_kernels() { Family::Normal } else { family };
+            Inputs::random_with(&valid, seed ^ number, &Choice { family, ..Choice::default() })
         };
         let mut inputs = inputs.map_err(failed)?;
         inputs.poison_between(&valid).map_err(failed)?;
@@ -201,9 +204,9 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
         Err(failure) => Err(failure.clone()),
     };
     let verdict = match done {
-        Ok(Launched { worst, faults, note }) => {
+        Ok(Launched { worst, of_roundings, faults, note }) => {
             let status = if faults.is_empty() { "right" } else { "wrong" };
-            Verdict { worst, note, ..Verdict::of(status, faults.join("; ")) }
+            Verdict { worst, of_roundings, note, ..Verdict::of(status, faults.join("; ")) }
         }
         Err((status, why)) => Verdict::of(status, why),
     };
@@ -213,6 +216,7 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
 /// What the launches of a case showed.
 struct Launched {
     worst: f64,
+    of_roundings: f64,
     faults: Vec<String>,
     note: Option<&'static str>,
 }
@@ -221,7 +225,7 @@ struct Launched {
 fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
     let (inputs, expected) = drawn(ready, session, stream)?;
     let plan = session.load(&ready.plan).map_err(failed)?;
-    let of = (&ready.attention, ready.family);
+    let of = &ready.attention;
     let mut launched = compared(of, &plan, &inputs, &expected, stream, repeat)?;
     // A mask that the caller gave is not drawn, and an exact answer stands without one.
     if ready.drawn_by.is_some() {
@@ -231,6 +235,7 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u3
     if let Some((inputs, expected)) = &ready.moved {
         let moved = compared(of, &plan, inputs, expected, stream, 0)?;
         launched.worst = launched.worst.max(moved.worst);
+        launched.of_roundings = launched.of_roundings.max(moved.of_roundings);
         launched.faults.extend(moved.faults.into_iter().map(|fault| format!("with other origins: {fault}")));
     }
     Ok(launched)
@@ -241,7 +246,7 @@ fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u3
 /// Then launches it `repeat` more times (a deterministic backward at least once) and compares the outputs bit by bit
 /// with those of the first launch. Sums in any order are left out, unless the backward is deterministic.
 fn compared(
-    (attention, family): (&Valid, Family),
+    attention: &Valid,
     plan: &LoadedPlan,
     inputs: &Inputs,
     expected: &Answer,
@@ -259,8 +264,8 @@ fn compared(
         roles.filter_map(|role| memory.download(stream, role).map(|b| b.map(|b| (role, b))).transpose()).collect()
     };
     let actual = once()?;
-    let (mut worst, mut faults, mut note) = (0.0_f64, Vec::new(), None);
-    let mut of_o = None;
+    let (mut worst, mut of_roundings, mut faults, mut note) = (0.0_f64, 0.0_f64, Vec::new(), None);
+    let judge = LaunchJudge::new(attention, inputs);
     for (role, buffer) in &actual {
         let output = match expected {
             Answer::EightBits(expected) => {
@@ -273,22 +278,12 @@ fn compared(
             Answer::Exact(outputs) => outputs.get(*role),
         };
         let Some(output) = output else { continue };
-        let buffer = &families::settled(family, attention, inputs, output, buffer);
-        let (mut error, mut fault) = compare_output(attention, inputs, output, buffer);
-        // If one key has nearly all of a row's probability, the gradients depend on the rounding of O, from which a
-        // device computes row sums. The oracle then computes them from the rounded O, too.
-        if fault.is_some() && matches!(role, Role::DQ | Role::DK | Role::DScoreTensor(_) | Role::DSink) {
-            if of_o.is_none() {
-                of_o = Some(backward_of_o(attention, inputs).map_err(failed)?);
-            }
-            if let Some((close, None)) =
-                of_o.as_ref().and_then(|o| o.get(*role)).map(|o| compare_output(attention, inputs, o, buffer))
-            {
-                (error, fault) = (close, None);
-            }
+        let verdict = judge.judge(output, buffer);
+        match verdict.of_roundings {
+            Some(ratio) => of_roundings = of_roundings.max(ratio),
+            None => worst = worst.max(verdict.found.relative.min(verdict.found.max_abs)),
         }
-        worst = worst.max(error);
-        faults.extend(fault);
+        faults.extend(verdict.fault);
     }
     let deterministic = matches!(attention.pass, Pass::Backward(gradients) if gradients.deterministic);
     for _ in 0..repeat.max(u32::from(deterministic)) {
@@ -299,26 +294,10 @@ fn compared(
         }
     }
     faults.dedup();
-    Ok(Launched { worst, faults, note })
+    Ok(Launched { worst, of_roundings, faults, note })
 }
 
 /// Whether a backward that is not deterministic may sum this output in any order.
 const fn in_any_order(role: Role) -> bool {
     matches!(role, Role::DQ | Role::DScoreTensor(_) | Role::DSink)
-}
-
-/// The error of one output compared with the oracle, and the fault if it is too large.
-pub(super) fn compare_output(
-    attention: &Valid,
-    inputs: &Inputs,
-    output: &Output,
-    buffer: &Buffer,
-) -> (f64, Option<String>) {
-    let found = compare_launch(attention, output, buffer);
-    let error = found.relative.min(found.max_abs);
-    if found.good {
-        (error, batch::worst_sequence(attention, inputs, output, buffer))
-    } else {
-        (error, Some(format!("{}: {found:?}", output.role())))
-    }
 }

@@ -78,9 +78,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use qkvault_graph::{Operand, Pass, Role, Valid, operands, validate};
-    use qkvault_reference::{Buffer, Inputs, View, backward};
+    use qkvault_reference::{Buffer, Inputs, LaunchJudge, View, backward};
 
-    use super::super::judge::compare_output;
     use super::*;
 
     /// The kind of layout of a tensor.
@@ -162,22 +161,20 @@ mod tests {
             let Ok(a) = validate(a) else { continue };
             let inputs = Inputs::random(&a, case).expect("random");
             let exact = backward(&a, &inputs).expect("computes");
+            let judge = LaunchJudge::new(&a, &inputs);
             for (role, of) in [(Role::DQ, Role::Q), (Role::DK, Role::K), (Role::DV, Role::V)] {
                 let out = exact.get(role).expect("a backward has it");
                 let mut buffer = out.buffer();
-                assert_eq!(compare_output(&a, &inputs, out, &buffer).1, None, "{case}: {role}");
+                assert_eq!(judge.judge(out, &buffer).fault, None, "{case}: {role}");
                 let (own, other) = [role, of].map(|role| a.stored(role).expect("it has it").strides).into();
                 if own != other && out.values().iter().any(|x| x.abs() > 0.1) {
                     let wrong = moved(&a, &inputs, role, &buffer, other);
-                    assert!(
-                        compare_output(&a, &inputs, out, &wrong).1.is_some(),
-                        "{case}: {role} with the strides of {of}"
-                    );
+                    assert!(judge.judge(out, &wrong).fault.is_some(), "{case}: {role} with the strides of {of}");
                     laid += 1;
                 }
                 if let Some(at) = out.defined().iter().position(|d| *d == qkvault_reference::Defined::Outside) {
                     buffer.set(at, 0.0);
-                    assert!(compare_output(&a, &inputs, out, &buffer).1.is_some(), "{case}: {role} is written at {at}");
+                    assert!(judge.judge(out, &buffer).fault.is_some(), "{case}: {role} is written at {at}");
                     between += 1;
                 }
             }

@@ -80,8 +80,9 @@ pub struct Args {
     /// Use the attentions of this file, in the text form with lines `---` between them
     #[arg(long, value_name = "FILE", conflicts_with = "large")]
     file: Option<PathBuf>,
-    /// The kind of numbers in Q and K: normal, below (scores near -120), above, constant (equal keys), dominant (one
-    /// key), zero, tiny; or mixed, which takes one after the other
+    /// The kind of numbers that operands hold: normal, below (scores near -120), above, far-below (-30,000), far-above,
+    /// biased (by added tensors), lowest (padding masks), constant (equal keys), dominant (one key), zero, tiny, large
+    /// (V), behind (NaN in padding); or mixed, which takes one after the other
     #[arg(long, value_name = "FAMILY", default_value = "mixed", value_parser = families::read)]
     family: Families,
     /// Only print the attentions, in the text form that `--file` reads
@@ -163,6 +164,11 @@ impl Args {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
     const fn family(&self, number: u64) -> Family {
         self.family.of(number)
+    }
+
+    /// Whether plans are those of kernels that read no padding.
+    const fn own_kernels(&self) -> bool {
+        matches!(self.engine, EnginePolicy::Kernels | EnginePolicy::Fa4)
     }
 
     /// The numbers of the cases, limited to those of a file if there is one.

@@ -24,6 +24,7 @@ const RUNS: u32 = 2;
 /// A case with what needs no GPU.
 struct Ready {
     number: u64,
+    family: &'static str,
     case: Case,
     prepared: Result<(Schedule, Inputs, Outputs), Failure>,
 }
@@ -33,14 +34,14 @@ fn prepare(args: &Args, ranks: u32, number: u64) -> Ready {
     let case = case(&Space::gpu(ranks), args.seed.wrapping_mul(1_000_003).wrapping_add(number));
     let refused = |refusal: Refusal| ("refused", refusal.to_string());
     let prepared = schedule(&case.attention, &case.sharding).map_err(refused).and_then(|made| {
-        let mut inputs = case.inputs().map_err(failed)?;
+        let mut inputs = case.inputs(args.family(number)).map_err(failed)?;
         if case.attention.is_backward() {
             inputs.add_forward(&case.attention).map_err(failed)?;
         }
         let exact = expected(&made, &inputs).map_err(failed)?;
         Ok((made, inputs, exact))
     });
-    Ready { number, case, prepared }
+    Ready { number, family: args.family(number).name(), case, prepared }
 }
 
 /// Compiles the plans of a case, without a GPU.
@@ -79,13 +80,13 @@ fn judge(ready: &Ready, run: impl FnOnce(&Schedule, &Inputs) -> Vec<Ran>) -> Ver
             Err(error) => return Verdict::of("failed", format!("rank {rank}: {error}")),
         }
     }
-    let found = wrong(made, exact, &collected(made, &outputs));
+    let found = wrong(made, inputs, exact, &collected(made, &outputs));
     Verdict::of(if found.is_empty() { "right" } else { "wrong" }, found.join("; "))
 }
 
 fn row(ready: &Ready, verdict: &Verdict) -> Value {
     json!({
-        "case": ready.number, "attention": ready.case.attention.to_string(), "sharding": ready.case.sharding.to_string(),
+        "case": ready.number, "family": ready.family, "attention": ready.case.attention.to_string(), "sharding": ready.case.sharding.to_string(),
         "status": verdict.status, "why": verdict.why,
     })
 }

@@ -18,6 +18,7 @@ pub(super) struct Tally<'a> {
     /// The same of each family of data.
     families: BTreeMap<&'static str, [u64; 4]>,
     worst: f64,
+    of_roundings: f64,
     /// How often each largest magnitude of probabilities was found, with `--fp8`.
     amax_s: BTreeMap<String, u64>,
     rows: Vec<Value>,
@@ -52,6 +53,7 @@ impl Tally<'_> {
             counts: [0; 4],
             families: BTreeMap::new(),
             worst: 0.0,
+            of_roundings: 0.0,
             amax_s: BTreeMap::new(),
             rows,
             builds: 0,
@@ -78,6 +80,7 @@ impl Tally<'_> {
         self.note(verdict.note);
         if verdict.status == "right" {
             self.worst = self.worst.max(verdict.worst);
+            self.of_roundings = self.of_roundings.max(verdict.of_roundings);
         }
         let row = if verdict.is_plain() { Value::Null } else { row() };
         if let Some(agreement) = &mut self.agreement {
@@ -117,6 +120,7 @@ impl Tally<'_> {
             ("wrong", json!(wrong)),
             ("failed", json!(failed)),
             ("worst_relative_error", json!(self.worst)),
+            ("worst_of_roundings", json!(self.of_roundings)),
             ("builds", json!(self.builds)),
             ("seconds", json!(self.started.elapsed().as_secs_f64())),
             ("not_right", json!(self.rows)),

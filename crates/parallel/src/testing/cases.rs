@@ -6,7 +6,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, Order as Axes, Outputs,
     PaddedRows, Storage, Tensor, Valid, validate,
 };
-use qkvault_reference::{Choice, Inputs, LengthChoice, ReferenceError};
+use qkvault_reference::{Choice, Family, Inputs, LengthChoice, ReferenceError};
 
 use crate::{Order, Scheme, Sharding};
 
@@ -56,10 +56,10 @@ impl Case {
     /// # Errors
     ///
     /// What the oracle says against it.
-    pub fn inputs(&self) -> Result<Inputs, ReferenceError> {
+    pub fn inputs(&self, family: Family) -> Result<Inputs, ReferenceError> {
         let Case { attention, sharding, seed } = self;
         let varlen = attention.q.storage != Storage::Dense;
-        let mut choice = Choice::default();
+        let mut choice = Choice { family, ..Choice::default() };
         if attention.mask.lengths == Lengths::PerSequence && varlen {
             let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
             let mut draw = Rng::new(*seed);

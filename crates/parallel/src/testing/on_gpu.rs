@@ -7,7 +7,7 @@ use std::time::Duration;
 use qkvault_exec::Number;
 use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_graph::{DType, Role, buffer_len, operand, operands};
-use qkvault_reference::{Buffer, Inputs, Outputs, POISON, ReferenceError, backward, compare_launch, forward};
+use qkvault_reference::{Buffer, Inputs, LaunchJudge, Outputs, POISON, ReferenceError, backward, forward};
 
 use crate::gpu::{GpuRank, Plans, RunError};
 use crate::{Communicator, Schedule};
@@ -133,13 +133,13 @@ pub fn expected(schedule: &Schedule, inputs: &Inputs) -> Result<Outputs, Referen
 
 /// What differs from one attention, empty if nothing does.
 #[must_use]
-pub fn wrong(schedule: &Schedule, expected: &Outputs, found: &BTreeMap<Role, Buffer>) -> Vec<String> {
+pub fn wrong(schedule: &Schedule, inputs: &Inputs, expected: &Outputs, found: &BTreeMap<Role, Buffer>) -> Vec<String> {
     let whole = &schedule.attention;
+    let judge = LaunchJudge::new(whole, inputs);
     let judged = expected.iter().filter(|output| operand(whole.get(), output.role()).is_some_and(|o| o.output));
     let judged = judged.filter_map(|output| {
         let Some(buffer) = found.get(&output.role()) else { return Some(format!("no {}", output.role())) };
-        let compared = compare_launch(whole.get(), output, buffer);
-        (!compared.good).then(|| format!("{}: {compared}", output.role()))
+        judge.judge(output, buffer).fault
     });
     judged.collect()
 }

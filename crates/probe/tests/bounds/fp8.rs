@@ -233,6 +233,21 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,2,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
     ),
     (
+        "fp8.hopper-keys-tail",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,192,128]\nfp8: delayed", "h200", "9.27"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,256,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-keys-tail",
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,192,128]\nfp8: delayed", "h200", "9.19"),
+        ("pass: backward\nq: e4m3 [2,8,64,128]\nk: [2,8,192,128]\nfp8: delayed\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
+        "fp8.hopper-keys-tail",
+        ("pass: backward\nq: e4m3 [2,8,192,128]\nfp8: delayed", "h200", "9.19"),
+        ("pass: backward\nq: e4m3 [2,8,192,128]\nfp8: delayed\nmask: causal", "h200", "9.19"),
+    ),
+    (
         "fp8.hopper-padded-amax",
         ("q: e4m3 [2,8,513,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
         ("q: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),

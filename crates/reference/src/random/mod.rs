@@ -1,5 +1,6 @@
 //! Random operands for an attention, from a seed; the same on every machine.
 
+mod added;
 mod family;
 mod lengths;
 mod microscale;
@@ -24,7 +25,7 @@ pub struct Choice {
     pub unused: Unused,
     /// Whether varlen operands have unused room between sequences, instead of only after the last.
     pub spread: bool,
-    /// What kind of numbers Q and K hold.
+    /// What kind of numbers the operands hold.
     pub family: Family,
 }
 
@@ -96,8 +97,9 @@ impl Inputs {
         }
         family::shape(a, &list, choice.family, &mut inputs)?;
         microscale::second_forms(a, &mut inputs)?;
-        if choice.unused != Unused::Finite {
-            poison_unused(a, &list, choice.unused, &mut inputs)?;
+        let unused = if choice.family == Family::Behind { Unused::Poison } else { choice.unused };
+        if unused != Unused::Finite {
+            poison_unused(a, &list, unused, &mut inputs)?;
         }
         let drawn_mask = a.dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
         if let Pass::Backward(_) = a.pass

@@ -1,6 +1,6 @@
 //! The reverse sweep over an expression: from the gradient of its value to the gradients of the score and of tensors.
 
-use qkvault_graph::expr::{Node, NodeId, TensorId, Ty};
+use qkvault_graph::expr::{Binary, Node, NodeId, TensorId, Ty, Unary};
 
 use super::{Bound, LANES, Registers, scalar};
 
@@ -49,6 +49,35 @@ impl Bound<'_> {
                 | Node::Compare(..)
                 | Node::Not(_)
                 | Node::Logic(..) => {}
+            }
+        }
+    }
+
+    /// Adds to each key the variance of the roundings of every node, after [`Bound::reverse`] from gradients of 1: of
+    /// plain operations and of approximate functions, relative to their values.
+    pub(crate) fn variances(
+        &self,
+        values: &Registers,
+        gradients: &Registers,
+        [plain, approximate]: [f64; 2],
+        variances: &mut [f64],
+    ) {
+        let n = variances.len();
+        for (at, &node) in self.program.nodes().iter().enumerate() {
+            let id = NodeId(at as u32);
+            let error = match node {
+                _ if self.program.ty(id) != Ty::Float => continue,
+                Node::Unary(Unary::Neg | Unary::Abs | Unary::Relu | Unary::Floor | Unary::Ceil, _) => continue,
+                Node::Unary(..) | Node::Binary(Binary::Pow | Binary::Atan2, ..) => approximate,
+                Node::Binary(..) => plain,
+                _ => continue,
+            };
+            for ((sum, &value), &gradient) in variances.iter_mut().zip(values.lanes(id, n)).zip(gradients.lanes(id, n))
+            {
+                // A node that decides nothing may hold any number.
+                if gradient != 0.0 {
+                    *sum += (error * value * gradient).powi(2);
+                }
             }
         }
     }

@@ -11,6 +11,8 @@ const SELFTEST: &str = "`qkvault-lab selftest --fp8` on an H200 under cuDNN 9.19
 const ROWS: i64 = 16;
 /// Fewest keys with which no amax of a backward was too large.
 const KEYS: i64 = 16;
+/// Keys that a backward takes at once.
+const TILE: i64 = 128;
 /// Queries up to which the amaxes of forwards with lengths were right.
 const QUERIES: i64 = 512;
 
@@ -98,6 +100,29 @@ entries![
             )
         }),
         ..Entry::quirk(35)
+    },
+    FP8_HOPPER_KEYS_TAIL = Entry {
+        code: "fp8.hopper-keys-tail",
+        cause: "On compute capability 9.0 an 8-bit backward without a band and lengths gives NaN where a log-sum-exp is \
+                below about -88 and the keys fill no whole tile: probabilities of keys behind the last one overflow.",
+        affected: &[Versions::ALL.on(Gpus::HOPPER)],
+        field: "k.dims[2]",
+        needed: "on compute capability 9.0, a multiple of 128 keys, a band, or lengths in an 8-bit backward",
+        fix: "give lengths (lengths: per-sequence); they may equal the extents",
+        source: "`qkvault-lab selftest --fp8 --family below` on an H100 under cuDNN 9.19",
+        evidence: "NaN in gradients and amaxes in 8 of 8 backwards over 64, 192, 320 and 513 keys with scores near -120 \
+                   and -360; right in all of 48 with lengths equal to the extents, with a causal mask, or over 128, \
+                   256 and 512 keys. Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H100",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --fp8 --family below --allow fp8.hopper-keys-tail --file CASES"
+        )),
+        applies: Applies::Rules(|f| {
+            let tail = f.s_kv % TILE != 0 && f.a.mask.band.is_none() && !f.lengths();
+            given(f, f.backward() && tail, &format!("a backward over {} keys", f.s_kv))
+        }),
+        ..Entry::quirk(44)
     },
     FP8_HOPPER_PADDED_AMAX = Entry {
         code: "fp8.hopper-padded-amax",

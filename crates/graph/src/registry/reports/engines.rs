@@ -99,17 +99,14 @@ pub(super) static REPORTS: &[Report] = &[
         ..FA4
     },
     Report {
-        attention: "Keys in pages of one row, with other tables for K than for V, in FlashAttention-4.",
+        attention: "Dense operands with lengths whose rows of padding hold NaN or infinity.",
         finding: Finding::Open {
-            standing: Standing::seen(
-                "an H100",
-                "FlashAttention-4 4.0.0b36",
-                "qkvault-lab selftest --engine fa4 --file CASES",
-            ),
-            shows: "NaN in O.",
-            says: "Give K and V the same table, or pages of more rows.",
+            standing: Standing::seen("an H100", "cuDNN 9.14 and 9.19", "qkvault-lab selftest --family behind"),
+            shows: "NaN in O, dQ, dK and dV of the sequence: rows of padding are multiplied by probabilities of zero.",
+            says: "Fill padding with numbers, or use own kernels, which read no padding (24 of 24 right). Padding \
+                   between varlen sequences and unused pages are not read.",
         },
-        ..FA4
+        ..CUDNN
     },
 ];
 

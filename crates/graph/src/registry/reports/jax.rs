@@ -78,7 +78,7 @@ pub(super) static REPORTS: &[Report] = &[
     },
     Report {
         attention: "8 bits: training with head dims other than 128 or lengths that are no multiples of 128.",
-        finding: Finding::Refused(&[&FP8_BACKWARD_HEAD_DIM, &FP8_HOPPER_QUERIES, &FP8_HOPPER_FEW_KEYS]),
+        finding: Finding::Refused(&[&FP8_BACKWARD_HEAD_DIM, &FP8_HOPPER_QUERIES, &FP8_HOPPER_KEYS_TAIL]),
         ..JAX
     },
 ];

@@ -57,7 +57,7 @@ pub(super) static REPORTS: &[Report] = &[
     },
     Report {
         attention: "Varlen Stats of one query per sequence with shared heads.",
-        affected: &[Versions::from(26, 0).on(Gpus::ALL)],
+        affected: &[Versions::ALL.on(Gpus::ALL)],
         links: &["https://github.com/NVIDIA/cudnn-frontend/issues/1083"],
         finding: Finding::Refused(&[&STORAGE_VARLEN_ONE_QUERY_STATS]),
         ..THREAD
