@@ -1,5 +1,5 @@
-//! Tables of forwards, of serving, of layouts and in 8 bits with cuDNN 9.28.1 and without a GPU, where it is fetched: its
-//! slim set is a part of a package of 517 MB, which runs of all tests do not bring.
+//! Tables of forwards, of serving, of layouts and in 8 bits with cuDNN 9.28.1 and without a GPU, where it is fetched:
+//! its slim set is a part of a package of 517 MB, which runs of all tests do not bring.
 
 use qkvault_skip::{Need, skip};
 use qkvault_tests::{compile, cudnn, generated, serving_case};

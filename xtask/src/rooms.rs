@@ -36,8 +36,8 @@ const ROOMS: &[Room] = &[
     Room { path: "crates/exec/src/safe/list.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/operands.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/staging.rs", may_use: &[] },
-    Room { path: "crates/exec/src/safe/order.rs", may_use: &["raw"] },
-    Room { path: "crates/exec/src/safe/workspace.rs", may_use: &["raw", "safe::order"] },
+    Room { path: "crates/exec/src/safe/order.rs", may_use: &["driver", "raw"] },
+    Room { path: "crates/exec/src/safe/workspace.rs", may_use: &["driver", "raw", "safe::order"] },
     Room {
         path: "crates/exec/src/safe/tracked.rs",
         may_use: &["raw", "safe::operands", "safe::order", "safe::workspace"],

@@ -4,11 +4,14 @@
 //! becomes a product with its reciprocal, which is one for all scores: a division for each score costs more than the
 //! score.
 
+mod names;
+
 use qkvault_graph::expr::{
-    Axis, Binary, Compare, Logic, Lowest, Node, NodeId, Power, Program, ScoreExpr, Side, TensorSpec, Ty, Unary, product,
+    Axis, Binary, Logic, Lowest, Node, NodeId, Power, Program, ScoreExpr, Side, TensorSpec, Ty, Unary, product,
 };
 use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
+use self::names::{binary, compare, unary};
 use crate::args::Arg;
 use crate::code::{At, Function, Step};
 
@@ -304,63 +307,6 @@ fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> At, code: &mut F
         Node::Logic(Logic::And, a, b) => code.word("and", [at(a), at(b)]),
         Node::Logic(Logic::Or, a, b) => code.word("or", [at(a), at(b)]),
         Node::Select { keep, yes, no } => code.word("select", [at(keep), at(yes), at(no)]),
-    }
-}
-
-fn compare(op: Compare) -> &'static str {
-    match op {
-        Compare::Eq => "eq",
-        Compare::Ne => "ne",
-        Compare::Lt => "lt",
-        Compare::Le => "le",
-        Compare::Gt => "gt",
-        Compare::Ge => "ge",
-    }
-}
-
-fn unary(op: Unary, ty: Ty) -> &'static str {
-    match op {
-        Unary::Neg => "neg",
-        Unary::Abs if ty == Ty::Int => "absolute_whole",
-        Unary::Abs => "absolute",
-        Unary::Reciprocal => "reciprocal",
-        Unary::Exp => "exp",
-        Unary::Log => "log",
-        Unary::Sqrt => "sqrt",
-        Unary::Rsqrt => "rsqrt",
-        Unary::Sin => "sin",
-        Unary::Cos => "cos",
-        Unary::Tan => "tan",
-        Unary::Tanh => "tanh",
-        Unary::Erf => "erf",
-        Unary::Floor => "floor",
-        Unary::Ceil => "ceil",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Relu => "relu",
-        Unary::Elu => "elu",
-        Unary::Gelu => "gelu",
-        Unary::GeluTanh => "gelu_tanh",
-        Unary::Softplus => "softplus",
-        Unary::Swish => "swish",
-    }
-}
-
-fn binary(op: Binary, ty: Ty) -> &'static str {
-    let int = ty == Ty::Int;
-    match op {
-        Binary::Add => "add",
-        Binary::Sub => "sub",
-        Binary::Mul => "mul",
-        Binary::Div => "div",
-        Binary::FloorDiv => unreachable!("the caller writes these"),
-        Binary::Min => "minimum",
-        Binary::Max => "maximum",
-        Binary::Pow => "power",
-        Binary::Rem if int => "rem_whole",
-        Binary::Rem => "rem",
-        Binary::FloorRem if int => "floor_rem_whole",
-        Binary::FloorRem => "floor_rem",
-        Binary::Atan2 => "atan2",
     }
 }
 

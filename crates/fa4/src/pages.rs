@@ -4,7 +4,8 @@
 //! which leaves what is no number.
 //!
 //! The kernel reads one table. A kernel of our own ([`qkvault_kernels::Sequences`]) makes it of the two tables of the
-//! description at each launch: the page of keys and the page of values beside each other, which `packed.py` tells apart.
+//! description at each launch: the page of keys and the page of values beside each other, which `packed.py` tells
+//! apart.
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Reason, Role, Storage, Tensor, Valid};

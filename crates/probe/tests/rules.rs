@@ -974,6 +974,16 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "a100", "9.19"),
     ),
     (
+        "storage.varlen-no-keys-old",
+        ("q: bf16 [8,4,16,64] varlen tokens 40\nk: [8,4,16,64] varlen tokens 7\nlengths: per-sequence", "h200", "9.24"),
+        ("q: bf16 [8,4,16,64] varlen tokens 40\nk: [8,4,16,64] varlen tokens 7\nlengths: per-sequence", "h200", "9.25"),
+    ),
+    (
+        "storage.varlen-no-keys-old",
+        ("q: bf16 [8,4,16,64] varlen tokens 40\nk: [8,4,16,64] varlen tokens 7\nlengths: per-sequence", "h200", "9.19"),
+        ("q: bf16 [8,4,16,64] varlen tokens 40\nk: [8,4,16,64] varlen tokens 8\nlengths: per-sequence", "h200", "9.19"),
+    ),
+    (
         "storage.varlen-one-query-stats",
         (
             "q: bf16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",

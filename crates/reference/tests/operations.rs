@@ -1,5 +1,5 @@
-//! Every operation of expressions on every class of arguments: what lowering writes, interpreted, has the value that the
-//! language defines, and so has the oracle.
+//! Every operation of expressions on every class of arguments: what lowering writes, interpreted, has the value that
+//! the language defines, and so has the oracle.
 //!
 //! The arguments come from tensors, with one pair in each row. Scores are 0, so Stats of a row is the value plus log 2,
 //! and what is not finite is told apart by the expression itself.
@@ -15,8 +15,8 @@ use qkvault_graph::{
 };
 use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
 
-/// The expression of a number `v` over `@a` and `@b`, each with one element in each row, with a finite value for each of
-/// its own.
+/// The expression of a number `v` over `@a` and `@b`, each with one element in each row, with a finite value for each
+/// of its own.
 fn told(value: &str, ty: &str, rows: usize) -> ScoreExpr {
     let of = |name| format!("tensor @{name}: {ty}[1, 1, {rows}, 1]; ");
     let read: String = ["a", "b"].into_iter().filter(|name| value.contains(&format!("@{name}"))).map(of).collect();
@@ -83,8 +83,8 @@ fn operations_of_one_number_are_lowered_to_what_they_mean_everywhere() {
     assert!(apart.is_empty(), "{apart:#?}");
 }
 
-/// Where a lowering is documented to differ: 1 with an exponent that is not finite, minus infinity with a fractional one, and a
-/// floored remainder of or by numbers of other sizes.
+/// Where a lowering is documented to differ: 1 with an exponent that is not finite, minus infinity with a fractional
+/// one, and a floored remainder of or by numbers of other sizes.
 fn is_documented(op: Binary, (a, b): (f64, f64)) -> bool {
     match op {
         Binary::Pow => a.abs() == 1.0 && !b.is_finite() || a == f64::NEG_INFINITY && b.fract() != 0.0,

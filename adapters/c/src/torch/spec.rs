@@ -140,8 +140,8 @@ fn three(sizes: &str) -> Result<[i64; 3], Failure> {
     read.and_then(|read| read.try_into().ok()).ok_or_else(wrong)
 }
 
-/// What a tensor of PyTorch may be and an operand may not, in PyTorch's words: those of the description name neither the
-/// call that made it nor the one that mends it.
+/// What a tensor of PyTorch may be and an operand may not, in PyTorch's words: those of the description name neither
+/// the call that made it nor the one that mends it.
 fn whole(name: &str, given: Given<'_>, axes: &[&str]) -> Result<(), Failure> {
     let Given { dims, strides, .. } = given;
     if dims.contains(&0) {

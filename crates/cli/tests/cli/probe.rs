@@ -61,8 +61,8 @@ fn a_refusal_has_every_reason_and_a_change_that_would_be_accepted() {
     assert_eq!((code, report["refused"][0]["reasons"][0]["code"].as_str()), (1, Some("heads.group")));
 }
 
-/// jax #32242, and a batch beyond a grid: advice to leave it to cuDNN stood below cuDNN's refusal, and something farther
-/// than another element type was the nearest.
+/// jax #32242, and a batch beyond a grid: advice to leave it to cuDNN stood below cuDNN's refusal, and something
+/// farther than another element type was the nearest.
 #[test]
 fn what_a_probe_says_does_not_contradict_itself() {
     let place = Place::new().set("QKVAULT_CUDNN_PATH", "/nonexistent");

@@ -233,7 +233,8 @@ fn gradients_are_guarded_where_a_factor_may_be_infinite() {
     assert!(matches!(root.code.steps().last(), Some(Step::Word("select", _))), "{:?}", root.code);
 }
 
-/// Rows of the lowest float, as padding masks give them, were NaN: kernels multiply scores by the base-2 logarithm of e.
+/// Rows of the lowest float, as padding masks give them, were NaN: kernels multiply scores by the base-2 logarithm of
+/// e.
 #[test]
 fn rows_of_the_lowest_float_stay_numbers_in_base_two() {
     let padded = built(expr::select(&expr::query().ge(3), score(), f32::MIN));

@@ -1,5 +1,5 @@
-//! Powers by their exponents, for engines whose power is that of a logarithm: `2^(b log2 a)` is NaN for every base below
-//! 0, and for an exponent of 0 where the logarithm is infinite.
+//! Powers by their exponents, for engines whose power is that of a logarithm: `2^(b log2 a)` is NaN for every base
+//! below 0, and for an exponent of 0 where the logarithm is infinite.
 
 use super::node::{Node, NodeId, Ty};
 use super::ops::{Binary, Unary};
@@ -59,8 +59,8 @@ impl Program {
         }
     }
 
-    /// Whether a number is known not to be below 0 for all inputs; it may be NaN. No quotient is: a device may divide by
-    /// -0.
+    /// Whether a number is known not to be below 0 for all inputs; it may be NaN. No quotient is: a device may divide
+    /// by -0.
     fn is_never_negative(&self, id: NodeId) -> bool {
         let sure = |id: NodeId| self.is_never_negative(id);
         match self.node(id) {

@@ -1,7 +1,7 @@
 //! Modified scores of a forward that may be as low as the lowest float.
 //!
-//! cuDNN computes exponentials in base 2, so it multiplies scores by `log2(e)`. Of a row whose scores are all the lowest
-//! float it made infinities, and O was 0 instead of the mean of V (H100, 9.19; pytorch issue 109517).
+//! cuDNN computes exponentials in base 2, so it multiplies scores by `log2(e)`. Of a row whose scores are all the
+//! lowest float it made infinities, and O was 0 instead of the mean of V (H100, 9.19; pytorch issue 109517).
 
 use super::builder::Builder;
 use super::score::{self, Context};

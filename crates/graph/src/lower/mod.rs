@@ -18,6 +18,7 @@ mod mxfp8_backward;
 mod paged;
 mod power;
 mod ragged;
+mod remainder;
 mod score;
 mod softmax;
 mod step;

@@ -210,6 +210,7 @@ mod tests {
             "queries.one-wrong",
             "backward.lowest-row",
             "fp8.hopper-keys-tail",
+            "storage.varlen-no-keys-old",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -425,8 +425,8 @@ fn a_dropout_mask_is_read_even_if_the_probability_is_zero() {
     }
 }
 
-/// cuDNN multiplies scores by the base-2 logarithm of e, and of rows of the lowest float it made rows of infinities: O was
-/// 0 instead of the mean of V (pytorch issue 109517).
+/// cuDNN multiplies scores by the base-2 logarithm of e, and of rows of the lowest float it made rows of infinities: O
+/// was 0 instead of the mean of V (pytorch issue 109517).
 #[test]
 fn scores_as_low_as_the_lowest_float_are_compressed_in_a_forward() {
     let maxima = |text: &str, rules| {

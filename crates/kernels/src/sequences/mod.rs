@@ -41,8 +41,8 @@ pub struct Sequences {
     /// Offsets in the scratch memory: the first rows of queries and of keys (i32, one more than there are sequences),
     /// and the lengths of both (i32).
     pub at: [u64; 4],
-    /// Where the table of keys and values in pages lies: for each sequence and each of its pages that of the keys (i32),
-    /// and behind it that of the values.
+    /// Where the table of keys and values in pages lies: for each sequence and each of its pages that of the keys
+    /// (i32), and behind it that of the values.
     pub tables: Option<u64>,
     /// Where Stats of dense queries lie in the scratch memory as those of varlen ones do: the heads of a row together.
     pub stats: Option<u64>,

@@ -1,5 +1,5 @@
-//! `fuzz-rules --engine kernels` and `--engine fa4`: what their rules take must become a plan. Sources go to NVRTC in this
-//! process, FlashAttention-4's kernels to its compiler in a child process, and every recipe is checked.
+//! `fuzz-rules --engine kernels` and `--engine fa4`: what their rules take must become a plan. Sources go to NVRTC in
+//! this process, FlashAttention-4's kernels to its compiler in a child process, and every recipe is checked.
 //!
 //! What rules refuse has no source, so nothing can confirm a refusal: it is counted by its code.
 
@@ -25,7 +25,7 @@ pub(super) const fn usual_cases(engine: EnginePolicy) -> u64 {
 
 /// The description of a case: every second one is any description, the others are near what the engine takes.
 pub(super) fn attention(engine: EnginePolicy, seed: u64, number: u64) -> Valid {
-    let near = if engine == EnginePolicy::Fa4 { selftest::fa4_attention } else { selftest::kernels_attention };
+    let near = if engine == EnginePolicy::Fa4 { selftest::fa4_drawn } else { selftest::kernels_attention };
     let drawn = number.is_multiple_of(2).then(|| validate(near(seed, number / 2)).ok()).flatten();
     drawn.unwrap_or_else(|| cases::attention(seed, number, false))
 }

@@ -39,20 +39,9 @@ impl Drawn {
     }
 }
 
-/// Random operands of one step of an attention. With `one_table`, values lie in the pages of their keys: kernels of
-/// FlashAttention-4 need that.
-pub(super) fn inputs(
-    a: &Valid,
-    seed: u64,
-    case: u64,
-    tails: bool,
-    one_table: bool,
-    family: Family,
-) -> Result<Inputs, ReferenceError> {
-    let (Drawn { q, kv, apart, mut tables }, mut draw) = Drawn::new(a, seed, case);
-    if one_table {
-        tables[1] = tables[0].clone();
-    }
+/// Random operands of one step of an attention.
+pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool, family: Family) -> Result<Inputs, ReferenceError> {
+    let (Drawn { q, kv, apart, tables }, mut draw) = Drawn::new(a, seed, case);
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
     let choice = Choice { lengths: exact, family, ..Choice::default() };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
@@ -64,8 +53,7 @@ pub(super) fn inputs(
             inputs.insert(role, table);
         }
     }
-    let everywhere = tails || family == Family::Behind;
-    inputs.poison_unused(a, if everywhere { Unused::Poison } else { Unused::Pages })?;
+    inputs.poison_unused(a, if tails { Unused::Poison } else { Unused::Pages })?;
     Ok(inputs)
 }
 
@@ -298,7 +286,7 @@ mod tests {
         for case in cases.step_by(7) {
             let a = validate(attention(11, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
             let Some((_, times)) = used_pages(&a, &Drawn::new(&a, 11, case).0) else { continue };
-            let given = inputs(&a, 11, case, false, false, Family::Normal).unwrap_or_else(|e| panic!("{case}: {e}"));
+            let given = inputs(&a, 11, case, false, Family::Normal).unwrap_or_else(|e| panic!("{case}: {e}"));
             let k = given.get(Role::K).expect("it is read");
             let Storage::Paged { pages, .. } = a.k.storage else { continue };
             for page in 0..pages {
@@ -320,7 +308,7 @@ mod tests {
         let mut count = 0;
         for case in small.take(8) {
             let a = validate(attention(2, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
-            let inputs = inputs(&a, 2, case, true, false, Family::Normal).unwrap_or_else(|e| panic!("{case}: {e}"));
+            let inputs = inputs(&a, 2, case, true, Family::Normal).unwrap_or_else(|e| panic!("{case}: {e}"));
             let outputs = if a.is_backward() { backward(&a, &inputs) } else { forward(&a, &inputs) };
             let outputs = outputs.unwrap_or_else(|e| panic!("{case}: {e}"));
             let judge = LaunchJudge::new(&a, &inputs);

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, CompileOptions, DropoutSource, EnginePolicy, Pass, Refusal, Role, Valid, validate};
+use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Choice, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
 
 use super::verdicts::Predictions;
@@ -125,7 +125,8 @@ pub(super) fn prepare(
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
             eight_bits::operands(&valid, seed, number, empty, args.family(number))
         } else if args.serves(number) {
-            batch::inputs(&valid, seed, number, args.tails, args.engine == EnginePolicy::Fa4, args.family(number))
+            let tails = args.tails || args.own_kernels() && args.family(number) == Family::Behind;
+            batch::inputs(&valid, seed, number, tails, args.family(number))
         } else {
             let family = args.family(number);
             // cuDNN multiplies rows of padding by probabilities of zero, so they must be numbers.

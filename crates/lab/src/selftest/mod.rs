@@ -23,7 +23,7 @@ mod tally;
 mod verdicts;
 
 pub(super) use cases::{Draw, attention as dense};
-pub(super) use own::{attention as kernels_attention, fa4_attention};
+pub(super) use own::{attention as kernels_attention, fa4_drawn};
 pub(super) use serving::attention as served;
 
 use std::path::{Path, PathBuf};
@@ -163,7 +163,11 @@ const DEFAULT_CASES: u64 = 200;
 impl Args {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
     const fn family(&self, number: u64) -> Family {
-        self.family.of(number)
+        match (self.engine, self.family, &self.file) {
+            // All families of an attention, one after the other.
+            (EnginePolicy::Fa4, Families::Mixed, None) => Family::ALL[(number % own::SHARED) as usize],
+            _ => self.family.of(number),
+        }
     }
 
     /// Whether plans are those of kernels that read no padding.
@@ -183,7 +187,8 @@ impl Args {
         let mixed = self.verdicts || self.sanitize;
         // Batches of serving are among the cases of kernels and of FlashAttention-4's.
         match self.engine {
-            EnginePolicy::Kernels | EnginePolicy::Fa4 => return self.file.is_none() && number % 2 == 1,
+            EnginePolicy::Kernels => return self.file.is_none() && number % 2 == 1,
+            EnginePolicy::Fa4 => return self.file.is_none() && (number / own::SHARED) % 2 == 1,
             EnginePolicy::Auto | EnginePolicy::Cudnn => {}
         }
         self.serving || (mixed && self.file.is_none() && number % 4 == 3)
@@ -213,7 +218,7 @@ impl Attentions<'_> {
         match &self.given {
             Some(list) => list[n as usize].clone(),
             None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
-            None if self.args.engine == EnginePolicy::Fa4 => fa4_attention(self.args.seed, n),
+            None if self.args.engine == EnginePolicy::Fa4 => fa4_drawn(self.args.seed, n / own::SHARED),
             None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),

@@ -4,6 +4,7 @@
 
 use qkvault_graph::{Attention, Pass, Storage, Tensor, validate};
 use qkvault_kernels::{SM, takes};
+use qkvault_reference::Family;
 
 use super::{cases, serving};
 
@@ -22,13 +23,16 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
 }
 
-/// The attention of one case of FlashAttention-4's kernels: dense ones, then batches of serving, of which four cases
-/// share one, because compiling takes long. One of sixteen is whatever was drawn, so that rules refuse some.
-pub(crate) fn fa4_attention(seed: u64, case: u64) -> Attention {
+/// Cases of FlashAttention-4's kernels that share an attention, because compiling takes long: one of each family.
+pub(super) const SHARED: u64 = Family::ALL.len() as u64;
+
+/// An attention of FlashAttention-4's kernels: dense ones and batches of serving in turn. One of sixteen is whatever
+/// was drawn, so that rules refuse some.
+pub(crate) fn fa4_drawn(seed: u64, case: u64) -> Attention {
     let draw = |n: u64| {
         let mut a = match case % 2 {
             0 => cases::attention(seed, case + (n << 32)),
-            _ => serving::attention(seed, case / 2 + (n << 32)),
+            _ => serving::attention(seed, 4 * (case / 2 + (n << 32))),
         };
         (a.outputs.max, a.outputs.sum_exp) = (false, false);
         if !any(case) {
@@ -93,7 +97,7 @@ mod tests {
 
     #[test]
     fn every_case_of_flash_attention_4_is_taken_and_they_are_of_every_kind() {
-        let all: Vec<Attention> = (0..600).map(|case| fa4_attention(1, case)).collect();
+        let all: Vec<Attention> = (0..600).map(|case| fa4_drawn(1, case)).collect();
         let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
         let mut refused = 0;
         for (case, a) in (0..).zip(&all) {

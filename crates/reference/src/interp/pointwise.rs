@@ -1,5 +1,5 @@
-//! Pointwise operations. Each mode means the same as the operation of that name in score expressions, but for what cuDNN
-//! is known to compute otherwise: a graph that relies on the language's meaning there must fail.
+//! Pointwise operations. Each mode means the same as the operation of that name in score expressions, but for what
+//! cuDNN is known to compute otherwise: a graph that relies on the language's meaning there must fail.
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};

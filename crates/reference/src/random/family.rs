@@ -37,7 +37,8 @@ pub enum Family {
     Tiny,
     /// V is near the largest numbers that sums of its type hold, and dO is small.
     Large,
-    /// NaN stands wherever no row within lengths is: in padding, between sequences, in pages and behind their last rows.
+    /// NaN stands wherever no row within lengths is: in padding, between sequences, in pages and behind their last
+    /// rows.
     Behind,
 }
 

@@ -11,28 +11,44 @@ use crate::{Inputs, ReferenceError};
 /// Query rows that are processed together.
 const TILE_ROWS: usize = 16;
 
-/// The errors of the rows of one head: of O, and of Stats.
+/// The errors of the rows of one head: of O, and of the numbers of each row.
 struct Head {
     o: Vec<Error>,
-    stats: Vec<Error>,
+    rows: Vec<OfRow>,
+}
+
+/// The errors of the numbers that a forward writes for each row.
+#[derive(Clone, Copy)]
+struct OfRow {
+    stats: Error,
+    max: Error,
+    sum_exp: Error,
 }
 
 pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Result<Vec<Part>, ReferenceError> {
     let mut o = Part::new(a, Role::O, inputs, setup)?;
-    let mut stats = a.outputs.stats.then(|| Part::new(a, Role::Stats, inputs, setup)).transpose()?;
+    let wanted = [(a.outputs.stats, Role::Stats), (a.outputs.max, Role::Max), (a.outputs.sum_exp, Role::SumExp)];
+    let wanted = wanted.into_iter().filter(|(wanted, _)| *wanted);
+    let mut by_row: Vec<Part> =
+        wanted.map(|(_, role)| Part::new(a, role, inputs, setup)).collect::<Result<_, ReferenceError>>()?;
     let d = setup.v.view.dims[3];
     for b in 0..a.batch() as usize {
         let heads: Vec<Head> = (0..a.q.dims[1] as usize).into_par_iter().map(|h| Head::follow(setup, (b, h))).collect();
         for (h, head) in heads.iter().enumerate() {
-            for (s, (row, of_stats)) in head.o.chunks_exact(d).zip(&head.stats).enumerate() {
+            for (s, (row, of_row)) in head.o.chunks_exact(d).zip(&head.rows).enumerate() {
                 o.put((b, h, s), row);
-                if let Some(stats) = &mut stats {
-                    stats.put((b, h, s), &[*of_stats]);
+                for part in &mut by_row {
+                    let error = match part.role {
+                        Role::Max => of_row.max,
+                        Role::SumExp => of_row.sum_exp,
+                        _ => of_row.stats,
+                    };
+                    part.put((b, h, s), &[error]);
                 }
             }
         }
     }
-    Ok(std::iter::once(o).chain(stats).collect())
+    Ok(std::iter::once(o).chain(by_row).collect())
 }
 
 impl Head {
@@ -46,14 +62,14 @@ impl Head {
             .par_chunks(TILE_ROWS)
             .map(|tile| {
                 let rows = Row::all(setup, (b, h), tile, &keys);
-                let stats = rows.iter().map(of_stats).collect();
-                Head { o: rows.iter().flat_map(|row| of_o(setup, row, &values)).collect(), stats }
+                let of_rows = rows.iter().map(of_row).collect();
+                Head { o: rows.iter().flat_map(|row| of_o(setup, row, &values)).collect(), rows: of_rows }
             })
             .collect();
-        let mut all = Head { o: Vec::new(), stats: Vec::new() };
-        for Head { o, stats } in tiles {
+        let mut all = Head { o: Vec::new(), rows: Vec::new() };
+        for Head { o, rows } in tiles {
             all.o.extend(o);
-            all.stats.extend(stats);
+            all.rows.extend(rows);
         }
         all
     }
@@ -81,9 +97,15 @@ fn of_o(setup: &Setup<'_>, row: &Row, values: &[f64]) -> Vec<Error> {
     out
 }
 
-/// The error of a log-sum-exp.
-fn of_stats(row: &Row) -> Error {
+/// The errors of a log-sum-exp, of the largest score, and of the sum of exponentials relative to it.
+fn of_row(row: &Row) -> OfRow {
     let variance = row.probabilities.iter().zip(&row.errors).map(|(p, error)| (p * error).powi(2)).sum();
     let size = if row.stats.is_finite() { row.stats.abs() + row.max.abs().min(1e30) } else { 0.0 };
-    Error { variance, common: 1e-4 + 2.0 * SINGLE * size }
+    let most = row.errors.iter().fold(0.0_f64, |most, error| most.max(*error));
+    let stats = Error { variance, common: 1e-4 + 2.0 * SINGLE * size };
+    let max = Error { variance: most * most, ..stats };
+    // The sum is that of the log-sum-exp without the largest score, and as far off relative to itself as both are.
+    let sum = (row.stats - row.max).exp();
+    let sum_exp = Error { variance: sum * sum * (variance + most * most), common: 1e-4 * sum };
+    OfRow { stats, max, sum_exp }
 }

@@ -6,7 +6,7 @@ use crate::compare::off;
 use crate::outputs::{Defined, Output};
 
 /// How many standard deviations of its independent errors an element may be off.
-const ELEMENT: f64 = 7.0;
+const ELEMENT: f64 = 8.0;
 /// The same of the distance of a row, whose elements are independent.
 const ROW: f64 = 3.0;
 /// The same of the distance of a whole output.

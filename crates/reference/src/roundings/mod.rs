@@ -1,10 +1,10 @@
 //! How far a launch may be off: the roundings of kernels, followed through the numbers of one attention.
 //!
-//! A bound relative to a whole output hides one wrong row among thousands, and is too tight where large terms cancel. So
-//! every element has bounds of its own. Kernels round probabilities and gradients of scores to 16 bits between products,
-//! keep about 21 bits of sums in tensor cores, and read O and Stats as the forward has rounded them. Errors of different
-//! keys are independent and add as variances ([`Part::variance`]); what a row has in common ([`Part::common`]) is its
-//! log-sum-exp, the sum of `dO ∘ O`, and the bias of running sums.
+//! A bound relative to a whole output hides one wrong row among thousands, and is too tight where large terms cancel.
+//! So every element has bounds of its own. Kernels round probabilities and gradients of scores to 16 bits between
+//! products, keep about 21 bits of sums in tensor cores, and read O and Stats as the forward has rounded them. Errors
+//! of different keys are independent and add as variances ([`Part::variance`]); what a row has in common
+//! ([`Part::common`]) is its log-sum-exp, the sum of `dO ∘ O`, and the bias of running sums.
 
 mod backward;
 mod forward;
@@ -90,7 +90,7 @@ impl std::ops::AddAssign for Error {
 pub struct Roundings(Vec<Part>);
 
 impl Roundings {
-    /// Follows the roundings of a 16-bit attention. Max and Sum_exp have none of their own.
+    /// Follows the roundings of a 16-bit attention.
     ///
     /// # Errors
     ///

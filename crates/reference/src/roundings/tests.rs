@@ -1,3 +1,5 @@
+//! Outputs of lesser precision are right by their roundings, and one wrong row is not.
+
 use qkvault_graph::{Attention, BackwardOptions, DType, Role, Valid, validate};
 
 use super::*;

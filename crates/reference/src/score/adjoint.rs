@@ -4,6 +4,9 @@ use qkvault_graph::expr::{Binary, Node, NodeId, TensorId, Ty, Unary};
 
 use super::{Bound, LANES, Registers, scalar};
 
+/// Steps of an argument within which rounding decides on which side of a whole number it is: a product has four.
+const FLIPS: f64 = 32.0;
+
 impl Bound<'_> {
     /// Computes the gradients of every node from the gradient of the root, for the run of keys in `values`.
     ///
@@ -67,7 +70,16 @@ impl Bound<'_> {
             let id = NodeId(at as u32);
             let error = match node {
                 _ if self.program.ty(id) != Ty::Float => continue,
-                Node::Unary(Unary::Neg | Unary::Abs | Unary::Relu | Unary::Floor | Unary::Ceil, _) => continue,
+                Node::Unary(Unary::Floor | Unary::Ceil, of) => {
+                    // Near a whole number the argument's own rounding decides which one it is.
+                    let near = |x: f64| (x - x.round()).abs() <= FLIPS * plain * x.abs().max(1.0);
+                    let arguments = values.lanes(of, n);
+                    for ((sum, &x), &gradient) in variances.iter_mut().zip(arguments).zip(gradients.lanes(id, n)) {
+                        *sum += if near(x) { gradient * gradient } else { 0.0 };
+                    }
+                    continue;
+                }
+                Node::Unary(Unary::Neg | Unary::Abs | Unary::Relu, _) => continue,
                 Node::Unary(..) | Node::Binary(Binary::Pow | Binary::Atan2, ..) => approximate,
                 Node::Binary(..) => plain,
                 _ => continue,

@@ -89,6 +89,30 @@ entries![
         }),
         ..Entry::quirk(7)
     },
+    STORAGE_VARLEN_NO_KEYS_OLD = Entry {
+        code: "storage.varlen-no-keys-old",
+        cause: "These versions do not write the O of a varlen sequence that has queries and no keys, or write NaN.",
+        affected: &[Versions::before(25, 0).on(Gpus::ALL)],
+        field: "k.storage",
+        needed: "at least as many tokens of keys as sequences, so that each can have a key",
+        fix: "leave sequences without keys out of the batch, or give them a key",
+        source: "NVIDIA/cudnn-frontend issue 943, of 9.22",
+        evidence: "On an H200 under cuDNN 9.19 rows of O were never written in 10 of 10 forwards with fewer tokens of keys \
+                   than sequences. With more tokens, lengths decide, which no rule sees.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow storage.varlen-no-keys-old --file CASES"
+        )),
+        reports: &["https://github.com/NVIDIA/cudnn-frontend/issues/943"],
+        applies: Applies::Rules(|f| {
+            let Storage::Varlen { tokens } = f.a.k.storage else { return None };
+            let batch = f.a.batch();
+            (tokens < batch)
+                .then(|| format!("{tokens} tokens of keys for {batch} sequences, for cuDNN {}", f.version()))
+        }),
+        ..Entry::quirk(45)
+    },
     STORAGE_VARLEN_KEYS = Entry {
         code: "storage.varlen-keys",
         cause: "cuDNN has no attention of dense queries over varlen keys.",
