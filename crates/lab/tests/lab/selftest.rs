@@ -21,6 +21,7 @@ fn a_dry_self_test_of_serving_does_everything_but_the_launch() {
         "serving",
         "tails",
         "worst_relative_error",
+        "worst_of_roundings",
         "families",
     ];
     let isolation = ["isolated", "repeated_alone"];

@@ -72,7 +72,7 @@ impl Expected {
         }
         match role {
             Role::Stats => {
-                let tolerance = Tolerance { relative: f64::INFINITY, absolute: 1e-4 + self.noise.score };
+                let tolerance = Tolerance { relative: f64::INFINITY, absolute: 1e-4 + self.noise.stats };
                 let found = compare(exact, actual, tolerance);
                 Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.max_abs) }
             }

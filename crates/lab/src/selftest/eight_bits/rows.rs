@@ -4,9 +4,11 @@ use qkvault_graph::{Lengths, Role, Scaled, Valid};
 use qkvault_reference::{Inputs, ReferenceError, View};
 
 /// The part of the largest sum of magnitudes that a tensor core may lose of a sum of 8-bit products: compute capability
-/// 9.0 keeps about 14 bits of the largest of 32 addends (DeepSeek-V3's report, arXiv:2412.19437, section 3.3.2). Where
-/// one is far larger than the others, 2^-10.6 was lost (an H200, `selftest --fp8 --family dominant`).
-pub(super) const ACCUMULATED: f64 = 1.0 / 1024.0;
+/// 9.0 keeps about 14 bits of the largest addend. Source: DeepSeek-V3's report, arXiv:2412.19437, section 3.3.2.
+pub(super) const ACCUMULATED: f64 = 1.0 / 4096.0;
+/// Times that of a log-sum-exp: where one dim is far larger than the others, 2^-10.6 was lost on an H200 (`selftest
+/// --fp8 --family dominant`), and as much again with each 128 dims.
+const OF_STATS: f64 = 4.0;
 
 /// Lengths of every sequence: queries, keys.
 pub(super) fn lengths(a: &Valid, inputs: &Inputs) -> Vec<[usize; 2]> {
@@ -39,8 +41,10 @@ pub(super) fn largest_norm(a: &Valid, inputs: &Inputs, role: Role, scaled: Scale
 /// How far numbers between the products of one case may be off because sums are short.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noise {
-    /// Of a scaled score, and so of a log-sum-exp, and relative to a probability.
+    /// Of a scaled score, and relative to a probability.
     pub(super) score: f64,
+    /// Of a log-sum-exp.
+    pub(super) stats: f64,
     /// Of the gradient of a score, where a probability is one.
     pub(super) d_s: f64,
     /// The largest norm of a query and of a key.
@@ -52,13 +56,13 @@ impl Noise {
         let norm = |role, scaled| largest_norm(a, inputs, role, scaled);
         let scale = inputs.buffer(Role::Scale)?.get(0).abs();
         let rows @ [q, k] = [norm(Role::Q, Scaled::Q)?, norm(Role::K, Scaled::K)?];
-        // Running sums lose as much again with each 128 dims.
-        let score = ACCUMULATED * scale * q * k * (a.head_dims().0 as f64 / 128.0).max(1.0);
+        let score = ACCUMULATED * scale * q * k;
+        let stats = OF_STATS * score * (a.head_dims().0 as f64 / 128.0).max(1.0);
         let d_s = if a.is_backward() {
             ACCUMULATED * scale * norm(Role::DO, Scaled::DO)? * norm(Role::V, Scaled::V)?
         } else {
             0.0
         };
-        Ok(Noise { score, d_s, rows })
+        Ok(Noise { score, stats, d_s, rows })
     }
 }
