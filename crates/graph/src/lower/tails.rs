@@ -123,8 +123,26 @@ fn is_whole(a: &Attention, target: &Target) -> bool {
 fn values(p: &Program) -> impl Iterator<Item = f64> {
     let of = |int: bool, x: f64| if int { Value::Int(x as i32) } else { Value::Float(x) };
     const SLOTS: [f64; 6] = [0.25, 1.0, 50.0, -0.25, -1.0, -50.0];
-    // Positions near and far from the first row and key, so that conditions over indices are both true and false.
-    const PLACES: [[i32; 4]; 4] = [[0; 4], [0, 1, 0, 1000], [1, 0, 1000, 0], [1, 3, 1001, 1003]];
+    // Positions near and far from the first row and key, on the diagonal and beside it, with every remainder by 2 and 3,
+    // so that conditions over indices are both true and false.
+    const PLACES: [[i32; 4]; 16] = [
+        [0; 4],
+        [0, 1, 0, 1000],
+        [1, 0, 1000, 0],
+        [1, 3, 1001, 1003],
+        [0, 0, 1, 1],
+        [1, 1, 2, 1],
+        [0, 2, 1, 2],
+        [0, 0, 2, 0],
+        [1, 2, 1000, 1000],
+        [0, 1, 1001, 1000],
+        [0, 0, 1002, 1001],
+        [2, 1, 1003, 1005],
+        [0, 4, 4, 1004],
+        [1, 0, 1004, 5],
+        [0, 3, 7, 3],
+        [3, 5, 3, 7],
+    ];
     // Unused inputs do not matter, and each point costs about a microsecond.
     let numbers = if p.scalars().is_empty() && p.tensors().is_empty() { &SLOTS[..1] } else { &SLOTS };
     let places = if Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis))) { &PLACES[..] } else { &PLACES[..1] };

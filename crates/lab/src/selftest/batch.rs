@@ -43,6 +43,8 @@ impl Drawn {
 pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool, family: Family) -> Result<Inputs, ReferenceError> {
     let (Drawn { q, kv, apart, tables }, mut draw) = Drawn::new(a, seed, case);
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
+    // Without `tails` rows behind lengths must be numbers.
+    let family = if family == Family::Behind { Family::Normal } else { family };
     let choice = Choice { lengths: exact, family, ..Choice::default() };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
     if apart {

@@ -5,7 +5,7 @@ use qkvault_graph::{Attention, Gradients, Pass, Role, Scaled};
 use rayon::prelude::*;
 
 use super::row::{Row, magnitudes};
-use super::{Error, FLUSHED, PRODUCT, Part, SINGLE, steps, variance};
+use super::{APPROXIMATE, Error, FLUSHED, PRODUCT, Part, SINGLE, steps, variance};
 use crate::kernel::dot;
 use crate::setup::{Setup, Source};
 use crate::{Inputs, ReferenceError};
@@ -150,6 +150,11 @@ impl Head {
         let kept = setup.survivors(row.at, row.first..row.first + row.errors.len());
         let kept = |at: usize| kept.as_ref().map_or(1.0, |factors| factors[at]);
         let [step, least] = steps(setup.a.q.dtype);
+        let slope_step = match &setup.score {
+            None => 0.0,
+            Some(score) if score.approximates() => APPROXIMATE,
+            Some(_) => SINGLE,
+        };
         // Gradients are rounded after the softmax scale in some kernels.
         let least_gradient = least / scale.abs().clamp(1e-6, 1.0);
         let product =
@@ -171,9 +176,8 @@ impl Head {
             let of_p = error * error + variance(step);
             let of_masked = p * p * (of_p * spread * spread + sizes * sizes) + (FLUSHED * spread).powi(2);
             let gradient = p * spread * slope;
-            // A slope is a difference of numbers of f32, as `1 - tanh²` is.
-            let of_slope = SINGLE * row.slopes[at].abs().max(1.0) * p * spread;
-            let of_slope = if setup.score.is_some() { of_slope } else { 0.0 };
+            // A slope is a difference of numbers, as `1 - tanh²` is.
+            let of_slope = slope_step * slope.abs().max(1.0) * p * spread;
             let own = if slope == 0.0 { 0.0 } else { of_masked * slope * slope } + of_slope * of_slope;
             let own = own + variance(step * gradient) + variance(least_gradient);
             for (i, &k) in read.keys[key * d_qk..][..d_qk].iter().enumerate() {

@@ -105,7 +105,7 @@ fn of_row(row: &Row) -> OfRow {
     let stats = Error { variance, common: 1e-4 + 2.0 * SINGLE * size };
     let max = Error { variance: most * most, ..stats };
     // The sum is that of the log-sum-exp without the largest score, and as far off relative to itself as both are.
-    let sum = (row.stats - row.max).exp();
+    let sum = if row.max.is_finite() { (row.stats - row.max).exp() } else { 0.0 };
     let sum_exp = Error { variance: sum * sum * (variance + most * most), common: 1e-4 * sum };
     OfRow { stats, max, sum_exp }
 }

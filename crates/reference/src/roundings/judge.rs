@@ -7,8 +7,9 @@ use crate::outputs::{Defined, Output};
 
 /// How many standard deviations of its independent errors an element may be off.
 const ELEMENT: f64 = 8.0;
-/// The same of the distance of a row, whose elements are independent.
-const ROW: f64 = 3.0;
+/// The same of the distance of a row. A row of a gradient may be one number times a row of K or Q, so its elements need
+/// not be independent.
+const ROW: f64 = 5.0;
 /// The same of the distance of a whole output.
 const WHOLE: f64 = 2.0;
 

@@ -56,6 +56,16 @@ impl Bound<'_> {
         }
     }
 
+    /// Whether a function is computed that a device approximates.
+    pub(crate) fn approximates(&self) -> bool {
+        let exact = [Unary::Neg, Unary::Abs, Unary::Relu, Unary::Floor, Unary::Ceil];
+        self.program.nodes().iter().any(|node| match node {
+            Node::Unary(op, _) => !exact.contains(op),
+            Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2),
+            _ => false,
+        })
+    }
+
     /// Adds to each key the variance of the roundings of every node, after [`Bound::reverse`] from gradients of 1: of
     /// plain operations and of approximate functions, relative to their values.
     pub(crate) fn variances(

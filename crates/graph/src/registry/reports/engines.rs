@@ -99,12 +99,25 @@ pub(super) static REPORTS: &[Report] = &[
         ..FA4
     },
     Report {
-        attention: "Dense operands with lengths whose rows of padding hold NaN or infinity.",
+        attention: "Lengths, where rows of padding hold NaN or infinity: behind the lengths of dense operands, between varlen \
+                    sequences, or behind the last row of a page in use.",
         finding: Finding::Open {
-            standing: Standing::seen("an H100", "cuDNN 9.14 and 9.19", "qkvault-lab selftest --family behind"),
+            standing: Standing::seen(
+                "an H100 and an H200",
+                "cuDNN 9.14 and 9.19",
+                "qkvault-lab selftest --serving --tails",
+            ),
             shows: "NaN in O, dQ, dK and dV of the sequence: rows of padding are multiplied by probabilities of zero.",
-            says: "Fill padding with numbers, or use own kernels, which read no padding (24 of 24 right). Padding \
-                   between varlen sequences and unused pages are not read.",
+            says: "Fill padding with numbers, or use own kernels, which read no padding. Unused pages are not read.",
+        },
+        ..CUDNN
+    },
+    Report {
+        attention: "One query with a sink, all of whose scores are more than 88 below the sink.",
+        finding: Finding::Open {
+            standing: Standing::seen("an H200", "cuDNN 9.14 and 9.19", "qkvault-lab selftest --family far-below"),
+            shows: "NaN in O and Stats: the exponential of the sink is relative to the largest score. Right is an O of 0.",
+            says: "Use own kernels, or room for two queries, where a decode may see no key that matters.",
         },
         ..CUDNN
     },
