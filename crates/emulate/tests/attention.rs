@@ -59,7 +59,7 @@ impl<'a> Case<'a> {
             let bytes = self.buffers.get(&role)?.clone();
             let found = Buffer::new(output.buffer().dtype(), bytes).expect("whole elements");
             let fault = LaunchJudge::new(self.attention, &self.inputs).judge(output, &found).fault;
-            fault.map(|fault| format!("{fault}\n"))
+            fault.map(|fault| format!("wrong: {fault}\n"))
         });
         wrong.collect()
     }

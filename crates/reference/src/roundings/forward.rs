@@ -79,8 +79,9 @@ impl Head {
 fn of_o(setup: &Setup<'_>, row: &Row, values: &[f64]) -> Vec<Error> {
     let d = setup.v.view.dims[3];
     let [step, least] = steps(setup.a.q.dtype);
-    // Kernels round exponentials relative to the largest score.
-    let least = (least * (row.max - row.stats).exp().min(1.0)).max(FLUSHED);
+    // Kernels round exponentials relative to the largest score; a sink may be larger than all of them.
+    let relative = if setup.sink::<f64>(row.at.head).is_some() { 1.0 } else { (row.max - row.stats).exp().min(1.0) };
+    let least = (least * relative).max(FLUSHED);
     let mut out = vec![Error::default(); d];
     let kept = setup.survivors(row.at, row.first..row.first + row.errors.len());
     for (at, (&p, &error)) in row.probabilities.iter().zip(&row.errors).enumerate() {
@@ -99,7 +100,8 @@ fn of_o(setup: &Setup<'_>, row: &Row, values: &[f64]) -> Vec<Error> {
 
 /// The errors of a log-sum-exp, of the largest score, and of the sum of exponentials relative to it.
 fn of_row(row: &Row) -> OfRow {
-    let variance = row.probabilities.iter().zip(&row.errors).map(|(p, error)| (p * error).powi(2)).sum();
+    // Products of a constant dim are rounded alike for all keys.
+    let variance = row.probabilities.iter().zip(&row.errors).map(|(p, error)| p * error).sum::<f64>().powi(2);
     let size = if row.stats.is_finite() { row.stats.abs() + row.max.abs().min(1e30) } else { 0.0 };
     let most = row.errors.iter().fold(0.0_f64, |most, error| most.max(*error));
     let stats = Error { variance, common: 1e-4 + 2.0 * SINGLE * size };

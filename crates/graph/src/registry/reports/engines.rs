@@ -121,6 +121,19 @@ pub(super) static REPORTS: &[Report] = &[
         },
         ..CUDNN
     },
+    Report {
+        attention: "Stats of rows with a sink, all of whose scores are more than 88 below the sink, in FlashAttention-4.",
+        finding: Finding::Open {
+            standing: Standing::seen(
+                "an H200",
+                "FlashAttention-4 4.0.0b36",
+                "qkvault-lab selftest --engine fa4 --family below",
+            ),
+            shows: "Stats are not finite; O is right, and gradients of the row are zero, as they are in f32.",
+            says: "Do not merge such Stats with those of other keys; own kernels write them right.",
+        },
+        ..FA4
+    },
 ];
 
 const _: () = assert!(matches!(CUDNN.by, Project::Here));
