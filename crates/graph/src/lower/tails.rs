@@ -123,8 +123,8 @@ fn is_whole(a: &Attention, target: &Target) -> bool {
 fn values(p: &Program) -> impl Iterator<Item = f64> {
     let of = |int: bool, x: f64| if int { Value::Int(x as i32) } else { Value::Float(x) };
     const SLOTS: [f64; 6] = [0.25, 1.0, 50.0, -0.25, -1.0, -50.0];
-    // Positions near and far from the first row and key, on the diagonal and beside it, with every remainder by 2 and 3,
-    // so that conditions over indices are both true and false.
+    // Positions near and far from the first row and key, on the diagonal and beside it, with every remainder by 2 and
+    // 3, so that conditions over indices are both true and false.
     const PLACES: [[i32; 4]; 16] = [
         [0; 4],
         [0, 1, 0, 1000],
