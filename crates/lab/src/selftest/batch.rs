@@ -203,7 +203,7 @@ mod tests {
     use super::super::serving::attention;
     use super::*;
     use qkvault_graph::validate;
-    use qkvault_reference::{LaunchJudge, backward, forward};
+    use qkvault_reference::{LaunchJudge, View, backward, forward};
 
     /// The pages of each sequence, and how many sequences use each page.
     type UsedPages = (Vec<Vec<i64>>, BTreeMap<i64, usize>);
@@ -298,6 +298,36 @@ mod tests {
             }
         }
         assert!(poisoned > 10, "{poisoned}");
+    }
+
+    /// Tables replace the drawn ones, by which rows behind lengths were poisoned at first: pages in use then were no
+    /// numbers, and an oracle without numbers is like any kernel without them.
+    #[test]
+    fn rows_within_lengths_are_numbers_in_every_family() {
+        let small = (0..).filter(|&case| {
+            let a = attention(3625, case);
+            a.k.is_paged() && !a.is_backward() && a.k.bytes().is_some_and(|n| n < 400_000)
+        });
+        for case in small.take(4) {
+            let a = validate(attention(3625, case)).unwrap_or_else(|e| panic!("{case}: {e}"));
+            for family in Family::ALL {
+                let given = inputs(&a, 3625, case, family == Family::Behind, family).expect("random");
+                for (role, lengths) in [(Role::Q, Role::SeqLenQ), (Role::K, Role::SeqLenKv), (Role::V, Role::SeqLenKv)]
+                {
+                    let view = View::new(&a, role, &given).expect("is bound");
+                    let (buffer, lengths) = (given.get(role).expect("is read"), given.get(lengths).expect("are read"));
+                    let [_, heads, _, columns] = a.stored(role).expect("an operand").dims;
+                    for sequence in 0..lengths.len() {
+                        for (row, head) in (0..lengths.int(sequence)).flat_map(|row| (0..heads).map(move |h| (row, h)))
+                        {
+                            let start = view.at(sequence, head as usize, row as usize, 0);
+                            let none = (start..start + columns as usize).any(|at| buffer.get(at).is_nan());
+                            assert!(!none, "{case}, {}: {role} of sequence {sequence}, row {row}", family.name());
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]
