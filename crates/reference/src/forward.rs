@@ -7,12 +7,9 @@ use rayon::prelude::*;
 
 use crate::kernel::{RowStat, softmax};
 use crate::outputs::{Output, Outputs};
-use crate::scores::Scores;
+use crate::scores::{Scores, TILE_ROWS};
 use crate::setup::Setup;
 use crate::{Inputs, Real, ReferenceError, memory};
-
-/// Number of query rows that are processed together, so that each key is fetched once for all of them.
-const TILE_ROWS: usize = 16;
 
 /// Computes a forward in float64: the oracle.
 ///

@@ -80,10 +80,11 @@ impl<'a> LaunchJudge<'a> {
     #[must_use]
     pub fn judge(&self, expected: &Output, written: &Buffer) -> Verdict {
         let (role, a) = (expected.role(), self.attention.get());
-        let found = compare(expected, written, Tolerance::of_launch(role, written.dtype()));
+        let tolerance = Tolerance::of_launch(role, written.dtype());
+        let found = compare(expected, written, tolerance);
         let whole = found.non_finite + found.unwritten + found.touched == 0;
         let close = |most| by_rows(role).then(|| furthest_row(expected, written)).is_none_or(|off| off <= most);
-        if !whole || found.good && close(ROW * Tolerance::of_launch(role, written.dtype()).relative) {
+        if !whole || found.good && close(ROW * tolerance.relative) {
             let fault = (!whole).then(|| format!("{role}: {found}"));
             return Verdict { found, of_roundings: None, fault };
         }

@@ -7,6 +7,9 @@ use crate::kernel::{add_scaled, dot};
 use crate::score::{LANES, Registers, RowAt};
 use crate::setup::Setup;
 
+/// Number of query rows that are processed together, so that each key is fetched once for all of them.
+pub(crate) const TILE_ROWS: usize = 16;
+
 /// The scores of a few rows, each over its own run of keys.
 pub(crate) struct Scores<T> {
     pub(crate) list: Vec<ScoreRow<T>>,

@@ -145,7 +145,7 @@ mod tests {
         std::fs::create_dir(root.path().join("docs")).expect("a folder");
         let names = [docs("a.json"), docs("c.json"), "b.json".to_owned()];
         for name in &names {
-            std::fs::write(root.path().join(name), vec![b' '; 350_000]).expect("a file");
+            std::fs::write(root.path().join(name), vec![b' '; MOST_BYTES as usize / 2 + 1]).expect("a file");
         }
         let look_at = |names: &[String]| {
             let mut found = Vec::new();
@@ -154,6 +154,6 @@ mod tests {
         };
         assert_eq!(look_at(&names[1..]), [""; 0]);
         let large = look_at(&names);
-        assert!(large.len() == 1 && large[0].starts_with("docs: 700000 bytes"), "{large:?}");
+        assert!(large.len() == 1 && large[0].starts_with(&format!("docs: {} bytes", MOST_BYTES + 2)), "{large:?}");
     }
 }

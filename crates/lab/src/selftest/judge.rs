@@ -120,17 +120,18 @@ pub(super) fn prepare(
             Err(error) => Err(failed(error)),
         };
         let plan = planned(&valid)?;
+        // cuDNN multiplies rows of padding by probabilities of zero, so they must be numbers.
+        let family = match args.family(number) {
+            Family::Behind if !args.own_kernels() => Family::Normal,
+            family => family,
+        };
         let inputs = if valid.fp8.is_some() {
             // Cases about whole tiles without keys also have sequences without keys.
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
-            eight_bits::operands(&valid, seed, number, empty, args.family(number))
+            eight_bits::operands(&valid, seed, number, empty, family)
         } else if args.serves(number) {
-            let tails = args.tails || args.own_kernels() && args.family(number) == Family::Behind;
-            batch::inputs(&valid, seed, number, tails, args.family(number))
+            batch::inputs(&valid, seed, number, args.tails || family == Family::Behind, family)
         } else {
-            let family = args.family(number);
-            // cuDNN multiplies rows of padding by probabilities of zero, so they must be numbers.
-            let family = if family == Family::Behind && !args.own_kernels() { Family::Normal } else { family };
             Inputs::random_with(&valid, seed ^ number, &Choice { family, ..Choice::default() })
         };
         let mut inputs = inputs.map_err(failed)?;

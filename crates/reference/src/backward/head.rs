@@ -9,11 +9,8 @@ use super::given::Given;
 use crate::fp8::Rounded;
 use crate::kernel::{add_scaled, dot, softmax};
 use crate::score::{LANES, Registers, element};
-use crate::scores::{ScoreRow, Scores};
+use crate::scores::{ScoreRow, Scores, TILE_ROWS};
 use crate::setup::{Setup, Source};
-
-/// Number of query rows that are processed together over the keys.
-const TILE_ROWS: usize = 16;
 
 /// Inputs that all heads share.
 pub(super) struct Shared<'a> {

@@ -7,11 +7,9 @@ use rayon::prelude::*;
 use super::row::{Row, magnitudes};
 use super::{APPROXIMATE, Error, FLUSHED, PRODUCT, Part, SINGLE, steps, variance};
 use crate::kernel::dot;
+use crate::scores::TILE_ROWS;
 use crate::setup::{Setup, Source};
 use crate::{Inputs, ReferenceError};
-
-/// Query rows that are processed together.
-const TILE_ROWS: usize = 16;
 
 /// What all heads read.
 struct Shared<'a> {

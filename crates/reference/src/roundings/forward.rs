@@ -5,11 +5,9 @@ use rayon::prelude::*;
 
 use super::row::Row;
 use super::{Error, FLUSHED, PRODUCT, Part, SINGLE, steps, variance};
+use crate::scores::TILE_ROWS;
 use crate::setup::Setup;
 use crate::{Inputs, ReferenceError};
-
-/// Query rows that are processed together.
-const TILE_ROWS: usize = 16;
 
 /// The errors of the rows of one head: of O, and of the numbers of each row.
 struct Head {

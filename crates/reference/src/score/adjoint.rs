@@ -58,12 +58,7 @@ impl Bound<'_> {
 
     /// Whether a function is computed that a device approximates.
     pub(crate) fn approximates(&self) -> bool {
-        let exact = [Unary::Neg, Unary::Abs, Unary::Relu, Unary::Floor, Unary::Ceil];
-        self.program.nodes().iter().any(|node| match node {
-            Node::Unary(op, _) => !exact.contains(op),
-            Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2),
-            _ => false,
-        })
+        self.program.nodes().iter().any(|&node| is_approximate(node))
     }
 
     /// Adds to each key the variance of the roundings of every node, after [`Bound::reverse`] from gradients of 1: of
@@ -89,8 +84,7 @@ impl Bound<'_> {
                     }
                     continue;
                 }
-                Node::Unary(Unary::Neg | Unary::Abs | Unary::Relu, _) => continue,
-                Node::Unary(..) | Node::Binary(Binary::Pow | Binary::Atan2, ..) => approximate,
+                node if is_approximate(node) => approximate,
                 Node::Binary(..) => plain,
                 _ => continue,
             };
@@ -122,6 +116,15 @@ impl Bound<'_> {
     /// The node of a leaf. Equal nodes are stored once, so there is at most one.
     fn leaf(&self, leaf: Node) -> Option<NodeId> {
         self.program.nodes().iter().position(|&node| node == leaf).map(|at| NodeId(at as u32))
+    }
+}
+
+/// Whether a device approximates the operation.
+fn is_approximate(node: Node) -> bool {
+    match node {
+        Node::Unary(op, _) => !matches!(op, Unary::Neg | Unary::Abs | Unary::Relu | Unary::Floor | Unary::Ceil),
+        Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2),
+        _ => false,
     }
 }
 
