@@ -519,7 +519,8 @@ def launch(lowered, clean):
 def compiled(kernel):
     stream = cute.runtime.make_fake_stream()
     packed = kernel["kind"] in ("forward", "backward") and kernel["packed"]
-    with PACKED.sequences(packed):
+    low, sink = (kernel["kind"] == "forward" and kernel[name] for name in ("low", "sink"))
+    with PACKED.sequences(packed), ROWS.kept(low, sink):
         made = cute.compile(*KINDS[kernel["kind"]](kernel), stream, options=f"--keep-cubin --dump-dir={SCRATCH}")
     lowered = re.sub(r'(@kernels_binary\()"(?:[^"\\]|\\.)*"', r"\1", str(made.ir_module))
     printed = launch(lowered, made.artifacts.MLIR)
@@ -551,7 +552,7 @@ if __name__ == "__main__":
     import quack.dsl  # noqa: F401  It gives tensors the indexing that the kernels use.
 
     beside = lambda name: module(name, os.path.join(HERE, f"{name}.py"))
-    WORDS, PACKED = beside("words"), beside("packed")
+    WORDS, PACKED, ROWS = beside("words"), beside("packed"), beside("rows")
 
     result = {"versions": versions(), "kernels": [compiled(kernel) for kernel in kernels]}
     with open(os.path.join(HERE, "answer.json"), "w") as file:

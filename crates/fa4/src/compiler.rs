@@ -12,14 +12,14 @@ use crate::told::Told;
 use crate::toolchain::{Installed, NotInstalled, TOOLCHAIN};
 use crate::types::{Type, UnknownType};
 
-/// The program that the child runs.
-pub(crate) const PROGRAM: &str = include_str!("compiler.py");
-
-/// The words of expressions, which it reads from a file beside it.
-pub(crate) const WORDS: &str = include_str!("words.py");
-
-/// What makes kernels for sequences one after another of FlashAttention-4's.
-pub(crate) const PACKED: &str = include_str!("packed.py");
+/// What the child runs and reads: the program; the words of expressions; what makes kernels of FlashAttention-4's for
+/// sequences one after another; and for rows that their sums would lose.
+pub(crate) const FILES: [(&str, &str); 4] = [
+    ("compiler.py", include_str!("compiler.py")),
+    ("words.py", include_str!("words.py")),
+    ("packed.py", include_str!("packed.py")),
+    ("rows.py", include_str!("rows.py")),
+];
 
 /// Time that a child may take: to start, and for each kernel. Both are some thirty times what they take.
 const TIME: [Duration; 2] = [Duration::from_secs(180), Duration::from_secs(120)];
@@ -136,7 +136,7 @@ impl Installed {
     pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
         let request = Request::of(kernels).map_err(unreadable)?;
         let _span = tracing::info_span!("fa4.compile").entered();
-        let room = Room::with(&[("compiler.py", PROGRAM), ("words.py", WORDS), ("packed.py", PACKED)])?;
+        let room = Room::with(&FILES)?;
         let count = u32::try_from(kernels.len()).unwrap_or(u32::MAX);
         let [start, each] = TIME;
         let limits = Limits {

@@ -13,6 +13,9 @@ use crate::schedule::Tiles;
 use crate::tiles::ForwardTiling;
 use crate::views::{self, extents, view};
 
+/// The least score that products of operands are taken to have: what may be lower has a constant, a factor or a tensor.
+const LOW: f32 = -((1_u32 << 30) as f32);
+
 impl Writer<'_> {
     /// One kernel.
     pub(crate) fn forward(&mut self) {
@@ -67,7 +70,9 @@ impl Writer<'_> {
         args.extend(scheduled.args);
         args.extend(arguments(a));
         let (stats, sink, page) = (a.outputs.stats, a.sink, paged.then_some(pages::ANY));
-        let forward = Forward { common, pack_gqa: false, page, tile_m, tile_n, p_in_registers, stats, sink };
+        // Products of operands are not, and what a softcap gives is not either.
+        let low = a.score_mod.as_ref().is_some_and(|e| e.program().lowest() <= LOW);
+        let forward = Forward { common, pack_gqa: false, page, tile_m, tile_n, p_in_registers, stats, sink, low };
         self.launch(Kernel::Forward(forward), args, scheduled.grid, tiling.threads());
         self.finish(packed);
     }

@@ -7,7 +7,7 @@ use qkvault_kernels::recipe::{Launch, Limits, Value};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 
 use crate::args::{Arg, Float, LOG2_E};
-use crate::compiler::{PACKED, PROGRAM, WORDS};
+use crate::compiler::FILES;
 use crate::expression::{Written, written};
 use crate::packed::{Lists, is_packed};
 use crate::request::{Common, Kernel};
@@ -114,13 +114,8 @@ impl Program {
         hasher.update(attention.bytes());
         // Lengths separate the parts.
         let launches = format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}");
-        for part in [
-            format!("{kernels:?} {:?}", own.as_ref().map(|own| (own, nvrtc))),
-            launches,
-            PROGRAM.to_owned(),
-            WORDS.to_owned(),
-            PACKED.to_owned(),
-        ] {
+        let program = format!("{kernels:?} {:?}", own.as_ref().map(|own| (own, nvrtc)));
+        for part in [program.as_str(), launches.as_str()].into_iter().chain(FILES.map(|(_, text)| text)) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }

@@ -105,6 +105,8 @@ pub struct Forward {
     pub stats: bool,
     /// Whether a logit of each head joins the sum.
     pub sink: bool,
+    /// Whether all scores of a row may be very low.
+    pub low: bool,
 }
 
 /// The kernel before the backward.

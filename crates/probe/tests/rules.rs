@@ -20,6 +20,7 @@ fn rules() -> impl Iterator<Item = &'static Entry> {
 const INTERLEAVED: &str = "pass: backward\nq: bf16 [2,4,64,64] varlen tokens 99 t3hd\nk: bf16 [2,4,64,64] varlen tokens 99 t3hd\nv: bf16 [2,4,64,64] varlen tokens 99 t3hd\nlengths: per-sequence\nd_q: bf16 [2,4,64,64] varlen tokens 99 thd";
 
 const PLAIN: &str = "q: bf16 [1,8,512,64]";
+const SINK_DECODE: &str = "q: bf16 [2,8,1,64]\nk: [2,8,64,64]\nsink: yes";
 const DECODE: &str = "q: bf16 [4,8,1,128]\nk: [4,2,300,128]\nlengths: per-sequence";
 /// Rows of dO whose last begins just behind 2^31 elements, and just before.
 const FAR_ROWS: &str = "pass: backward\nq: bf16 [4,2,64,64] varlen tokens 140\nk: bf16 [4,2,64,64] varlen tokens 140\nv: bf16 [4,2,64,64] varlen tokens 140\no: bf16 [4,2,64,64] varlen tokens 140\nd_o: bf16 [4,2,64,64] varlen tokens 140 strides [16777216,64,16777216,1]\nlengths: per-sequence";
@@ -621,6 +622,12 @@ const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     ("queries.one-wrong", (DECODE, "b200", "9.19"), (DECODE, "b200", "9.25.1")),
     ("queries.one-wrong", (DECODE, "b200", "9.25.0"), (DECODE, "h200", "9.25.0")),
+    ("queries.one-sink", (SINK_DECODE, "h200", "9.19"), (DECODE, "h200", "9.19")),
+    (
+        "queries.one-sink",
+        (SINK_DECODE, "b200", "9.28.1"),
+        ("q: bf16 [2,8,2,64]\nk: [2,8,64,64]\nsink: yes", "b200", "9.28.1"),
+    ),
     ("backward.far-rows", (FAR_ROWS, "h200", "9.19"), (NEAR_ROWS, "h200", "9.19")),
     (
         "backward.far-rows",

@@ -20,7 +20,7 @@
   X(qkv_batch_new) X(qkv_batch_fill) X(qkv_batch_data) X(qkv_batch_operand_count)                   \
   X(qkv_batch_operand_at) X(qkv_batch_changed) X(qkv_batch_free)                                    \
   X(qkv_oracle_new) X(qkv_oracle_random) X(qkv_oracle_input) X(qkv_oracle_set)                      \
-  X(qkv_oracle_run) X(qkv_oracle_run_of_o)                                                          \
+  X(qkv_oracle_run) X(qkv_oracle_run_of_o) X(qkv_oracle_add_forward)                                \
   X(qkv_oracle_output) X(qkv_oracle_compare) X(qkv_oracle_free)
 
 /* The name of a function is that of the pointer to it, so that calls read as they do in other programs. */

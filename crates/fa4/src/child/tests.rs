@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use super::*;
-use crate::compiler::PROGRAM;
+use crate::compiler::FILES;
 
 const NONE: &[&Path] = &[];
 
@@ -17,7 +17,7 @@ fn limits(milliseconds: u64) -> Limits {
 
 /// Runs a program behind the beginning of the compiler's own, up to its packages.
 fn run(program: &str, limits: Limits) -> (Room, Result<String, Ended>) {
-    let own = PROGRAM.split("if __name__").next().expect("the functions").to_owned();
+    let own = FILES[0].1.split("if __name__").next().expect("the functions").to_owned();
     let begin = "bounded(*map(int, sys.argv[1:3]))\nrequest = request_while_wanted()\n";
     let room = Room::with(&[("program.py", &format!("{own}{begin}{program}"))]).expect("a folder");
     let answer = room.run(&python(), "program.py", NONE, "[1, 2]", limits);

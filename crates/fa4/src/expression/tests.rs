@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 mod domain;
 
 use super::*;
-use crate::compiler::{PROGRAM, WORDS};
+use crate::compiler::FILES;
 
 const DIMS: [i32; 4] = [2, 4, 7, 9];
 
@@ -155,7 +155,8 @@ fn values(programs: Vec<Json>) -> Vec<f64> {
 /// Evaluates programs in a process of Python: how it ends, and what it prints (its errors, if it fails).
 fn evaluated(programs: Vec<Json>) -> (std::process::ExitStatus, String) {
     let folder = tempfile::tempdir().expect("a folder");
-    let files = [("host.py", include_str!("host.py")), ("compiler.py", PROGRAM), ("words.py", WORDS)];
+    let [program, words, ..] = FILES;
+    let files = [("host.py", include_str!("host.py")), program, words];
     let files = files.map(|(name, text)| (folder.path().join(name), text));
     files.iter().for_each(|(path, text)| std::fs::write(path, text).expect("writes"));
     let mut child = Command::new("python3")

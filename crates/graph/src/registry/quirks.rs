@@ -211,6 +211,7 @@ mod tests {
             "backward.lowest-row",
             "fp8.hopper-keys-tail",
             "storage.varlen-no-keys-old",
+            "queries.one-sink",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

@@ -7,7 +7,7 @@ use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
+use qkvault_reference::{Buffer, Choice, Defined, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
 
 use super::verdicts::Predictions;
 use super::{Args, batch, eight_bits, philox};
@@ -33,6 +33,8 @@ pub(super) struct Ready {
     moved: Option<(Inputs, Answer)>,
     /// The forward that reveals the library's dropout mask, and its plan.
     drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
+    /// Whether the case is a random one, whose every number is one.
+    random: bool,
 }
 
 /// The expected outputs, of the oracle.
@@ -72,7 +74,7 @@ impl Verdict {
 /// The verdict without a GPU: compares the expected outputs with themselves.
 pub(super) fn dry(case: &Case) -> Verdict {
     match &case.prepared {
-        Ok(Ready { attention, family: _, plan: _, inputs, expected, moved, drawn_by: _ }) => {
+        Ok(Ready { attention, inputs, expected, moved, .. }) => {
             let moved = moved.as_ref().map(|(inputs, expected)| (inputs, expected));
             let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
             let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
@@ -106,7 +108,7 @@ pub(super) fn prepare(
     target: &qkvault_graph::Target,
     options: &CompileOptions,
 ) -> Case {
-    let seed = args.seed;
+    let (seed, random) = (args.seed, args.file.is_none());
     let valid = validate(attention.clone());
     let predictions =
         valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Predictions::of(valid, target, planner, options));
@@ -142,24 +144,25 @@ pub(super) fn prepare(
             let plan = planned(&plain)?;
             (None, Some((plain, plan)))
         } else {
-            (Some(expect(&valid, &inputs)?), None)
+            (Some(expect(&valid, &inputs, random)?), None)
         };
         let moved = match (&expected, valid.origins) {
             (Some(_), Some(_)) => {
                 let mut inputs = inputs.clone();
                 inputs.move_origins(&valid, seed ^ number).map_err(failed)?;
-                let expected = expect(&valid, &inputs)?;
+                let expected = expect(&valid, &inputs, random)?;
                 Some((inputs, expected))
             }
             _ => None,
         };
-        Ok(Ready { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by })
+        Ok(Ready { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by, random })
     })();
     Case { number, attention, prepared, predictions }
 }
 
-/// The oracle's outputs.
-fn expect(valid: &Valid, inputs: &Inputs) -> Result<Answer, Failure> {
+/// The oracle's outputs. Those of a `random` case are numbers: a launch that gives NaN where the oracle does would
+/// otherwise be right whatever it computes.
+fn expect(valid: &Valid, inputs: &Inputs, random: bool) -> Result<Answer, Failure> {
     if valid.fp8.is_some() {
         let expected = eight_bits::Expected::of(valid, inputs).map_err(failed)?;
         return Ok(Answer::EightBits(Arc::new(expected)));
@@ -168,7 +171,16 @@ fn expect(valid: &Valid, inputs: &Inputs) -> Result<Answer, Failure> {
         Pass::Forward => forward(valid, inputs),
         Pass::Backward(_) => backward(valid, inputs),
     };
-    outputs.map(Answer::Exact).map_err(failed)
+    let outputs = outputs.map_err(failed)?;
+    if let Some(role) = outputs.iter().find(|output| random && no_number(output)).map(Output::role) {
+        return Err(failed(format!("the oracle's {role} is not a number, which judges nothing")));
+    }
+    Ok(Answer::Exact(outputs))
+}
+
+/// Whether an element that a launch defines is NaN.
+fn no_number(output: &Output) -> bool {
+    output.values().iter().zip(output.defined()).any(|(x, defined)| *defined == Defined::Value && x.is_nan())
 }
 
 impl Answer {
@@ -183,7 +195,7 @@ impl Answer {
 
 /// The inputs with the library's dropout mask, and the expected outputs.
 fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Answer), Failure> {
-    let Ready { attention, family: _, plan: _, inputs, expected, moved: _, drawn_by } = ready;
+    let Ready { attention, inputs, expected, drawn_by, random, .. } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
         (Some(expected), _) => Ok((inputs, expected.clone())),
@@ -194,7 +206,7 @@ fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(
             if attention.get().is_backward() {
                 inputs.add_forward(attention).map_err(failed)?;
             }
-            let expected = expect(attention, &inputs)?;
+            let expected = expect(attention, &inputs, *random)?;
             Ok((inputs, expected))
         }
     }

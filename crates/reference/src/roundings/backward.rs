@@ -177,7 +177,8 @@ impl Head {
             // A slope is a difference of numbers, as `1 - tanh²` is.
             let of_slope = slope_step * slope.abs().max(1.0) * p * spread;
             let own = if slope == 0.0 { 0.0 } else { of_masked * slope * slope } + of_slope * of_slope;
-            let own = own + variance(step * gradient) + variance(least_gradient);
+            // The gradient that is rounded has the error of the row's sum already, which may be all that it is.
+            let own = own + variance(step * (gradient.abs() + of_sum * p * slope.abs())) + variance(least_gradient);
             for (i, &k) in read.keys[key * d_qk..][..d_qk].iter().enumerate() {
                 let k = scale * k;
                 exact[i] += gradient * k;
@@ -207,7 +208,8 @@ impl Head {
         if let Some(sink) = setup.sink::<f64>(h) {
             let p = (sink - row.stats).exp();
             let variance = (p * of_sum).powi(2) + (p * d * of_stats).powi(2);
-            self.d_sink += Error { variance, common: SINGLE * (p * d).abs() };
+            // A probability near the smallest of f32 flushes to zero, in every row alike.
+            self.d_sink += Error { variance, common: (SINGLE * p + FLUSHED) * d.abs() };
         }
     }
 }

@@ -54,7 +54,8 @@ pub(super) fn judge(part: &Part, expected: &Output, written: &Buffer) -> Judged 
             if !(x.is_finite() && y.is_finite()) {
                 continue;
             }
-            let random = part.variance.values()[at] + variance(step * x) + variance(least);
+            // What was written has been rounded, and need not be near zero where the exact number is.
+            let random = part.variance.values()[at] + variance(step * x.abs().max(y.abs())) + variance(least);
             let common = part.common.values()[at];
             let (off, most) = (off(x, y), ELEMENT * random.sqrt() + common);
             if off > 0.0 {

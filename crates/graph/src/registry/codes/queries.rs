@@ -36,6 +36,32 @@ entries![
         }),
         ..Entry::quirk(42)
     },
+    QUERIES_ONE_SINK = Entry {
+        code: "queries.one-sink",
+        cause: "A row of one query per sequence is no number if all of its scores are more than 88 below its sink.",
+        field: "sink",
+        needed: "room for two queries per sequence, or no sink",
+        fix: "take qkvault's own kernels (engine: auto); or describe room for two queries per sequence, with \
+              per-sequence lengths of which the query's is 1",
+        source: FE_FORWARD,
+        evidence: "NaN in O and Stats of every such row under 9.14 and 9.19, because the exponential of the sink is \
+                   relative to the largest score; right is an O of 0. Scores closer to the sink came out right. NVIDIA's \
+                   front end takes one query with a sink in no version.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.14 and 9.19",
+            "qkvault-lab selftest --family far-below --allow queries.one-sink"
+        )),
+        reports: &[
+            "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
+        ],
+        applies: Applies::Rules(|f| {
+            // Over pages there is more to it (`storage.paged-one-query-sink`).
+            let here = !f.backward() && f.s_q == 1 && f.a.sink && !f.a.k.is_paged();
+            here.then(|| "a sink, with one query per sequence".to_owned())
+        }),
+        ..Entry::quirk(46)
+    },
     QUERIES_ONE_OLD = Entry {
         code: "queries.one-old",
         cause: "These versions do not support one query with a right bound, nor one query with head dims over 128 on \

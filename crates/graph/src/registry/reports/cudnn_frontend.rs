@@ -64,10 +64,7 @@ pub(super) static REPORTS: &[Report] = &[
     },
     Report {
         attention: "One query with a sink.",
-        finding: Finding::Right {
-            sight: RANDOM,
-            says: "Right over dense keys. Over pages O is wrong, and `storage.paged-one-query-sink` refuses it.",
-        },
+        finding: Finding::Refused(&[&QUERIES_ONE_SINK, &STORAGE_PAGED_ONE_QUERY_SINK]),
         ..FORWARD_CHECK
     },
     Report {

@@ -113,24 +113,29 @@ pub(super) static REPORTS: &[Report] = &[
         ..CUDNN
     },
     Report {
-        attention: "One query with a sink, all of whose scores are more than 88 below the sink.",
-        finding: Finding::Open {
-            standing: Standing::seen("an H200", "cuDNN 9.14 and 9.19", "qkvault-lab selftest --family far-below"),
-            shows: "NaN in O and Stats: the exponential of the sink is relative to the largest score. Right is an O of 0.",
-            says: "Use own kernels, or room for two queries, where a decode may see no key that matters.",
+        attention: "A forward of rows whose scores are all below -1e9 (in f16 below -1e8), as a constant or a bias of \
+                    -1e30 makes those of padded queries, in FlashAttention-4.",
+        finding: Finding::Form {
+            standing: Standing::seen(
+                "an H200",
+                "FlashAttention-4 4.0.0b36",
+                "qkvault-lab selftest --engine fa4 --file bench/low-rows.txt",
+            ),
+            shows: "NaN in O and Stats: the rounding of the largest product is an exponent, 0 or infinite for the row.",
+            says: "Such a row is not multiplied by log2(e): only its largest scores have a weight.",
         },
-        ..CUDNN
+        ..FA4
     },
     Report {
         attention: "Stats of rows with a sink, all of whose scores are more than 88 below the sink, in FlashAttention-4.",
-        finding: Finding::Open {
+        finding: Finding::Form {
             standing: Standing::seen(
                 "an H200",
                 "FlashAttention-4 4.0.0b36",
                 "qkvault-lab selftest --engine fa4 --family below",
             ),
-            shows: "Stats are not finite; O is right, and gradients of the row are zero, as they are in f32.",
-            says: "Do not merge such Stats with those of other keys; own kernels write them right.",
+            shows: "Stats are not finite, in 4 of 4: the exponential of the sink is relative to the largest score.",
+            says: "Sums are relative to the sink where it is 44 or more above all scores.",
         },
         ..FA4
     },

@@ -1,8 +1,8 @@
 //! Guards of Transformer Engine (`fused_attn.cpp`, `dot_product_attention/utils.py`) and its reports.
 
 use super::super::codes::*;
-use super::{CUDNN, Finding, Project, RANDOM, Report, SERVING, every, from};
-use crate::registry::{Gpus, Standing, Versions};
+use super::{CUDNN, Finding, Project, RANDOM, Report, SERVING, Sight, every, from};
+use crate::registry::{Gpus, Versions};
 
 const FUSED: &str =
     "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/common/fused_attn/fused_attn.cpp";
@@ -24,11 +24,10 @@ pub(super) static REPORTS: &[Report] = &[
     Report {
         attention: "Training with different head dims of at least 128 of Q and V, other than 192 with 128.",
         affected: &[Versions::from(11, 0).on(Gpus::HOPPER)],
-        finding: Finding::Open {
-            standing: Standing::Reported,
-            shows: "The guard names a bug from 9.11 on; cudnn-frontend 1.14.1 says that 9.13 mends it, and \
-                    `head-dim.backward-latent` refuses what it refuses before.",
-            says: "Use equal head dims, or 192 with 128.",
+        finding: Finding::Right {
+            sight: Sight { command: "qkvault-lab selftest --file bench/latent.txt", ..RANDOM },
+            says: "The guard names a bug from 9.11 on; cudnn-frontend 1.14.1 says that 9.13 mends it, and \
+                   `head-dim.backward-latent` refuses what it refuses before.",
         },
         ..ENGINE
     },

@@ -8,7 +8,6 @@ use super::rows::lengths;
 /// Sums of squares over compared elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Distance {
-    pub(super) elements: usize,
     /// Of the exact numbers.
     pub(super) exact: f64,
     /// Of the oracle's rounded result to them.
@@ -19,14 +18,12 @@ pub(super) struct Distance {
 
 impl Distance {
     pub(super) fn add(&mut self, exact: f64, oracle: f64, actual: f64) {
-        self.elements += 1;
         self.exact += exact * exact;
         self.oracle += (oracle - exact).powi(2);
         self.actual += (actual - exact).powi(2);
     }
 
     pub(super) fn join(&mut self, other: &Distance) {
-        self.elements += other.elements;
         self.exact += other.exact;
         self.oracle += other.oracle;
         self.actual += other.actual;

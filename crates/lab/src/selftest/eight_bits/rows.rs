@@ -1,14 +1,19 @@
 //! Norms of rows of operands, from which follows how far sums of products may be off.
 
 use qkvault_graph::{Lengths, Role, Scaled, Valid};
-use qkvault_reference::{Inputs, ReferenceError, View};
+use qkvault_reference::{Concentration, Inputs, ReferenceError, View, concentrations};
 
 /// The part of the largest sum of magnitudes that a tensor core may lose of a sum of 8-bit products: compute capability
 /// 9.0 keeps about 14 bits of the largest addend. Source: DeepSeek-V3's report, arXiv:2412.19437, section 3.3.2.
 pub(super) const ACCUMULATED: f64 = 1.0 / 4096.0;
-/// Times that of a log-sum-exp: where one dim is far larger than the others, 2^-10.6 was lost on an H200 (`selftest
-/// --fp8 --family dominant`), and as much again with each 128 dims.
-const OF_STATS: f64 = 4.0;
+/// The part of the largest sum of magnitudes that a score loses if each addend loses up to a bit of it, to either side:
+/// twice the deviation. Where one dim is far larger than the others, 2^-9.7 of a log-sum-exp was lost at 128 dims on an
+/// H200 (`selftest --fp8 --family dominant`), and this is 2^-9.3.
+fn lost(dims: f64) -> f64 {
+    // Sums are those of 32 products and the sum so far.
+    let addends = dims * 33.0 / 32.0;
+    2.0 * (addends / 3.0).sqrt() / f64::from(1 << 13)
+}
 
 /// Lengths of every sequence: queries, keys.
 pub(super) fn lengths(a: &Valid, inputs: &Inputs) -> Vec<[usize; 2]> {
@@ -21,7 +26,7 @@ pub(super) fn lengths(a: &Valid, inputs: &Inputs) -> Vec<[usize; 2]> {
 }
 
 /// The largest norm of a row of an operand within the lengths, as real numbers; 0 for an operand without a row.
-pub(super) fn largest_norm(a: &Valid, inputs: &Inputs, role: Role, scaled: Scaled) -> Result<f64, ReferenceError> {
+fn largest_norm(a: &Valid, inputs: &Inputs, role: Role, scaled: Scaled) -> Result<f64, ReferenceError> {
     let buffer = inputs.buffer(role)?;
     let view = View::new(a, role, inputs)?;
     let tensor = qkvault_graph::operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor;
@@ -39,7 +44,7 @@ pub(super) fn largest_norm(a: &Valid, inputs: &Inputs, role: Role, scaled: Scale
 }
 
 /// How far numbers between the products of one case may be off because sums are short.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Noise {
     /// Of a scaled score, and relative to a probability.
     pub(super) score: f64,
@@ -47,6 +52,8 @@ pub(super) struct Noise {
     pub(super) stats: f64,
     /// Of the gradient of a score, where a probability is one.
     pub(super) d_s: f64,
+    /// How few keys have the weight of the rows of each sequence, of a backward.
+    weights: Vec<Concentration>,
     /// The largest norm of a query and of a key.
     pub(super) rows: [f64; 2],
 }
@@ -57,12 +64,24 @@ impl Noise {
         let scale = inputs.buffer(Role::Scale)?.get(0).abs();
         let rows @ [q, k] = [norm(Role::Q, Scaled::Q)?, norm(Role::K, Scaled::K)?];
         let score = ACCUMULATED * scale * q * k;
-        let stats = OF_STATS * score * (a.head_dims().0 as f64 / 128.0).max(1.0);
-        let d_s = if a.is_backward() {
-            ACCUMULATED * scale * norm(Role::DO, Scaled::DO)? * norm(Role::V, Scaled::V)?
+        let stats = lost(a.head_dims().0 as f64) * scale * q * k;
+        let (d_s, weights) = if a.is_backward() {
+            let largest = norm(Role::DO, Scaled::DO)? * norm(Role::V, Scaled::V)?;
+            (ACCUMULATED * scale * largest, concentrations(a, inputs)?)
         } else {
-            0.0
+            (0.0, Vec::new())
         };
-        Ok(Noise { score, stats, d_s, rows })
+        Ok(Noise { score, stats, d_s, weights, rows })
+    }
+
+    /// What the noise of gradients of scores adds up to relative to `d_s`, over all of them in one sequence or in all.
+    pub(super) fn weight(&self, sequence: Option<usize>) -> f64 {
+        let of = sequence.map_or(&self.weights[..], |b| self.weights.get(b..=b).unwrap_or_default());
+        of.iter().map(|weight| weight.total).sum::<f64>().sqrt()
+    }
+
+    /// The same of the row where it is largest.
+    pub(super) fn largest_weight(&self) -> f64 {
+        self.weights.iter().map(|weight| weight.largest).fold(0.0, f64::max).sqrt()
     }
 }

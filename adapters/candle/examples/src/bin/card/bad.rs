@@ -41,7 +41,7 @@ pub(crate) fn run(base: &Options, device: &Device) -> Result<(usize, Vec<String>
             Ok(_) => wrong.push(format!("{name} was computed")),
         }
     }
-    let off = relative(&attention(&q, &q, &q, base)?, &plain(&q, &q, &q, &Plain::default())?)?;
+    let off = relative(&attention(&q, &q, &q, base)?, &plain(&q, &q, &q, &Plain::default())?, 0.0)?;
     if off.is_nan() || off > 0.02 {
         wrong.push(format!("the attention after bad input is off by {off}"));
     }

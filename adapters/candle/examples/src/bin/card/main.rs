@@ -11,8 +11,10 @@
 
 mod bad;
 mod cases;
+mod families;
 mod speed;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -23,6 +25,7 @@ use candle_qkvault::qkvault::{RawRuntime, Runtime};
 use candle_qkvault::{Error, Options};
 use candle_qkvault_examples::{Words, device};
 use cases::Case;
+use families::Family;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -46,8 +49,17 @@ fn main() -> Result<(), Failure> {
         println!("prepared in {:.1} s", began.elapsed().as_secs_f64());
     }
     let (mut right, mut refused, mut wrong) = (0, Vec::new(), Vec::new());
+    // Right, refused and wrong.
+    let mut families: BTreeMap<Family, [u64; 3]> = BTreeMap::new();
     for (at, case) in all.iter().enumerate() {
-        match case.run(&base, &device) {
+        let done = case.run(&base, &device);
+        let place = match &done {
+            Ok((_, off)) if *off <= 1.0 => 0,
+            Err(error) if Error::of(error).is_some_and(|own| own.refusal().is_some()) => 1,
+            _ => 2,
+        };
+        families.entry(case.family).or_default()[place] += 1;
+        match done {
             Ok((_, off)) if off <= 1.0 => right += 1,
             Ok((what, off)) => wrong.push(format!("case {at}: {what} is {off:.2} times its bound: {case:?}")),
             Err(error) => match Error::of(&error).and_then(Error::refusal) {
@@ -69,6 +81,12 @@ fn main() -> Result<(), Failure> {
     let mut record = String::from("{\n");
     let list = |texts: &[String]| texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
     writeln!(record, "  \"cases\": {count},\n  \"seed\": {first},\n  \"right\": {right},")?;
+    let of_family = |(family, [right, refused, wrong]): (&Family, &[u64; 3])| {
+        let name = format!("{family:?}").to_lowercase();
+        format!("    \"{name}\": {{ \"right\": {right}, \"refused\": {refused}, \"wrong\": {wrong} }}")
+    };
+    let of_families: Vec<String> = families.iter().map(of_family).collect();
+    writeln!(record, "  \"families\": {{\n{}\n  }},", of_families.join(",\n"))?;
     writeln!(record, "  \"refused\": [{}],", list(&refused))?;
     writeln!(record, "  \"wrong\": [{}],", list(&wrong))?;
     writeln!(record, "  \"bad_input\": {},\n  \"bad_input_wrong\": [{}],", bad.0, list(&bad.1))?;

@@ -38,7 +38,7 @@ pub(crate) fn run(
         println!("Llama, {tokens} tokens, flash {flash}: {:.2} ms", seconds * 1e3);
         all.push((logits, tokens as f64 / seconds));
     }
-    let off = relative(&all[1].0, &all[0].0)?;
+    let off = relative(&all[1].0, &all[0].0, 0.0)?;
     fields.push(format!("  \"logits_apart\": {off:.5}"));
     fields.push(format!("  \"prompt\": {tokens}"));
     fields.push(format!("  \"tokens_per_s\": {:.0}", all[1].1));
