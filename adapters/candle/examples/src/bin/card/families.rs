@@ -1,5 +1,5 @@
-//! Families of data, as `qkvault-lab selftest` has them: random numbers are normal, so faults of rows that are constant,
-//! far below zero or of one key stay hidden.
+//! Families of data, as `qkvault-lab selftest` has them: random numbers are normal, so faults of rows that are
+//! constant, far below zero or of one key stay hidden.
 
 use candle_core::{DType, Result, Tensor};
 
