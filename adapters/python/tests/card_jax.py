@@ -52,18 +52,19 @@ import numpy as np  # noqa: E402
 
 import qkvault  # noqa: E402
 import qkvault.jax as qj  # noqa: E402
-from families import family, shaped  # noqa: E402
+from families import family, roundings, shaped  # noqa: E402
 
 ON_GPU = jax.default_backend() in ("gpu", "cuda")
 CPU = jax.devices("cpu")[0]
 BOUNDS = {"bfloat16": 2e-2, "float16": 5e-3}
 
 
-def plain(q, k, v, more, case):
-    """Attention from its definition in float32, and in the layout `bshd`."""
+def plain(q, k, v, more, case, added=0.0, whole=False):
+    """Attention from its definition in float32, and in the layout `bshd`: `added` to the scaled products; with `whole`,
+    probabilities too."""
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     k, v = (jnp.repeat(x, q.shape[2] // k.shape[2], 2) for x in (k, v))
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * case.get("scale", q.shape[-1] ** -0.5)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * case.get("scale", q.shape[-1] ** -0.5) + added
     if "bias" in more:
         scores = scores + more["bias"]
     if case.get("softcap"):
@@ -92,7 +93,24 @@ def plain(q, k, v, more, case):
     if "sinks" in more:
         sink = jnp.broadcast_to(more["sinks"][None, :, None, None], (*scores.shape[:3], 1))
         scores = jnp.concatenate([scores, sink], -1)
-    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1)[..., : k.shape[1]], v)
+    weights = jax.nn.softmax(scores, -1)[..., : k.shape[1]]
+    o = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    return (o, weights) if whole else o
+
+
+def cancelled(qkv, more, case, d_o):
+    """How far the gradients of Q and K may be off by what kernels round."""
+    q, k, _ = (np.asarray(x, np.float64) for x in qkv)
+    shape = (case["b"], case["h"], case["q"], case["k"])
+    inner = lambda added: plain(*qkv, more, case, added, whole=True)  # noqa: E731
+    (o, weights), pull = jax.vjp(inner, jnp.zeros(shape, jnp.float32))
+    d_o = np.asarray(d_o, np.float32)
+    (d_products,) = pull((d_o, jnp.zeros_like(weights)))
+    by_head = lambda x: np.asarray(x, np.float64).swapaxes(1, 2)  # noqa: E731
+    weights, d_products = (np.asarray(x, np.float64) for x in (weights, d_products))
+    of_keys = by_head(k.repeat(case["h"] // case["kv"], 2))
+    scale, bits = case.get("scale", case["d"] ** -0.5), 7 if case["dtype"] == "bfloat16" else 10
+    return roundings(weights, d_products, by_head(o), by_head(d_o), by_head(q), of_keys, scale, bits)
 
 
 def modification(case, more):
@@ -194,16 +212,19 @@ def compared(wanted):
     with jax.default_device(CPU):
         put = lambda tree: jax.tree.map(lambda x: jax.device_put(x, CPU), tree)  # noqa: E731
         exact = jax.tree.map(np.asarray, step(plain, case)(put(qkv), put(floats), put(fixed), put(d_o)))
+        rounded = cancelled(put(qkv), put({**floats, **fixed}), case, put(d_o))
     rows = seen(case, more)
     worst = 0.0
     leaves = jax.tree_util.tree_leaves_with_path
-    for (path, a), (_, b) in zip(leaves(found), leaves(exact)):
+    # Gradients of Q and K come behind O.
+    for at, ((path, a), (_, b)) in enumerate(zip(leaves(found), leaves(exact))):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         if not rows.all():
             # A query that sees no key has no defined average here.
             return "skipped", case, "a query sees no key"
         bound = BOUNDS[dtype] * (1 if len(path) == 1 else 2)
-        off = np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-3 * np.sqrt(b.size))
+        nothing = rounded[at - 1] / bound if at in (1, 2) else 0.0
+        off = np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-3 * np.sqrt(b.size), nothing)
         worst = max(worst, off / bound)
         if not off < bound:
             return "wrong", case, f"{jax.tree_util.keystr(path)}: relative {off:.3g}, bound {bound}"

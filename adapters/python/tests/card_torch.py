@@ -32,16 +32,16 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import card_torch_forms as forms
 import qkvault
 import qkvault.torch as qt
-from families import FAMILIES, family, shaped
+from families import FAMILIES, family, roundings, shaped
 
 DEVICE = torch.device("cuda", 0)
 
 
-def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, sinks=None, dtype=torch.float64):
-    """The definition, differentiable."""
+def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, sinks=None, dtype=torch.float64, more=0.0, whole=False):
+    """The definition, differentiable: `more` is added to the scaled products; with `whole`, probabilities too."""
     groups = q.shape[1] // k.shape[1]
     q, k, v = q.to(dtype), k.to(dtype).repeat_interleave(groups, 1), v.to(dtype).repeat_interleave(groups, 1)
-    scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5)
+    scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5) + more
     at = [torch.arange(n, device=q.device) for n in scores.shape]
     b, h, i, j = at[0][:, None, None, None], at[1][:, None, None], at[2][:, None], at[3]
     if score_mod is not None:
@@ -50,8 +50,9 @@ def exact(q, k, v, score_mod=None, mask_mod=None, scale=None, sinks=None, dtype=
         scores = scores.masked_fill(~mask_mod(b, h, i, j), -math.inf)
     if sinks is not None:
         logits = sinks.to(dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        return torch.cat([scores, logits], -1).softmax(-1)[..., :-1] @ v
-    return scores.softmax(-1) @ v
+        scores = torch.cat([scores, logits], -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]]
+    return (weights @ v, weights) if whole else weights @ v
 
 
 def off(a, b, least=1e-9):
@@ -143,7 +144,8 @@ def correct(report, seconds, count, seed):
             at -= 1
             break
         inputs, counts = [q, k, v, *more], families[family(at)]
-        wanted = exact(q, k, v, score_mod, mask_mod, None, sinks)
+        products = torch.zeros(*q.shape[:3], k.shape[2], device=DEVICE, dtype=torch.float64, requires_grad=True)
+        wanted, weights = exact(q, k, v, score_mod, mask_mod, None, sinks, more=products, whole=True)
         try:
             o = qt.attention(q, k, v, **options)
         except (qkvault.Error, qt.Untraceable) as error:
@@ -167,7 +169,13 @@ def correct(report, seconds, count, seed):
             continue
         # A query that sees one key has gradients of zero, as the difference of equal numbers that kernels round.
         least = 1e-3 * d_o.double().norm().item()
-        errors = [off(a, b, least) for a, b in zip(mine, torch.autograd.grad(wanted, inputs, d_o.double()))]
+        *true, d_products = torch.autograd.grad(wanted, [*inputs, products], d_o.double())
+        of_keys = k.detach().double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+        given = [t.detach().double() for t in (weights, d_products, wanted, d_o, q)]
+        rounded = roundings(*given, of_keys, q.shape[-1] ** -0.5, 7 if q.dtype is torch.bfloat16 else 10)
+        # Where terms cancel, as much as their roundings explain is nothing.
+        leasts = [max(least, rounded[at] / (2 * limit)) if at < 2 else least for at in range(len(true))]
+        errors = [off(a, b, nothing) for a, b, nothing in zip(mine, true, leasts)]
         worst = max(worst, max(errors) / (2 * limit))
         counts["right" if max(errors) < 2 * limit else "wrong"] += 1
         if max(errors) < 2 * limit:

@@ -38,3 +38,19 @@ def shaped(family, q, k, v, scale, keys_axis):
     elif family == "large":
         v = v * 1024.0
     return q, k, v
+
+
+def roundings(weights, d_scores, o, d_o, q, k, scale, bits):
+    """How far the gradients of Q and K may be off as a whole, by what kernels round: norms for a number format of so
+    many bits behind the point.
+
+    All are (batch, head, row, ...), with heads of queries: `weights` are probabilities, `d_scores` gradients of
+    scaled products. Kernels round these and the O that row sums are taken from; where keys have a large dim in common,
+    gradients cancel and these roundings do not.
+    """
+    step, norm = 4 * 2.0 ** -(bits + 1), lambda x: float((x * x).sum()) ** 0.5
+    of_sum = ((d_o * o) ** 2).sum(-1)[..., None] ** 0.5
+    alone = (d_scores**2 @ k**2) ** 0.5
+    of_rows = of_sum * (weights @ k)
+    keys = ((d_scores**2 + (weights * of_sum) ** 2).swapaxes(-1, -2) @ q**2) ** 0.5
+    return step * scale * (norm(alone) + norm(of_rows)), step * scale * norm(keys)
