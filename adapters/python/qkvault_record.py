@@ -90,6 +90,10 @@ class Captured:
     compute: Optional[Callable[..., torch.Tensor]] = None
     """Computes the values, in the dims of the tensor, before conversion to its element type. With origins, it takes the
     positions of the first query and the first key."""
+    roots: tuple = ()
+    """The tensors that the function read and that the values are made of."""
+    bind: Optional[Callable[..., torch.Tensor]] = None
+    """Computes the values from others in the place of `roots`: it takes them by the `id` of a root, and origins."""
 
 
 @dataclass
@@ -102,6 +106,8 @@ class Traced:
     tensors: dict = field(default_factory=dict)
     scalars: dict = field(default_factory=dict)
     notes: list = field(default_factory=list)
+    asked: list = field(default_factory=list)
+    """Tensors whose values decided something while the function was traced."""
 
     def lines(self) -> list:
         """The lines of an attention's text."""
@@ -113,7 +119,9 @@ MAX_ORIGIN = 1 << 23
 """The largest position of a first query or key, as in `qkvault::graph`."""
 
 
-def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None, origins=False) -> Traced:
+def trace(
+    score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None, origins=False, names=None
+) -> Traced:  # fmt: skip
     """Traces modifications of FlexAttention.
 
     `score_mod(score, b, h, q_idx, kv_idx)` and `mask_mod(b, h, q_idx, kv_idx)` are functions as FlexAttention takes
@@ -121,11 +129,13 @@ def trace(score_mod=None, mask_mod=None, *, sizes, scalars=True, grad_dtype=None
     become scalars of a launch, which are under no key; otherwise they are constants. `grad_dtype` ("bf16" or "f16") is
     the element type of tensors whose gradient is needed: cuDNN gives gradients of tensors in 16 bits. With `origins`,
     `q_idx` and `kv_idx` are positions that begin at numbers of each launch: the text is the same for all of them, and
-    what is computed ahead is computed for them.
+    what is computed ahead is computed for them. `names(function)` gives the names of tensors by their `id` and of floats
+    by their value, instead of those found in what the functions capture.
 
     Raises `Untraceable` if the language cannot express them.
     """
     writer = _Writer(tuple(int(n) for n in sizes), scalars, grad_dtype, origins)
+    writer.known_names = names
     keep, score = _TRUE, None
     if mask_mod is not None:
         keep = writer.truth(writer.traced(mask_mod, False))
@@ -197,6 +207,9 @@ class _Operations(TorchDispatchMode):
         self.nodes: dict = {}
         self.made: set = set()
         self.origin: dict = {}
+        self.recipes: dict = {}
+        """How tensors were made of others that the function read: an operation, its arguments, and which result."""
+        self.asked: list = []
         self.alive: list = []
         self.line = ""
         """The line of the operation that is expressed by simpler ones, if one is."""
@@ -236,7 +249,7 @@ class _Operations(TorchDispatchMode):
             raise Untraceable(f"{name}: {str(error).splitlines()[0]}", where) from error
         if name in _FILLED:
             # The values do not depend on those of the tensor that it is like.
-            real = tree_map(lambda a: torch.zeros(a.shape, dtype=a.dtype) if self.node(a) else a, (args, kwargs))
+            real = tree_map(lambda a: self.zeros(a) if self.node(a) else a, (args, kwargs))
             return self.constant(func, *real, [])
         if changed:
             func = _functional(func, where)
@@ -256,19 +269,79 @@ class _Operations(TorchDispatchMode):
             return type(made)(result(out, at) if isinstance(out, torch.Tensor) else out for at, out in enumerate(made))
         raise Untraceable(f"{name} gives no tensor", where)
 
+    def zeros(self, like: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros(like.shape, dtype=like.dtype)
+        self.made.add(id(made))
+        self.alive.append(made)
+        return made
+
     def constant(self, func, args, kwargs, flat):
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Untraceable(f"{func._opname} gives random numbers", _place(sys._getframe(2)))
         out = func(*args, **kwargs)
         captured = [a for a in flat if isinstance(a, torch.Tensor) and id(a) not in self.made]
-        for tensor in tree_flatten(out)[0]:
+        self.alive += captured
+        outputs = tree_flatten(out)[0]
+        if captured and (func._schema.is_mutable or not any(isinstance(o, torch.Tensor) for o in outputs)):
+            self.ask(captured)
+        for at, tensor in enumerate(outputs):
             if isinstance(tensor, torch.Tensor):
                 self.alive.append(tensor)
                 if captured:
                     self.origin[id(tensor)] = self.origin.get(id(captured[0]), captured[0])
                 else:
                     self.made.add(id(tensor))
+                if not any(tensor is a for a in flat):
+                    self.recipes[id(tensor)] = (func, args, kwargs, at)
         return out
+
+    def ask(self, tensors) -> None:
+        """Notes that the values of tensors decide something, or are kept where they are not read again."""
+        for tensor in tensors:
+            self.asked += self.roots(tensor)
+
+    def roots(self, tensor) -> list:
+        """The tensors that the function read, of which a tensor was made."""
+        if id(tensor) in self.made:
+            return []
+        recipe = self.recipes.get(id(tensor))
+        if recipe is None:
+            return [tensor]
+        inputs = [a for a in tree_flatten(recipe[1:3])[0] if isinstance(a, torch.Tensor)]
+        return list({id(root): root for a in inputs for root in self.roots(a)}.values())
+
+    def again(self, tensor, given: dict, done: dict):
+        """A tensor made anew, with others in the place of those that were read."""
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        if id(tensor) in given:
+            return given[id(tensor)]
+        recipe = self.recipes.get(id(tensor))
+        if id(tensor) in self.made and not _traced_now():
+            return tensor
+        if recipe is None or recipe[0]._opname in ("lift_fresh", "lift_fresh_copy"):
+            # Under a mode that traces, a literal is one of that trace.
+            return tensor if recipe is None and id(tensor) not in self.made else _literal(tensor)
+        if id(tensor) not in done:
+            func, args, kwargs, at = recipe
+            args, kwargs = tree_map(lambda a: self.again(a, given, done), (args, kwargs))
+            out = func(*args, **kwargs)
+            done[id(tensor)] = tree_flatten(out)[0][at]
+        return done[id(tensor)]
+
+
+def _traced_now() -> bool:
+    """Whether a mode is on that traces what is computed."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    return _get_current_dispatch_mode() is not None
+
+
+def _literal(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same numbers, made anew."""
+    with _plain():
+        numbers = tensor.tolist()
+    return torch.tensor(numbers, dtype=tensor.dtype, device=tensor.device)
 
 
 _FILLED = {
@@ -309,10 +382,14 @@ class _Reads(TorchFunctionMode):
             items = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(node(item) is not None for item in items):
                 return self.read(args[0], items)
-        elif args and node(args[0]) is not None and func in _VALUES:
-            raise Untraceable(
-                "an `if`, int(), float() or .item() asks for a value that differs per score", _place(sys._getframe(1))
-            )
+        elif args and func in _VALUES:
+            if node(args[0]) is not None:
+                raise Untraceable(
+                    "an `if`, int(), float() or .item() asks for a value that differs per score",
+                    _place(sys._getframe(1)),
+                )
+            if isinstance(args[0], torch.Tensor):
+                self.operations.ask(args[:1])
         return func(*args, **(kwargs or {}))
 
     def read(self, tensor, items):
@@ -482,6 +559,15 @@ class _Operand:
     source: Optional[torch.Tensor] = None
     grad: bool = False
     alibi: Optional[int] = None
+    roots: list = field(default_factory=list)
+    operations: Any = None
+
+
+_ROLES = (
+    "q k v o scale stats max sum_exp sink seq_len_q seq_len_kv page_table_k page_table_v block_mask dropout_seed "
+    "dropout_offset dropout_mask d_q d_k d_v d_o d_sink"
+).split()
+"""Names of operands of every attention, which no tensor of an expression has."""
 
 
 class _Writer:
@@ -492,13 +578,14 @@ class _Writer:
         self.grad = torch.is_grad_enabled()
         self.terms, self.done, self.operands, self.notes = {}, {}, {}, []
         self.names, self.floats, self.values_of, self.floored = {}, {}, {}, {}
-        self.operations = None
+        self.operations, self.all_operations = None, []
 
     # Tracing.
 
     def traced(self, function, with_score):
         self.operations = operations = _Operations()
-        self.names, self.floats = _captures(function)
+        self.all_operations.append(operations)
+        self.names, self.floats = _captures(function) if self.known_names is None else self.known_names(function)
         inputs = [operations.input("score", torch.float32)] if with_score else []
         inputs += [operations.input(axis, torch.int64) for axis in AXES]
         self.recording = True
@@ -719,14 +806,14 @@ class _Writer:
             kind = "i32"
             if source is not None and _is_wide(source):
                 raise _Wide("a tensor of integers that are larger than 32 bits")
-        captured = [source] if source is not None else list(self.captured(node)) if node is not None else []
+        captured = self.roots(node, source)
         grad = self.grad and ty == "f" and alibi is None and any(t.requires_grad for t in captured)
         if grad and self.grad_dtype and kind != self.grad_dtype:
             self.notes.append(f"tensor @{name} is {kind}, and {self.grad_dtype} here, as cuDNN gives its gradient")
             kind = self.grad_dtype
         key = ("operand", id(node) if node is not None else id(source), dims, alibi)
         if key not in self.operands:
-            self.operands[key] = _Operand(name, dims, kind, node, source, grad, alibi)
+            self.operands[key] = _Operand(name, dims, kind, node, source, grad, alibi, captured, self.operations)
         read = self.make("tensor", (self.operands[key],), "i" if ty == "b" else ty)
         return self.compare("!=", read, self.int(0)) if ty == "b" else read
 
@@ -750,11 +837,18 @@ class _Writer:
             elif isinstance(value, torch.Tensor) and id(value) not in self.operations.made:
                 yield value
 
-    def values(self, node, origins=(0, 0)):
-        """The values of a node that does not read the score, at every index that it depends on."""
-        first = (0, 0, *origins)
+    def roots(self, node, source=None):
+        """The tensors that the function read, on which a node or a tensor depends."""
+        tensors = [source] if source is not None else self.captured(node) if node is not None else []
+        return list({id(root): root for tensor in tensors for root in self.operations.roots(tensor)}.values())
+
+    def values(self, node, origins=(0, 0), given=None):
+        """The values of a node that does not read the score, at every index that it depends on; with other tensors in
+        the place of those that were read, if they are `given` by the `id` of these."""
+        first, given, made = (0, 0, *origins), given or {}, {}
         axes = sorted(node.axes)
-        device = next((t.device for t in self.captured(node)), torch.device("cpu"))
+        anew = lambda a: self.operations.again(a, given, made)  # noqa: E731
+        device = next((anew(t).device for t in self.captured(node)), torch.device("cpu"))
 
         def at(*index):
             done = {}
@@ -763,7 +857,7 @@ class _Writer:
                 if isinstance(n.func, str):
                     return index[AXES.index(n.func)]
                 if id(n) not in done:
-                    args, kwargs = tree_map(lambda a: value(a) if isinstance(a, _Node) else a, (n.args, n.kwargs))
+                    args, kwargs = tree_map(lambda a: value(a) if isinstance(a, _Node) else anew(a), (n.args, n.kwargs))
                     out = n.func(*args, **kwargs)
                     done[id(n)] = out if n.out < 0 else out[n.out]
                 return done[id(n)]
@@ -853,13 +947,14 @@ class _Writer:
     def is_alibi(self, node):
         if node.score or node.axes != frozenset([1]) or not node.dtype.is_floating_point or node.shape != ():
             return False
-        if any(t.device.type == "meta" or t.requires_grad for t in self.captured(node)):
+        if any(t.device.type == "meta" or t.requires_grad for t in self.roots(node)):
             return False
         try:
             with _plain():
                 found = self.values(node).flatten().to(torch.float64).tolist()
         except Exception:
             return False
+        self.operations.asked += self.roots(node)
         return all(abs(x - y) <= 1e-5 * y for x, y in zip(found, _slopes(self.sizes[1])))
 
     def operation(self, node):
@@ -999,7 +1094,7 @@ class _Writer:
 
     def finish(self, mask, keep, score):
         """The text of both expressions, with names for operands."""
-        traced, taken = Traced(mask), set()
+        traced, taken = Traced(mask), set(_ROLES)
         names = {}
 
         def name_of(key, wish, axes=""):
@@ -1015,6 +1110,7 @@ class _Writer:
             if term is not None:
                 setattr(traced, field_name, self.text(term, name_of, traced))
         traced.notes = list(dict.fromkeys(self.notes))
+        traced.asked = [tensor for operations in self.all_operations for tensor in operations.asked]
         return traced
 
     def text(self, root, name_of, traced):
@@ -1064,22 +1160,27 @@ class _Writer:
         return f"tensor @{name}: {operand.dtype}[{dims}]{end}"
 
     def read(self, operand):
-        compute = None if operand.node is None else self.computer(operand.node)
-        return Captured(operand.dims, operand.dtype, operand.grad, operand.alibi, operand.source, compute)
+        bind = self.binder(operand)
+        compute = None if operand.node is None else lambda *origins: bind({}, *origins)
+        return Captured(
+            operand.dims, operand.dtype, operand.grad, operand.alibi, operand.source, compute, tuple(operand.roots), bind
+        )
 
-    def computer(self, node):
-        # Bound to the operations of the function that the node belongs to.
-        operations = self.operations
+    def binder(self, operand):
+        # Bound to the operations of the function that the tensor belongs to.
+        operations, node, source = operand.operations, operand.node, operand.source
         writer = self
 
-        def compute(origins=(0, 0)):
+        def bind(given, origins=(0, 0)):
+            if node is None:
+                return operations.again(source, given, {})
             kept, writer.operations = writer.operations, operations
             try:
-                return writer.values(node, origins)
+                return writer.values(node, origins, given)
             finally:
                 writer.operations = kept
 
-        return compute
+        return bind
 
     def warn(self, name, operand):
         if operand.node is not None and operand.alibi is None:

@@ -161,8 +161,9 @@ class Origins(Case):
             self.assertLessEqual(programs.frame_count, most, name)
             told = [str(node.target) for graph in programs.graphs for node in graph.graph.nodes
                     if "qkvault" in str(node.target)]
-            # A number that does not change stays an argument, so that CUDA graphs may take the program.
-            self.assertEqual("told" in told[-1], name != "constant", told)
+            # A number that does not change stays an argument, so that CUDA graphs may take the program. Beside a function
+            # the compiler behind Dynamo decides it.
+            self.assertEqual("told" in told[-1] or "attend" in told[-1], name != "constant", told)
 
     def test_numbers_may_be_tensors_on_the_host(self):
         q, k, v = three()
@@ -179,8 +180,8 @@ class Origins(Case):
         torch._dynamo.reset()
         call = lambda c: qt.attention(q, k, v, score_mod=mod, softcap=c)  # noqa: E731
         run = torch.compile(call, backend="aot_eager", fullgraph=True)
-        with self.assertRaisesRegex(Exception, "softcap does not change beside a score_mod"):
-            run(torch.tensor(2.0))
+        for softcap in (torch.tensor(2.0), torch.tensor(0.5)):
+            self.near(run(softcap), call(softcap))
 
     def test_numbers_that_change_go_with_vmap(self):
         q, k, v = (x.unsqueeze(0).repeat(3, 1, 1, 1, 1) for x in three(s=(CHUNK, ROWS)))

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _operators
+from . import _compiled, _operators
 from ._fake import BETWEEN
 from ._lengths import lengths, padded, rows
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
-from ._told import constant, single
+from ._told import single
 
 #: A number of a launch; as a tensor of one element on the CPU it is an operand of a compiled program.
 Number = Union[float, Tensor, None]
@@ -109,13 +109,20 @@ def attention(
         softcap, scale = single("softcap", softcap), single("scale", scale)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
-    plain = score_mod is mask_mod is block_mask is bias is attn_mask is sinks is alibi_slopes is None
+    # One by one: Dynamo compares no two functions.
+    plain = score_mod is None and mask_mod is None and block_mask is None and bias is None and attn_mask is None
+    plain = plain and sinks is None and alibi_slopes is None
     if not (plain and q_lengths is kv_lengths is query_origin is key_origin is None) or dropout_p:
         made = parts(
             q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
             alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
         )  # fmt: skip
         q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
+        if made.later is not None:
+            o, stats = _compiled.run(q, k, v, made, *made.later, return_lse)
+            if q_lengths is not None:
+                o = o.masked_fill(rows(q_lengths, o.shape[2]), 0)
+            return (o, stats) if return_lse else o
         spec, extra, numbers = made.spec(), made.tensors, made.values
     else:
         key = (is_causal, window, bottom_right, softcap is None, deterministic)
@@ -184,17 +191,12 @@ def parts(
     else:
         from ._composed import composed
 
-        if compiling:
-            changing = {"softcap": softcap, **({} if bias is keep is None else dict(zip(_ORIGINS, made.origins or ())))}
-            for name, given in changing.items():
-                if given is not None and not constant(given):
-                    raise ArgumentError(
-                        f"under torch.compile, {name} does not change beside a score_mod or mask_mod, which is traced "
-                        "with it; call the attention outside of what is compiled"
-                    )
         dims = tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)
-        made.functions(*functions, dims, q)
+        if compiling and _compiled.known:
+            made.later = functions
+        else:
+            made.functions(*functions, dims, q)
     if sinks is not None:
         logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)
         made.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
@@ -214,8 +216,6 @@ def parts(
         made.lines.append("deterministic: yes")
     return made
 
-
-_ORIGINS = ("query_origin", "key_origin")
 
 
 def _of_blocks(block_mask) -> Optional[Callable]:

@@ -27,13 +27,15 @@ _SCHEMA = (
 known = _packet is not None and str(_packet.default._schema) == _SCHEMA
 forward = _packet.default if known else None
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True)
 
 
 def kept(spec: str, numbers: list) -> Optional[float]:
     """The number that stands for a specification and its numbers, if calls of it may go this way."""
     found = _kept.get((spec, *numbers))
-    # What watches operators is to see qkvault's own.
-    return found if found is not None and _modes() == 0 else None
+    # What watches operators is to see qkvault's own. What takes saved tensors, as checkpointing does, is to see the same
+    # when it computes a layer again: the other layers' backwards let calls go this way meanwhile.
+    return found if found is not None and _modes() == 0 and _hooks(True) is None else None
 
 
 def keep(spec: str, numbers: list) -> None:

@@ -7,17 +7,17 @@ values and sizes.
 from __future__ import annotations
 
 import re
-import types
-from collections import OrderedDict
 from typing import Any, Callable, Optional, Union
 
 import torch
 from torch import Tensor
 
-from qkvault_record import Untraceable, trace
+from qkvault_record import Untraceable
 
 from .._errors import ArgumentError
+from . import _traces
 from ._fake import BETWEEN, beside
+from ._placed import placed
 
 Window = Union[int, tuple, None]
 _NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
@@ -57,13 +57,6 @@ def shaped(tensor: Tensor, dims: tuple, name: str) -> Tensor:
     return tensor
 
 
-def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
-    """The tensor, if it is where the others are."""
-    if tensor.device != device:
-        raise ArgumentError(f"{name} is on {tensor.device}, and q on {device}; move it there: {name}.to(q.device)")
-    return tensor
-
-
 class Parts:
     """What a specification is made of."""
 
@@ -75,6 +68,8 @@ class Parts:
         self.lines: list[str] = []
         #: The positions of the first query and the first key, if a launch says them.
         self.origins: Optional[tuple] = None
+        #: The score modification and the predicate that an operator of a compiled program traces.
+        self.later: Optional[tuple] = None
 
     def tensor(self, name: str, tensor: Tensor) -> None:
         self.extra.append(name)
@@ -123,125 +118,23 @@ class Parts:
 
     def functions(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """Python functions, traced."""
-        if torch.compiler.is_compiling():
-            return self.compiled(score_mod, mask_mod, dims, q)
-        traced, tensors = _cached(score_mod, mask_mod, dims, q.dtype, q.device, self.origins is not None)
-        lines = traced.lines()
-        for name, captured in traced.tensors.items():
-            if captured.alibi:
-                continue
+        entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
+        lines = entry.lines
+        for name, captured, bound in entry.tensors():
             kind = captured.dtype
             if captured.grad and _KINDS[kind] != q.dtype:
                 lines = [line.replace(f"@{name}: {kind}[", f"@{name}: {_NAMES[q.dtype]}[") for line in lines]
                 kind = _NAMES[q.dtype]
-            moves = self.origins is not None and captured.source is None and captured.dims[2:] != (1, 1)
-            tensor = tensors.get(name)
-            if tensor is None:
-                given = (self.origins,) if moves else ()
-                tensor = captured.source if captured.source is not None else captured.compute(*given)
-                tensor = placed(tensor, q.device, f"the tensor {name} that the modification reads")
-                tensor = tensor.reshape(captured.dims).to(_KINDS[kind]).contiguous()
-                if not tensor.requires_grad and not moves:
-                    tensors[name] = tensor
-            self.tensor(name, tensor)
+            self.tensor(name, _traces.laid_out(name, captured, bound, read, self.origins, q.device, _KINDS[kind]))
         self.lines += lines
-        for name, value in traced.scalars.items():
+        for name, value in numbers:
             self.number(name, value)
-
-
-    def compiled(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
-        """The same under torch.compile, which takes what the functions capture as constants."""
-        given = (score_mod, mask_mod, dims, q.dtype, str(q.device), self.origins is not None)
-        lines, names, scalars = _constants(*given)
-        self.lines += lines
-        for name in names:
-            self.tensor(name, _constant(*given, name))
-        for name, value in scalars:
-            self.number(name, value)
-
-
-@torch._dynamo.assume_constant_result
-def _constants(score_mod, mask_mod, dims, dtype, device, origins):
-    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device), origins)
-    if origins and any(t.source is None and not t.alibi and t.dims[2:] != (1, 1) for t in traced.tensors.values()):
-        raise ArgumentError(
-            "under torch.compile, what a modification reads from a table is constant, and query_origin and key_origin "
-            "move the place where it is read; call the attention outside of what is compiled"
-        )
-    if any(captured.grad for captured in traced.tensors.values()):
-        raise ArgumentError(
-            "under torch.compile, what a score_mod captures is constant, and it reads a tensor with gradient; give "
-            "that tensor as bias, or call the attention outside of what is compiled"
-        )
-    names = tuple(name for name, captured in traced.tensors.items() if not captured.alibi)
-    return tuple(traced.lines()), names, tuple(traced.scalars.items())
-
-
-@torch._dynamo.assume_constant_result
-def _constant(score_mod, mask_mod, dims, dtype, device, origins, name):
-    traced, _ = _cached(score_mod, mask_mod, dims, dtype, torch.device(device), origins)
-    captured = traced.tensors[name]
-    tensor = captured.source if captured.source is not None else captured.compute()
-    tensor = placed(tensor, torch.device(device), f"the tensor {name} that the modification reads")
-    return tensor.reshape(captured.dims).to(_KINDS[captured.dtype]).contiguous()
 
 
 def declared(name: str, tensor: Tensor, grad: bool) -> str:
     """A tensor of an expression in text form."""
     dims = ", ".join(str(int(n)) for n in tensor.shape)
     return f"tensor @{name}: {_NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
-
-
-#: What is in lines of a specification, which Inductor writes into comments and between quotes.
-_PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
-_MOST = 128
-_traces: OrderedDict = OrderedDict()
-
-
-def _cached(score_mod, mask_mod, dims, dtype, device, origins) -> tuple:
-    """What the functions are, traced once for what they capture; tensors without gradient are computed once too."""
-    kept: list[Any] = []
-    key = (_seen(score_mod, kept), _seen(mask_mod, kept), dims, dtype, device, origins, torch.is_grad_enabled())
-    found = _traces.get(key)
-    if found is None:
-        traced = trace(score_mod, mask_mod, sizes=dims, origins=origins)
-        for line in traced.lines():
-            if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
-                raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
-        found = _traces[key] = (traced, {}, kept)
-        if len(_traces) > _MOST:
-            _traces.popitem(last=False)
-    else:
-        _traces.move_to_end(key)
-    return found[0], found[1]
-
-
-def _seen(value: Any, kept: list, depth: int = 0) -> Any:
-    """What a result of a function depends on. Objects that are told apart by their address are kept alive."""
-    if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device)):
-        return (type(value), value)
-    kept.append(value)
-    if isinstance(value, Tensor):
-        return (id(value), value._version, value.requires_grad)
-    if isinstance(value, (tuple, list)) and depth < 4 and len(value) < 64:
-        return (type(value), tuple(_seen(item, kept, depth + 1) for item in value))
-    if isinstance(value, types.FunctionType) and depth < 4:
-        cells = []
-        for cell in value.__closure__ or ():
-            try:
-                cells.append(_seen(cell.cell_contents, kept, depth + 1))
-            except ValueError:
-                cells.append(None)
-        code, spaces = value.__code__, value.__globals__
-        named = tuple(
-            _seen(spaces[name], kept, depth + 1) for name in code.co_names
-            if isinstance(spaces.get(name), (Tensor, bool, int, float, types.FunctionType))
-        )  # fmt: skip
-        return (code, tuple(cells), _seen(value.__defaults__, kept, depth + 1), named)
-    if hasattr(value, "func") and hasattr(value, "keywords"):
-        words = tuple(sorted((name, _seen(item, kept, depth + 1)) for name, item in value.keywords.items()))
-        return (_seen(value.func, kept, depth + 1), _seen(value.args, kept, depth + 1), words)
-    return id(value)
 
 
 __all__ = ["Parts", "Untraceable", "band", "placed", "shaped"]

@@ -1,0 +1,300 @@
+"""Traces of modifications, kept for what they read: `_follow.py` says what that is.
+
+A trace serves every function of the same code that reads the same: tensors are operands, read anew at each call, and
+floats that are only passed on are numbers of the launch. What cannot be followed is traced at every call.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import types
+import weakref
+from collections import OrderedDict
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+from qkvault_record import Captured, Traced, Untraceable, trace
+
+from .._follow import Followed
+from .._reads import told
+from ._placed import placed
+
+#: What is in lines of a specification, which Inductor writes into comments and between quotes.
+_PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
+#: Most places that traces are kept for, and most traces of a place: one for each value of what is compared.
+_MOST, _EACH = 128, 8
+_traces: OrderedDict = OrderedDict()
+#: How many traces were made.
+made = 0
+
+
+def _known(tensor: Tensor) -> tuple:
+    return tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device, type(tensor)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+class Bound:
+    """A tensor of an expression: how it is made of what a call reads."""
+
+    __slots__ = ("name", "captured", "places", "kept")
+
+    def __init__(self, name: str, captured: Captured, places: list[int]):
+        self.name, self.captured, self.places = name, captured, places
+        self.kept: Optional[tuple] = None
+
+    def of(self, tensors: tuple, origins: Optional[tuple]) -> Tensor:
+        """The tensor as the function has it, before it is laid out."""
+        captured = self.captured
+        assert captured.bind is not None
+        given = {id(root): tensors[place] for root, place in zip(captured.roots, self.places)}
+        return captured.bind(given, *(() if origins is None else (origins,)))
+
+
+class Entry:
+    """One trace: what it was made of, and what it gives."""
+
+    def __init__(self, traced: Traced, checks: list, bound: list[Bound], numbers: list):
+        self.traced, self.checks, self.bound, self.numbers = traced, checks, bound, numbers
+        self.lines = traced.lines()
+        self.asked = [(weakref.ref(tensor), _version(tensor)) for tensor in traced.asked]
+
+    def tensors(self) -> list:
+        """The tensors that a launch is given: name, what it is, and how it is made anew, if that is known."""
+        bound = {one.name: one for one in self.bound}
+        return [(name, one, bound.get(name)) for name, one in self.traced.tensors.items() if one.alibi is None]
+
+    def read(self, score_mod: Optional[Callable], mask_mod: Optional[Callable]) -> Optional[tuple]:
+        """The tensors and numbers of functions now; None if they are not those of this trace."""
+        tensors: tuple = ()
+        numbers: tuple = ()
+        for check, function in zip(self.checks, (score_mod, mask_mod)):
+            if check is None:
+                continue
+            found = check(function)
+            if found is None:
+                return None
+            tensors, numbers = tensors + found[0], numbers + found[1]
+        for kept, version in self.asked:
+            tensor = kept()
+            if tensor is None or version is None or version != _version(tensor):
+                return None
+            if not any(tensor is read for read in tensors):
+                return None
+        return tensors, numbers
+
+
+def laid_out(
+    name: str, captured: Captured, bound: Optional[Bound], read: Optional[tuple], origins: Optional[tuple],
+    device: torch.device, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """A tensor of an expression, as a launch takes it. Where PyTorch counts the changes of all that it is made of, and
+    none has a gradient, it is made once for what they are."""
+    moves = origins is not None and captured.source is None and captured.dims[2:] != (1, 1)
+    given = origins if moves else None
+    if bound is None or read is None:
+        tensor = captured.source if captured.source is not None else captured.compute(*(() if given is None else (given,)))
+        tensor = placed(tensor, device, f"the tensor {name} that the modification reads")
+        return tensor.reshape(captured.dims).to(dtype).contiguous()
+    roots = [read[place] for place in bound.places]
+    counted = not moves and not any(root.requires_grad for root in roots)
+    state = [_version(root) for root in roots] if counted else [None]
+    if bound.kept is not None and None not in state:
+        kept, before, tensor = bound.kept
+        if state == before and all(ref() is root for ref, root in zip(kept, roots)):
+            return tensor
+    tensor = placed(bound.of(read, given), device, f"the tensor {name} that the modification reads")
+    tensor = tensor.reshape(captured.dims).to(dtype).contiguous()
+    if None not in state and not any(tensor is root for root in roots):
+        bound.kept = ([weakref.ref(root) for root in roots], state, tensor)
+    return tensor
+
+
+def _version(tensor: Tensor) -> Optional[int]:
+    """How often a tensor changed in place; None where PyTorch does not count it."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def found(score_mod, mask_mod, dims: tuple, dtype, device, origins: Optional[tuple]) -> tuple:
+    """The lines of a specification; tensors, as (how each is made, those of this call); and numbers, by name."""
+    moves = origins is not None
+    key = (_code(score_mod), _code(mask_mod), dims, dtype, device, moves, torch.is_grad_enabled())
+    entries = _traces.get(key)
+    if entries is not None:
+        for entry in entries:
+            read = entry.read(score_mod, mask_mod)
+            if read is not None:
+                if entry is not entries[0]:
+                    entries.remove(entry)
+                    entries.insert(0, entry)
+                return entry, read[0], [(name, value if at is None else read[1][at]) for name, value, at in entry.numbers]
+        _traces.move_to_end(key)
+    entry, kept = _traced(score_mod, mask_mod, dims, moves)
+    read = entry.read(score_mod, mask_mod) if kept else None
+    if read is None:
+        return entry, None, list(entry.traced.scalars.items())
+    if entries is None:
+        entries = _traces[key] = []
+        if len(_traces) > _MOST:
+            _traces.popitem(last=False)
+    entries.insert(0, entry)
+    del entries[_EACH:]
+    return entry, read[0], [(name, value if at is None else read[1][at]) for name, value, at in entry.numbers]
+
+
+def _code(function: Any) -> Any:
+    """What functions of one trace have in common."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return function.__code__
+    if kind is types.MethodType:
+        return kind, function.__func__.__code__ if hasattr(function.__func__, "__code__") else None
+    if kind is functools.partial:
+        return kind, _code(function.func)
+    return kind
+
+
+def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]:
+    """A new trace, and whether it can be kept."""
+    global made
+    made += 1
+    functions = (score_mod, mask_mod)
+    followed = [None if f is None else Followed(f, _is_tensor, _known) for f in functions]
+    try:
+        traced = _trace([None if f is None else f.function for f in followed], dims, moves, followed)
+    except Exception:
+        # Whether it is the user's fault or that of following shows without following.
+        return Entry(_trace(functions, dims, moves), [], [], []), False
+    reads = [f for f in followed if f is not None]
+    tensors = [tensor for f in reads for tensor in f.tensors]
+    places = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(id(tensor), place)
+    captured = {name: one for name, one in traced.tensors.items() if one.alibi is None}
+    known = all(id(root) in places for one in captured.values() for root in one.roots)
+    if any(f.unfollowed for f in reads) or not known or any(id(t) not in places for t in traced.asked):
+        return Entry(_trace(functions, dims, moves), [], [], []), False
+    numbers, bound = _numbers(traced, followed, dims, moves)
+    checks = [None if f is None else f.checked(frozenset(b)) for f, b in zip(followed, bound)]
+    tensors_of = [Bound(name, one, [places[id(root)] for root in one.roots]) for name, one in captured.items()]
+    return Entry(traced, checks, tensors_of, numbers), True
+
+
+def _trace(functions, dims, moves, followed=None) -> Traced:
+    names = None if followed is None else functools.partial(_names, followed)
+    traced = trace(*functions, sizes=dims, origins=moves, names=names)
+    for line in traced.lines():
+        if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
+            raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
+    return traced
+
+
+def _names(followed, function) -> tuple:
+    """Names of the tensors and floats that a function read: it has read nothing when this is asked, so they are found
+    while they are looked up."""
+    (own,) = (f for f in followed if f is not None and f.function is function)
+    return _Names(own), _Floats(own)
+
+
+def _identifier(path: tuple) -> str:
+    name = re.sub(r"[^A-Za-z0-9_]", "_", told(path).split(".")[-1])[:48].strip("_")
+    return name if name and not name[0].isdigit() else f"t_{name}" if name else "tensor"
+
+
+class _Names:
+    """Names of tensors by their identity."""
+
+    def __init__(self, followed: Followed):
+        self.followed = followed
+
+    def get(self, identity: int) -> Optional[str]:
+        for tensor, read in zip(self.followed.tensors, (r for r in self.followed.reads if r.kind == "tensor")):
+            if id(tensor) == identity:
+                return _identifier(_named(self.followed, read.path))
+        return None
+
+
+class _Floats:
+    """Names of floats by their value: 0 and 1 are constants."""
+
+    def __init__(self, followed: Followed):
+        self.followed = followed
+
+    def get(self, value: float) -> Optional[str]:
+        value = float(value)
+        if value in (0.0, 1.0, -1.0) or not math.isfinite(value):
+            return None
+        for place, number in self.followed.numbers.items():
+            if float.__eq__(float(number), value) is True:
+                return _identifier(_named(self.followed, self.followed.reads[place].path))
+        return None
+
+
+def _named(followed: Followed, path: tuple) -> tuple:
+    """A path with names of variables in the place of cells."""
+    named: list[tuple] = []
+    for at, step in enumerate(path):
+        if at >= 1 and path[at - 1] == ("attr", "__closure__"):
+            owner = next((r.value for r in followed.reads if r.kind == "code" and r.path == path[: at - 1]), None)
+            names = () if owner is None else owner.co_freevars
+            step = ("attr", names[step[1]]) if step[1] < len(names) else step
+        named.append(step)
+    return tuple(named)
+
+
+def _numbers(traced: Traced, followed: list, dims: tuple, moves: bool) -> tuple[list, list]:
+    """The numbers of a trace, as (name, value, place among the numbers that a call reads or None), and the places among
+    each function's reads of those that a call reads.
+
+    A float is such a number if the trace only passes it on: with another value, nothing but the number changes.
+    """
+    candidates = [
+        (which, place)
+        for which, f in enumerate(followed) if f is not None
+        for place, number in f.numbers.items()
+        if not number.used and float(number) not in (0.0, 1.0, -1.0) and math.isfinite(float(number))
+    ]  # fmt: skip
+    places: dict = {}
+    if traced.scalars:
+        passed = functools.partial(_passed_on, traced, followed, dims, moves)
+        places = passed(candidates)
+        if places is None and 1 < len(candidates) <= 4:
+            places = passed([one for one in candidates if passed([one]) is not None])
+    bound: list[set] = [set(), set()]
+    for which, place in (places or {}).values():
+        bound[which].add(place)
+    order = [(which, place) for which in (0, 1) for place in sorted(bound[which])]
+    return [
+        (name, value, order.index(places[name]) if places and name in places else None)
+        for name, value in traced.scalars.items()
+    ], bound  # fmt: skip
+
+
+def _passed_on(traced: Traced, followed: list, dims: tuple, moves: bool, candidates: list) -> Optional[dict]:
+    """The floats that numbers of a trace are, by name; None if others change more than numbers."""
+    instead: list[dict] = [{}, {}]
+    of_value = {}
+    for at, (which, place) in enumerate(candidates):
+        other = float(followed[which].numbers[place]) * (1.0 + (at + 1) * 2.0**-20)
+        instead[which][followed[which].reads[place].path] = other
+        of_value[other] = (which, place)
+    if len(of_value) != len(candidates) or not candidates:
+        return None
+    again = [None if f is None else f.again(instead[which]) for which, f in enumerate(followed)]
+    try:
+        second = _trace([None if f is None else f.function for f in again], dims, moves, again)
+    except Exception:
+        return None
+    if second.lines() != traced.lines() or list(second.scalars) != list(traced.scalars):
+        return None
+    found = {name: of_value[value] for name, value in second.scalars.items() if value in of_value}
+    # All others are what they were.
+    if any(value != traced.scalars[name] for name, value in second.scalars.items() if name not in found):
+        return None
+    return found
