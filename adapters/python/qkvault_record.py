@@ -129,8 +129,8 @@ def trace(
     become scalars of a launch, which are under no key; otherwise they are constants. `grad_dtype` ("bf16" or "f16") is
     the element type of tensors whose gradient is needed: cuDNN gives gradients of tensors in 16 bits. With `origins`,
     `q_idx` and `kv_idx` are positions that begin at numbers of each launch: the text is the same for all of them, and
-    what is computed ahead is computed for them. `names(function)` gives the names of tensors by their `id` and of floats
-    by their value, instead of those found in what the functions capture.
+    what is computed ahead is computed for them. `names(function)` gives the names of tensors by their `id` and of
+    floats by their value, instead of those found in what the functions capture.
 
     Raises `Untraceable` if the language cannot express them.
     """
@@ -1162,9 +1162,9 @@ class _Writer:
     def read(self, operand):
         bind = self.binder(operand)
         compute = None if operand.node is None else lambda *origins: bind({}, *origins)
-        return Captured(
-            operand.dims, operand.dtype, operand.grad, operand.alibi, operand.source, compute, tuple(operand.roots), bind
-        )
+        captured = Captured(operand.dims, operand.dtype, operand.grad, operand.alibi, operand.source, compute)
+        captured.roots, captured.bind = tuple(operand.roots), bind
+        return captured
 
     def binder(self, operand):
         # Bound to the operations of the function that the tensor belongs to.

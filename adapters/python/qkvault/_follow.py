@@ -1,7 +1,7 @@
 """What a function reads from outside while it runs, and how to read the same again.
 
-A modification is traced once, and what it reads may change before the next call: `self.docs = ...`, an entry of a dict, a
-float, a fresh closure. `Followed` builds a copy of the function that notes what it reads and the path to it, from the
+A modification is traced once, and what it reads may change before the next call: `self.docs = ...`, an entry of a
+dict, a float, a fresh closure. `Followed` builds a copy of the function that notes what it reads and the path to it, from the
 function itself: cells, globals, defaults, attributes, items. `Followed.checked` reads the same paths of a function with
 the same code: tensors and bound numbers come back, and everything else must be what it was.
 
@@ -106,7 +106,8 @@ class Followed:
             return types.MethodType(inner, self.value(value.__self__, (*path, ("attr", "__self__"))))
         if kind is functools.partial:
             self.note(path, "partial", (len(value.args), tuple(value.keywords)))
-            arguments = [self.value(item, (*path, ("attr", "args"), ("item", at))) for at, item in enumerate(value.args)]
+            of_arguments = (*path, ("attr", "args"))
+            arguments = [self.value(item, (*of_arguments, ("item", at))) for at, item in enumerate(value.args)]
             words = {
                 name: self.value(item, (*path, ("attr", "keywords"), ("item", name)))
                 for name, item in value.keywords.items()

@@ -133,8 +133,8 @@ def _passing(name: str) -> Callable:
 
 
 for _name in (
-    "getitem len iter contains bool eq ne lt le gt ge hash add radd sub rsub mul rmul truediv rtruediv floordiv mod neg "
-    "index int float array"
+    "getitem len iter contains bool eq ne lt le gt ge hash add radd sub rsub mul rmul truediv rtruediv floordiv mod "
+    "neg index int float array"
 ).split():
     if _name not in ("bool", "eq", "ne", "hash"):
         setattr(Object, f"__{_name}__", _passing(f"__{_name}__"))

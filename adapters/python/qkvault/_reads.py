@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 
 class Number(float):
-    """A float that was read. What Python computes with it, or decides by it, cannot be computed again from the trace."""
+    """A float that was read. What Python computes with it, or decides by it, is not in a trace: it is `used` then."""
 
     __slots__ = ("used",)
 
@@ -134,7 +134,8 @@ def checker(reads: list[Read], bound: frozenset, known: Callable) -> Callable:
             must(f"tuple({x}) == {constant(value)}")
         else:
             must(f"{x} is {constant(value)}")
-    body = "\n        ".join([*lines, f"return ({''.join(f'{x}, ' for x in tensors)}), ({''.join(f'{x}, ' for x in numbers)})"])
+    found = [f"({''.join(f'{x}, ' for x in names)})" for names in (tensors, numbers)]
+    body = "\n        ".join([*lines, f"return {found[0]}, {found[1]}"])
     text = f"def check(f):\n    try:\n        {body}\n    except Exception:\n        return None\n"
     exec(compile(text, "<qkvault reads>", "exec"), spaces)
     return spaces["check"]

@@ -2,8 +2,8 @@
 
 Dynamo traces a function that `qkvault_attend` is given as it does FlexAttention's: what the function captures become
 inputs of its graph, among them floats that change. When the compiler behind Dynamo calls the operator, the graph is
-traced again, by `qkvault_record.trace`, and what stays is an ordinary operator of qkvault, whose text has the expression
-and whose tensors are those inputs.
+traced again, by `qkvault_record.trace`, and what stays is an ordinary operator of qkvault, whose text has the
+expression and whose tensors are those inputs.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda 
 def kept(spec: str, numbers: list) -> Optional[float]:
     """The number that stands for a specification and its numbers, if calls of it may go this way."""
     found = _kept.get((spec, *numbers))
-    # What watches operators is to see qkvault's own. What takes saved tensors, as checkpointing does, is to see the same
-    # when it computes a layer again: the other layers' backwards let calls go this way meanwhile.
+    # What watches operators is to see qkvault's own. What takes saved tensors, as checkpointing does, is to see the
+    # same when it computes a layer again: the other layers' backwards let calls go this way meanwhile.
     return found if found is not None and _modes() == 0 and _hooks(True) is None else None
 
 

@@ -70,6 +70,10 @@ class Entry:
         bound = {one.name: one for one in self.bound}
         return [(name, one, bound.get(name)) for name, one in self.traced.tensors.items() if one.alibi is None]
 
+    def named(self, numbers: tuple) -> list:
+        """The numbers of a launch by name, of those that a call reads."""
+        return [(name, value if at is None else numbers[at]) for name, value, at in self.numbers]
+
     def read(self, score_mod: Optional[Callable], mask_mod: Optional[Callable]) -> Optional[tuple]:
         """The tensors and numbers of functions now; None if they are not those of this trace."""
         tensors: tuple = ()
@@ -99,7 +103,9 @@ def laid_out(
     moves = origins is not None and captured.source is None and captured.dims[2:] != (1, 1)
     given = origins if moves else None
     if bound is None or read is None:
-        tensor = captured.source if captured.source is not None else captured.compute(*(() if given is None else (given,)))
+        tensor = captured.source
+        if tensor is None:
+            tensor = captured.compute(*(() if given is None else (given,)))
         tensor = placed(tensor, device, f"the tensor {name} that the modification reads")
         return tensor.reshape(captured.dims).to(dtype).contiguous()
     roots = [read[place] for place in bound.places]
@@ -133,7 +139,7 @@ def found(score_mod, mask_mod, dims: tuple, dtype, device, origins: Optional[tup
                 if entry is not entries[0]:
                     entries.remove(entry)
                     entries.insert(0, entry)
-                return entry, read[0], [(name, value if at is None else read[1][at]) for name, value, at in entry.numbers]
+                return entry, read[0], entry.named(read[1])
         _traces.move_to_end(key)
     entry, kept = _traced(score_mod, mask_mod, dims, moves)
     read = entry.read(score_mod, mask_mod) if kept else None
@@ -145,7 +151,7 @@ def found(score_mod, mask_mod, dims: tuple, dtype, device, origins: Optional[tup
             _traces.popitem(last=False)
     entries.insert(0, entry)
     del entries[_EACH:]
-    return entry, read[0], [(name, value if at is None else read[1][at]) for name, value, at in entry.numbers]
+    return entry, read[0], entry.named(read[1])
 
 
 def _code(function: Any) -> Any:
