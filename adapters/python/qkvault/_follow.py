@@ -1,9 +1,9 @@
 """What a function reads from outside while it runs, and how to read the same again.
 
 A modification is traced once, and what it reads may change before the next call: `self.docs = ...`, an entry of a
-dict, a float, a fresh closure. `Followed` builds a copy of the function that notes what it reads and the path to it, from the
-function itself: cells, globals, defaults, attributes, items. `Followed.checked` reads the same paths of a function with
-the same code: tensors and bound numbers come back, and everything else must be what it was.
+dict, a float, a fresh closure. `Followed` builds a copy of the function that notes what it reads and the path to it,
+from the function itself: cells, globals, defaults, attributes, items. `Followed.checked` reads the same paths of a
+function with the same code: tensors and bound numbers come back, and everything else must be what it was.
 
 What is not followed says so (`unfollowed`), and nothing may be kept of the run: callables that are not written in
 Python, classes that are called, assignments to outer variables.

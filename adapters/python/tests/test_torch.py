@@ -8,7 +8,9 @@
 import ast
 import contextlib
 import io
+import itertools
 import logging
+import math
 import os
 import pathlib
 import subprocess
@@ -386,7 +388,13 @@ class Refusals(Case):
         self.refused(qkvault.ArgumentError, "move it", lambda: attend(q, k, v, bias=torch.zeros(1, device="meta")))
         self.refused(qkvault.ArgumentError, "k is on meta, and q on cpu; move it", lambda: attend(q, k.to("meta"), v))
         self.refused(qkvault.ArgumentError, "v is on meta, and q on cpu; move it", lambda: attend(q, k, v.to("meta")))
-        self.refused(qkvault.Refused, "dtype", lambda: attend(q, k.bfloat16(), v))
+        self.refused(qkvault.ArgumentError, "k is bfloat16 and q float16", lambda: attend(q, k.bfloat16(), v))
+        self.refused(qkvault.ArgumentError, "q is float64", lambda: attend(q.double(), k.double(), v.double()))
+        whole = torch.ones(12, 12, dtype=torch.int64)
+        self.refused(qkvault.ArgumentError, "attn_mask is int64", lambda: attend(q, k, v, attn_mask=whole))
+        self.refused(qkvault.ArgumentError, "finite", lambda: attend(q, k, v, softcap=math.inf))
+        blocks = create_block_mask(causal, None, None, 24, 24, device="cpu")
+        self.refused(qkvault.ArgumentError, "for 24 queries", lambda: attend(q, k, v, block_mask=blocks))
         self.refused(qkvault.ArgumentError, "dims", lambda: attend(q[0], k[0], v[0], window=3, scale=1.0))
 
     def test_a_library_without_operators_for_pytorch_says_to_install_one_wheel(self):
@@ -569,12 +577,20 @@ class Redirected(Case):
             "GptOssForCausalLM": transformers.GptOssConfig(
                 **small, sliding_window=4, num_local_experts=2, num_experts_per_tok=1
             ),
-        }
-        for kind, config in models.items():
-            with self.subTest(model=kind):
+            # Chunks of four tokens have a size as windows have, and were taken for the causal mask alone.
+            "Llama4ForCausalLM": transformers.Llama4TextConfig(
+                **small, intermediate_size_mlp=32, num_local_experts=2, num_experts_per_tok=1, attention_chunk_size=4,
+                interleave_moe_layer_step=1, no_rope_layers=[1, 1],
+            ),
+            "MistralForCausalLM": transformers.MistralConfig(**small, sliding_window=4),
+        }  # fmt: skip
+        for (kind, config), checkpointing in itertools.product(models.items(), (None, False, True)):
+            with self.subTest(model=kind, checkpointing=checkpointing):
                 torch.manual_seed(3)
                 config._attn_implementation = "eager"
                 model = getattr(transformers, kind)(config).to(torch.bfloat16).train()
+                if checkpointing is not None:
+                    model.gradient_checkpointing_enable({"use_reentrant": checkpointing})
                 tokens = torch.randint(1, 40, (2, 10))
                 results = []
                 for implementation in ("eager", name):

@@ -122,8 +122,8 @@ def program_of(
             raise ArgumentError("a scale that is an array goes with score_mod alone; multiply q by it in other cases")
         score_mod = functools.partial(_scaled, given, inner)
     if softcap is not None:
-        if isinstance(softcap, numbers.Real) and not softcap > 0:
-            raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
+        if isinstance(softcap, numbers.Real) and not 0 < softcap < float("inf"):
+            raise ArgumentError(f"softcap is {softcap}; give a finite number above 0, or None")
         softcap = float(softcap) if isinstance(softcap, numbers.Real) else _one("softcap", softcap)
         own += [] if isinstance(softcap, float) else [softcap]
     origins, begins = origins_of(query_origin, key_origin)

@@ -206,6 +206,8 @@ def _foldable(kind: Kind, batch: int) -> Any:
 
 def _fold(name: str, array: Any, batched: bool, count: int, rows: int, alone: bool) -> Any:
     """An array of a call whose batch is `count` times as large."""
+    if name == "sink":
+        return array  # It has no batch, and a call with sinks that are mapped is made one by one.
     if not batched:
         if name not in WHOLE and array.shape[0] == 1 and not alone:
             return array

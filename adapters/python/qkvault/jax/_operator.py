@@ -47,10 +47,13 @@ def _written(program: Program, arrays: dict, name: str, rows: Any) -> Any:
         kept = jax.lax.broadcasted_iota(jnp.int32, rows.shape, 0) < ends[-1]
         # Rows of a sequence that is longer than was said are computed by nobody.
         wrong = jnp.any(jnp.diff(ends) > most)
-        return jnp.where(wrong, jnp.full((), jnp.nan, rows.dtype), jnp.where(kept, rows, zero))
+        # A constant: `jax_debug_nans` looks at what is computed.
+        return jnp.where(wrong, np.asarray(np.nan, rows.dtype), jnp.where(kept, rows, zero))
     at = 1 if program.layout == "bshd" else 2
     lengths = arrays["seq_len_q" if name == "q" else "seq_len_kv"]
     kept = jax.lax.broadcasted_iota(jnp.int32, rows.shape, at) < jnp.reshape(lengths, (-1, 1, 1, 1))
+    if name == "q":
+        kept &= jnp.reshape(arrays["seq_len_kv"], (-1, 1, 1, 1)) > 0
     return jnp.where(kept, rows, zero)
 
 

@@ -63,7 +63,8 @@ class Function:
         number, index = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
         score = [number] if self.what == "score_mod" else []
         try:
-            return jax.make_jaxpr(function)(*[number] * len(self.scalars), *score, *[index] * 4)
+            # A function of its own each time: JAX keeps traces by identity, and what a function captures may change.
+            return jax.make_jaxpr(lambda *given: function(*given))(*[number] * len(self.scalars), *score, *[index] * 4)
         except jax.errors.TracerArrayConversionError as error:
             first = str(error).strip().splitlines()[0]
             text = f"{self.what} uses an index or the score with NumPy; make its arrays with jnp.asarray: {first}"

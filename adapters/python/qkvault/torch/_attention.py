@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Literal, Optional, Union, overload
 
 import torch
@@ -103,8 +104,15 @@ def attention(
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
         raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
-    if q.dtype is torch.float32:
+    if q.dtype is torch.float32 or device.type in ("cuda", "cpu") and torch.is_autocast_enabled(device.type):
         q, k, v = _autocast(q, k, v)
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise ArgumentError(f"q is {_named(q.dtype)}; attention takes bfloat16 and float16: q.to(torch.bfloat16)")
+    if k.dtype is not q.dtype or v.dtype is not q.dtype:
+        name, other = ("k", k.dtype) if k.dtype is not q.dtype else ("v", v.dtype)
+        raise ArgumentError(f"{name} is {_named(other)} and q {_named(q.dtype)}; give one type: {name}.to(q.dtype)")
+    if q.numel() == 0 or k.numel() == 0:
+        return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
     if copy:
@@ -118,24 +126,24 @@ def attention(
             alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
         )  # fmt: skip
         q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
-        if made.later is not None:
-            o, stats = _compiled.run(q, k, v, made, *made.later, return_lse)
-            if q_lengths is not None:
-                o = o.masked_fill(rows(q_lengths, o.shape[2]), 0)
-            return (o, stats) if return_lse else o
-        spec, extra, numbers = made.spec(), made.tensors, made.values
+        o, stats = made.run(q, k, v, return_lse)
+        dead = None if q_lengths is None else rows(q_lengths, o.shape[2])
+        if kv_lengths is not None:
+            none = (kv_lengths <= 0)[:, None, None, None]
+            dead = none if dead is None else dead | none
+        if dead is not None:
+            o = o.masked_fill(dead, 0)
+        return (o, stats) if return_lse else o
     else:
         key = (is_causal, window, bottom_right, softcap is None, deterministic)
         spec = _plain.get(key) or _plain_spec(key)
-        extra = []
         numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
         if softcap is not None:
+            _capped(softcap)
             numbers.append(softcap)
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
-    o, stats = _operators.run(q, k, v, extra, spec, numbers, return_lse)
-    if q_lengths is not None:
-        o = o.masked_fill(rows(q_lengths, o.shape[2]), 0)
+    o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
     return (o, stats) if return_lse else o
 
 
@@ -153,26 +161,49 @@ def _plain_spec(key: tuple) -> str:
     return spec
 
 
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
+    """What autocast makes of operands, as for SDPA: all but float64 have its type."""
     kind = q.device.type
-    if not torch.is_autocast_enabled(kind):
-        raise ArgumentError("q is float32, and cuDNN's attention takes bfloat16 and float16; cast it, or use autocast")
+    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
+        raise ArgumentError("q is float32, and attention takes bfloat16 and float16; cast it, or use autocast")
     dtype = torch.get_autocast_dtype(kind)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+    return tuple(t if t.dtype is torch.float64 else t.to(dtype) for t in (q, k, v))
+
+
+def _capped(softcap: Number) -> None:
+    if softcap is not None and not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
+        raise ArgumentError(f"softcap is {softcap}; give a finite number above 0, or None")
+
+
+def _nothing(q: Tensor, k: Tensor, v: Tensor, both: bool) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """Attention without a row, or without a key: zeros, whose gradients are zeros."""
+    zero = (q.sum() + k.sum() + v.sum()) * 0
+    o = zero.expand(*q.shape[:-1], v.shape[-1]).clone()
+    return (o, torch.full(q.shape[:-1], -math.inf, device=q.device)) if both else o
 
 
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
     alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
+    dims=None,
 ) -> Parts:  # fmt: skip
-    """The specification of any call."""
+    """The specification of any call. `dims` are those of the scores, if the tensors do not tell them."""
     compiling = torch.compiler.is_compiling()
     made = Parts(q.shape[-1] ** -0.5 if scale is None else scale if compiling else float(scale))
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
-    dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2]) if dims is None else dims
     keep = None
     if attn_mask is not None:
+        if not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point()):
+            raise ArgumentError(
+                f"attn_mask is {_named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
+                "or floats, which are added"
+            )
         if attn_mask.dtype == torch.bool:
             keep = attn_mask
         elif bias is None:
@@ -182,9 +213,8 @@ def parts(
     if block_mask is not None:
         if mask_mod is not None:
             raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
-        mask_mod = _of_blocks(block_mask)
-    if softcap is not None and not isinstance(softcap, Tensor) and not softcap > 0:
-        raise ArgumentError(f"softcap is {softcap}; give a number above 0, or None")
+        mask_mod = _of_blocks(block_mask, dims)
+    _capped(softcap)
     mask = band(is_causal, window, bottom_right)
     if score_mod is None and mask_mod is None:
         made.options(mask, dims, q, softcap, alibi_slopes, bias, keep)
@@ -194,7 +224,7 @@ def parts(
         dims = tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)
         if compiling and _compiled.known:
-            made.later = functions
+            made.later = (*functions, dims)
         else:
             made.functions(*functions, dims, q)
     if sinks is not None:
@@ -218,11 +248,17 @@ def parts(
 
 
 
-def _of_blocks(block_mask) -> Optional[Callable]:
+def _of_blocks(block_mask, dims) -> Optional[Callable]:
     """The predicate of one of FlexAttention's block masks."""
     found = getattr(block_mask, "mask_mod", None)
     if found is None:
         raise ArgumentError(f"block_mask is {type(block_mask).__name__}; give one of create_block_mask")
+    made = getattr(block_mask, "seq_lengths", None)
+    if made is not None and tuple(made) != tuple(dims[2:]):
+        raise ArgumentError(
+            f"block_mask is for {made[0]} queries and {made[1]} keys, and there are {dims[2]} and {dims[3]}; make it "
+            f"with create_block_mask(..., {dims[2]}, {dims[3]}), or adjust it: block_mask._adjust({dims[2]}, {dims[3]})"
+        )
     if getattr(found, "__name__", "") == "noop_mask":
         from qkvault_record import _hides_blocks
 

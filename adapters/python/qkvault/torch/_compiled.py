@@ -35,12 +35,13 @@ class _Attend(HigherOrderOperator):
         self, q: Tensor, k: Tensor, v: Tensor, score_mod: Callable, options: tuple, scale: Any, flags: dict,
         of_scores: tuple = (), of_masks: tuple = (),
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        names, numbers, lines, values, tensors, mask_mod = options
+        names, numbers, lines, values, tensors, dims, mask_mod = options
         functions = (
             functools.partial(_called, score_mod, tuple(of_scores)) if flags["score_mod"] else None,
             functools.partial(_called, mask_mod, tuple(of_masks)) if flags["mask_mod"] else None,
         )
-        return _attend(q, k, v, functions, (names, numbers, lines, scale, values, tensors), flags)
+        dims = tuple(int(n) for n in dims)
+        return _attend(q, k, v, functions, dims, (names, numbers, lines, scale, values, tensors), flags)
 
 
 attend = _Attend()
@@ -71,12 +72,12 @@ def every(b, h, q_idx, kv_idx):
     return b >= 0
 
 
-def run(q: Tensor, k: Tensor, v: Tensor, parts: Any, score_mod, mask_mod, both: bool) -> tuple[Tensor, Tensor]:
+def run(q: Tensor, k: Tensor, v: Tensor, parts: Any, score_mod, mask_mod, dims: tuple, both: bool) -> tuple:
     """Calls the operator where Dynamo sees it."""
     scale, *values = parts.values
     given = (
         " ".join(parts.extra), " ".join(parts.numbers), _fake.BETWEEN.join(parts.lines), tuple(values),
-        tuple(parts.tensors), mask_mod if mask_mod is not None else every,
+        tuple(parts.tensors), tuple(dims), mask_mod if mask_mod is not None else every,
     )  # fmt: skip
     flags = {
         "score_mod": score_mod is not None, "mask_mod": mask_mod is not None, "both": both,
@@ -162,11 +163,10 @@ def _numbers(traced: Traced, stands: list, functions: tuple, dims: tuple, flags:
     return real
 
 
-def _attend(q, k, v, functions, described, flags) -> tuple[Tensor, Tensor]:
+def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]:
     from . import _operators
 
     names, numbers, lines, scale, values, tensors = described
-    dims = tuple(int(n) for n in (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     traced, stands = _traced(functions, dims, flags, 2.0**-12)
     real = _numbers(traced, stands, functions, dims, flags)
     if real is None:

@@ -46,7 +46,9 @@ def fits(tensor: Tensor) -> bool:
 
 def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     """The gradients of Q, K, V and all further tensors; None where there is none."""
-    if torch.compiler.is_compiling() or d_o.stride() != o.stride():
+    if _fake.names_of(spec, "varlen"):
+        d_o = d_o.contiguous()  # It is read at the offsets of O.
+    elif torch.compiler.is_compiling() or d_o.stride() != o.stride():
         d_o = d_o if fits(d_o) else d_o.contiguous()
     if isinstance(numbers, Tensor):
         d_q, d_k, d_v, more = _told.backward(d_o, q, k, v, o, stats, extra, spec, numbers)
@@ -227,4 +229,6 @@ def run(
         raise translated(error) from None
 
 
-from . import _shards, _vmap  # noqa: E402, F401
+from . import _flops, _shards, _vmap  # noqa: E402, F401
+
+_flops.register()

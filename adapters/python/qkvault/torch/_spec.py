@@ -79,6 +79,16 @@ class Parts:
         self.numbers.append(name)
         self.values.append(value if torch.compiler.is_compiling() else float(value))
 
+    def run(self, q: Tensor, k: Tensor, v: Tensor, both: bool) -> tuple[Tensor, Optional[Tensor]]:
+        """O and Stats, at least if `both` are asked for."""
+        if self.later is not None:
+            from . import _compiled
+
+            return _compiled.run(q, k, v, self, *self.later, both)
+        from . import _operators
+
+        return _operators.run(q, k, v, self.tensors, self.spec(), self.values, both)
+
     def spec(self) -> str:
         head = [f"extra: {' '.join(self.extra)}"] if self.extra else []
         return BETWEEN.join([*head, f"numbers: {' '.join(self.numbers)}", *self.lines])

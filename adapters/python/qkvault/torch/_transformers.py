@@ -54,7 +54,7 @@ def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
         rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
         local = kwargs.get("local_size")
         plain = rule is masking_utils.causal_mask_function
-        sliding = local is not None and getattr(rule, "__qualname__", "").startswith("and_masks")
+        sliding = local is not None and _slides(rule, local)
         start = kwargs.get("q_offset", 0)
         if (plain or sliding) and isinstance(start, int) and start == 0:
             queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
@@ -66,6 +66,23 @@ def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
                 if known:
                     return lengths
     return masking_utils.sdpa_mask(*args, **kwargs)
+
+
+def _slides(rule: Any, local: int) -> bool:
+    """Whether a rule is the causal one and a window of so many keys. Chunks have a size too, and are another mask."""
+    from transformers import masking_utils
+
+    if getattr(rule, "__qualname__", "") != "and_masks.<locals>.and_mask":
+        return False
+    held = dict(zip(rule.__code__.co_freevars, (cell.cell_contents for cell in rule.__closure__ or ())))
+    others = [one for one in held.get("mask_functions", ()) if one is not masking_utils.causal_mask_function]
+    if len(others) != 1 or len(held["mask_functions"]) != 2:
+        return False
+    (window,) = others
+    if getattr(window, "__qualname__", "") != "sliding_window_overlay.<locals>.inner_mask":
+        return False
+    size = dict(zip(window.__code__.co_freevars, (cell.cell_contents for cell in window.__closure__)))
+    return size.get("sliding_window") == local
 
 
 def _padded_behind(padding: Tensor, keys: int) -> tuple[bool, Optional[Tensor]]:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal, Optional, Union, overload
+from typing import Any, Callable, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _operators
-from ._spec import Parts, Window, band, placed
+from ._attention import Number, parts
+from ._spec import Window, placed
 
 
 @overload
 def varlen_attention(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
-    *, is_causal: bool = False, window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None,
-    scale: Optional[float] = None, return_lse: Literal[True], deterministic: bool = False,
+    *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None, is_causal: bool = False,
+    window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
+    return_lse: Literal[True], deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 @overload
 def varlen_attention(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
-    *, is_causal: bool = False, window: Window = None, bottom_right: bool = False, softcap: Optional[float] = None,
-    scale: Optional[float] = None, return_lse: Literal[False] = False, deterministic: bool = False,
+    *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None, is_causal: bool = False,
+    window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
+    return_lse: Literal[False] = False, deterministic: bool = False,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -37,44 +41,108 @@ def varlen_attention(
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
+    score_mod: Optional[Callable] = None,
+    mask_mod: Optional[Callable] = None,
     is_causal: bool = False,
     window: Window = None,
     bottom_right: bool = False,
-    softcap: Optional[float] = None,
-    scale: Optional[float] = None,
+    softcap: Number = None,
+    sinks: Optional[Tensor] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    scale: Number = None,
+    dropout_p: float = 0.0,
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Attention within sequences that lie behind each other: `q`, `k`, `v` are (token, head, head dim).
 
-    `cu_seqlens_q` and `cu_seqlens_k` (int32, sequences + 1, on the GPU) begin with 0 and tell where each sequence ends,
-    as in flash-attention; `max_seqlen_q` and `max_seqlen_k` are the most of one. Plans are for these sizes: round
-    tokens and the most of one up, so that few are needed. Wrong numbers on the GPU make kernels read and write
-    anywhere.
+    `cu_seqlens_q` and `cu_seqlens_k` (integers, sequences + 1, on the GPU) begin with 0 and tell where each sequence
+    ends, as in flash-attention; `max_seqlen_q` and `max_seqlen_k` are the most of one. What they say beyond the tokens
+    or beyond the most of one is cut off, so that nothing is read or written elsewhere. Rows behind the last sequence,
+    and rows of a sequence without keys, are zero, and so are their gradients. Plans are for these sizes: round tokens
+    and the most of one up, so that few are needed.
+
+    All other options are those of `attention`; `b`, `q_idx` and `kv_idx` of a modification are the sequence, and the
+    places in it.
     """
-    if q.dim() != 3:
-        raise ArgumentError(f"q has dims {list(q.shape)}; give (token, head, head dim)")
-    parts = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
-    dims = (cu_seqlens_q.shape[0] - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
-    parts.lines += [f"varlen: {dims[0]} {max_seqlen_q} {max_seqlen_k}", "lengths: per-sequence"]
-    parts.options(band(is_causal, window, bottom_right), dims, q, softcap, None, None, None)
-    ends_q, ends_k = placed(cu_seqlens_q, q.device, "cu_seqlens_q"), placed(cu_seqlens_k, q.device, "cu_seqlens_k")
-    parts.tensor("seq_len_q", ends_q.diff().to(torch.int32).reshape(-1, 1, 1, 1))
-    parts.tensor("seq_len_kv", ends_k.diff().to(torch.int32).reshape(-1, 1, 1, 1))
-    rows, keys = ends_q.to(torch.int64).reshape(-1, 1, 1, 1), ends_k.to(torch.int64).reshape(-1, 1, 1, 1)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 3:
+            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (token, head, head dim)")
+    ends_q, ends_k = (
+        _ends(name, given, q.device, tokens)
+        for name, given, tokens in (
+            ("cu_seqlens_q", cu_seqlens_q, q.shape[0]), ("cu_seqlens_k", cu_seqlens_k, k.shape[0]),
+        )
+    )  # fmt: skip
+    if ends_q.shape != ends_k.shape:
+        text = f"cu_seqlens_q tells {ends_q.shape[0] - 1} sequences and cu_seqlens_k {ends_k.shape[0] - 1}"
+        raise ArgumentError(f"{text}; give as many of both")
+    dims = (ends_q.shape[0] - 1, q.shape[1], int(max_seqlen_q), int(max_seqlen_k))
+    made = parts(
+        q, k, score_mod, mask_mod, None, None, None, is_causal, window, bottom_right, softcap, sinks, alibi_slopes,
+        scale, dropout_p, deterministic, dims=dims,
+    )  # fmt: skip
+    made.lines = [f"varlen: {dims[0]} {dims[2]} {dims[3]}", "lengths: per-sequence", *made.lines]
+    of_q, of_k = ends_q.diff().clamp(max=dims[2]), ends_k.diff().clamp(max=dims[3])
+    made.tensor("seq_len_q", of_q.to(torch.int32).reshape(-1, 1, 1, 1))
+    made.tensor("seq_len_kv", of_k.to(torch.int32).reshape(-1, 1, 1, 1))
+    training = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (q, k, v, *(t for t in made.tensors if t.is_floating_point()))
+    )
+    if training:
+        dead_q, dead_k = _dead(ends_q, of_q, q), _dead(ends_k, of_k, k)
+        q, k, v = Rows.apply(q, dead_q), Rows.apply(k, dead_k), Rows.apply(v, dead_k)
+    rows, keys = ends_q.reshape(-1, 1, 1, 1), ends_k.reshape(-1, 1, 1, 1)
     head_v = v.shape[-1]
     steps = {
         "q": rows * q.stride(0), "k": keys * k.stride(0), "v": keys * v.stride(0), "o": rows * (q.shape[1] * head_v),
         "stats": rows * q.shape[1],
     }  # fmt: skip
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if training:
         steps["d_o"] = steps["o"]
         steps["d_q"] = rows * (q.shape[1] * q.shape[2])
         steps["d_k"] = keys * (k.shape[1] * k.shape[2])
         steps["d_v"] = keys * (v.shape[1] * head_v)
     for name, offsets in steps.items():
-        parts.tensor(f"offsets.{name}", offsets)
-    if deterministic:
-        parts.lines.append("deterministic: yes")
-    o, stats = _operators.run(q, k, v, parts.tensors, parts.spec(), parts.values, return_lse)
+        made.tensor(f"offsets.{name}", offsets)
+    o, stats = made.run(q, k, v, return_lse)
+    o = o.masked_fill(_dead(ends_q, of_q, q, of_k)[:, None, None], 0)
     return (o, stats) if return_lse else o
+
+
+def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor:
+    """Where sequences end, within the tokens and in order: kernels follow it to memory."""
+    if given.dim() != 1 or given.shape[0] < 2 or given.is_floating_point() or given.dtype is torch.bool:
+        raise ArgumentError(
+            f"{name} has dims {list(given.shape)} and {given.dtype}; give integers, one more than there are sequences, "
+            "of which the first is 0"
+        )
+    return placed(given, device, name).to(torch.int64).clamp(0, tokens).cummax(0).values
+
+
+def _dead(ends: Tensor, lengths: Tensor, tensor: Tensor, of_keys: Optional[Tensor] = None) -> Tensor:
+    """Which rows belong to no sequence, or to one whose keys are none."""
+    at = torch.arange(tensor.shape[0], device=ends.device)
+    sequence = torch.searchsorted(ends, at, right=True) - 1
+    known = sequence.clamp(0, lengths.shape[0] - 1)
+    dead = (sequence < 0) | (sequence >= lengths.shape[0]) | (at - ends[known] >= lengths[known])
+    return dead if of_keys is None else dead | (of_keys[known] == 0)
+
+
+class Rows(torch.autograd.Function):
+    """The tensor itself, whose gradient is zero in rows of no sequence, which kernels need not write."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, dead: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple:
+        (dead,) = ctx.saved_tensors
+        return gradient.masked_fill(dead[:, None, None], 0), None

@@ -1,0 +1,133 @@
+"""Sequences one after another, with all that dense calls have; and operands that are nothing or of other types.
+
+    cargo xtask torch-tests
+"""
+
+import itertools
+import math
+import os
+import unittest
+
+import torch
+
+if not os.environ.get("QKVAULT_LIBRARY"):
+    raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
+
+import qkvault
+import qkvault.torch as qt
+from torch.utils.flop_counter import FlopCounterMode
+from torch_common import FOLDER, Case, exact, three
+
+#: Where sequences of queries and keys end: one without queries, one without keys, and rows behind the last.
+ENDS = torch.tensor([0, 5, 5, 12, 16]), torch.tensor([0, 7, 9, 9, 20])
+MOST = 8, 16
+
+
+def setUpModule():
+    qt.configure(FOLDER.name, cpu=True)
+
+
+def made():
+    return tuple(torch.randn(n, h, 16, dtype=torch.bfloat16) for n, h in ((20, 4), (24, 2), (24, 2)))
+
+
+def apart(q, k, v, score_mod=None, mask_mod=None, sinks=None, is_causal=False):
+    """Each sequence by itself, in float64; rows of none are zero."""
+    rows = []
+    for at in range(len(ENDS[0]) - 1):
+        given = ((q, ENDS[0]), (k, ENDS[1]), (v, ENDS[1]))
+        own = [t[ends[at] : ends[at + 1]].transpose(0, 1)[None] for t, ends in given]
+        if own[1].shape[2] == 0:
+            rows.append(torch.zeros(own[0].shape[2], q.shape[1], v.shape[2], dtype=torch.float64))
+            continue
+        score = score_mod and (lambda s, b, h, i, j: score_mod(s, b + at, h, i, j))
+        keep = [lambda b, h, i, j: mask_mod(b + at, h, i, j)] if mask_mod else []
+        keep += [lambda b, h, i, j: j <= i] if is_causal else []
+        seen = (lambda b, h, i, j: math.prod(one(b, h, i, j).int() for one in keep) > 0) if keep else None
+        rows.append(exact(*own, score, seen, sinks=sinks)[0].transpose(0, 1))
+    known = torch.cat(rows)
+    return torch.cat([known, torch.zeros(q.shape[0] - known.shape[0], *known.shape[1:], dtype=torch.float64)])
+
+
+class Varlen(Case):
+    def test_options_of_dense_calls_and_gradients_of_any_strides(self):
+        torch.manual_seed(4)
+        w, documents = torch.randn(4), torch.arange(16) // 5
+        score = lambda s, b, h, i, j: s * w[b] + 0.1 * (i - j)  # noqa: E731
+        near = lambda b, h, i, j: (i - j).abs() <= 3 + b  # noqa: E731
+        same = lambda b, h, i, j: documents[i] == documents[j]  # noqa: E731
+        options = (
+            {}, {"score_mod": score}, {"mask_mod": near}, {"mask_mod": same}, {"sinks": torch.randn(4)},
+            {"score_mod": score, "mask_mod": near, "is_causal": True}, {"is_causal": True},
+        )  # fmt: skip
+        for given, strided in itertools.product(options, (False, True)):
+            with self.subTest(list(given), strided=strided):
+                q, k, v = (t.requires_grad_() for t in made())
+                o = qt.varlen_attention(q, k, v, *ENDS, *MOST, **given)
+                wanted = apart(q, k, v, **given)
+                self.near(o, wanted)
+                d_o = torch.randn(4, 20, 16, dtype=torch.bfloat16).transpose(0, 1) if strided else torch.randn_like(o)
+                mine = torch.autograd.grad(o, (q, k, v), d_o)
+                for a, b in zip(mine, torch.autograd.grad(wanted, (q, k, v), d_o.double())):
+                    self.near(a, b, 2e-2)
+                self.assertEqual(int(o[16:].count_nonzero()) + int(mine[0][16:].count_nonzero()), 0)
+                self.assertEqual(int(mine[1][20:].count_nonzero()), 0)
+
+    def test_ends_that_lie_elsewhere_read_and_write_no_other_memory(self):
+        q, k, v = made()
+        for ends in ([0, 30, 10, 90, 16], [-5, 3, 3, 100, 2], [0, 9, 18, 20, 20]):
+            o = qt.varlen_attention(q, k, v, torch.tensor(ends), ENDS[1], *MOST)
+            self.assertTrue(torch.isfinite(o).all())
+        for bad, said in ((torch.tensor([0.0, 3.0]), "give integers"), (torch.tensor([[0, 3]]), "give integers")):
+            with self.assertRaisesRegex(qkvault.ArgumentError, said):
+                qt.varlen_attention(q, k, v, bad, ENDS[1], *MOST)
+        with self.assertRaisesRegex(qkvault.ArgumentError, "as many of both"):
+            qt.varlen_attention(q, k, v, torch.tensor([0, 3]), ENDS[1], *MOST)
+
+    def test_documents_compile_with_a_mask_of_the_call(self):
+        q, k, v = made()
+
+        def call(d):
+            return qt.varlen_attention(q, k, v, *ENDS, *MOST, mask_mod=lambda b, h, i, j: d[i] == d[j])
+
+        run = torch.compile(call, backend="aot_eager", fullgraph=True)
+        for n in (3, 5):
+            documents = torch.arange(16) // n
+            self.near(run(documents), call(documents))
+
+
+class Operands(Case):
+    def test_no_row_and_no_key_give_zeros(self):
+        q, k, v = three(grad=True)
+        for given in ((q[:0], k[:0], v[:0]), (q[:, :, :0], k, v), (q, k[:, :, :0], v[:, :, :0])):
+            o, lse = qt.attention(*given, return_lse=True)
+            self.assertEqual((o.shape, lse.shape), ((*given[0].shape[:-1], 8), given[0].shape[:-1]))
+            self.assertFalse(o.any())
+            for gradient in torch.autograd.grad(o.sum(), (q, k, v), allow_unused=True):
+                self.assertFalse(gradient.any())
+
+    def test_rows_of_a_sequence_without_keys_are_zero(self):
+        q, k, v = three(grad=True)
+        o = qt.attention(q, k, v, kv_lengths=torch.tensor([0, 7]))
+        self.assertFalse(o[0].any())
+        self.near(o[1:], exact(q[1:], k[1:, :, :7], v[1:, :, :7]))
+
+    def test_autocast_casts_as_sdpa_does(self):
+        q, k, v = (t.to(torch.bfloat16) for t in three())
+        wanted = qt.attention(q, k, v)
+        for given in ((q.float(), k.float(), v.float()), (q, k.float(), v.float()), (q.float(), k, v)):
+            with torch.autocast("cpu", torch.bfloat16):
+                self.assertTrue(torch.equal(qt.attention(*given), wanted))
+
+    def test_products_are_counted_as_those_of_sdpa(self):
+        q, k, v = three(h=(4, 4), grad=True)
+        with FlopCounterMode(display=False) as forward:
+            o = qt.attention(q, k, v)
+        with FlopCounterMode(display=False) as backward:
+            o.sum().backward()
+        found, (b, h, s, d) = (forward.get_total_flops(), backward.get_total_flops()), q.shape
+        self.assertEqual(found, (2 * 2 * b * h * s * s * d, 5 * 2 * b * h * s * s * d))
+
+
+if __name__ == "__main__":
+    unittest.main()
