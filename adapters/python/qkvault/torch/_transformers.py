@@ -31,16 +31,14 @@ def attention_interface(
         lengths, attention_mask = attention_mask, None  # What `_mask` makes of padding behind the tokens.
     if attention_mask is None:
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
-        # transformers counts the query itself.
+        # transformers counts the query itself. Without a mask the first query stands at the first key, as for SDPA: a
+        # prompt in an empty static cache has more keys than queries, and those behind are unseen.
         window = sliding_window - 1 if causal and sliding_window and sliding_window < key.shape[2] else None
-        if query.shape[2] == 1 and sliding_window is not None and sliding_window < key.shape[2]:
-            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
     elif attention_mask.shape[-1] > key.shape[2]:
         attention_mask = attention_mask[..., : key.shape[2]]
     o = attention(
         query, key, value, attn_mask=attention_mask, is_causal=causal, window=window, softcap=softcap, sinks=s_aux,
-        bottom_right=causal and query.shape[2] != key.shape[2], scale=scaling, dropout_p=dropout,
-        kv_lengths=lengths,
+        scale=scaling, dropout_p=dropout, kv_lengths=lengths,
     )  # fmt: skip
     return o.transpose(1, 2).contiguous(), None
 
