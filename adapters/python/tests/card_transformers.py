@@ -107,7 +107,8 @@ def counting():
     attend = _transformers.attention
 
     def attention(*given, **options):
-        CALLS[0] += 1
+        if not torch.compiler.is_compiling():  # It would be a new program for each number.
+            CALLS[0] += 1
         return attend(*given, **options)
 
     _transformers.attention = attention
@@ -140,8 +141,11 @@ def gradients(model, device, row):
     tokens = torch.randint(2, 90, (2, TOKENS), device=device)
     found = {}
     model.to(torch.bfloat16).train()
-    for way, reentrant in (("eager", None), ("qkvault", None), ("qkvault", False), ("qkvault", True)):
-        model.set_attn_implementation(way)
+    for way, reentrant in (("eager", None), ("sdpa", None), ("qkvault", None), ("qkvault", False), ("qkvault", True)):
+        try:
+            model.set_attn_implementation(way)
+        except ValueError:
+            continue
         model.gradient_checkpointing_disable()
         if reentrant is not None:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -153,8 +157,8 @@ def gradients(model, device, row):
         ])  # fmt: skip
     wanted = found.pop(("eager", None)).double()
     row["gradients"] = {
-        {None: "plain", False: "checkpointed", True: "reentrant"}[reentrant]:
-            round(((g.double() - wanted).norm() / wanted.norm()).item(), 5) for (_, reentrant), g in found.items()
+        way if way == "sdpa" else {None: "plain", False: "checkpointed", True: "reentrant"}[reentrant]:
+            round(((g.double() - wanted).norm() / wanted.norm()).item(), 5) for (way, reentrant), g in found.items()
     }  # fmt: skip
     model.gradient_checkpointing_disable()
     model.eval()
@@ -205,7 +209,7 @@ def wrong(row):
             known = [e for e in (errors["eager"], errors["sdpa"]) if isinstance(e, float)]
             if not isinstance(mine, float) or not known or not mine <= 1.5 * max(known) + 2e-3:
                 faults.append(f"{name}: {errors}")
-        if name == "gradients" and not all(isinstance(e, float) and e < 0.08 for e in errors.values()):
+        if name == "gradients" and max(errors.values()) > max(0.08, 1.5 * errors.get("sdpa", 0.0)):
             faults.append(f"{name}: {errors}")
     return faults
 

@@ -606,6 +606,24 @@ class Redirected(Case):
                     if "self_attn" in n and gradient.norm() > 1e-4:
                         self.near(results[1][1][n], gradient, 0.1)
 
+    def test_a_prompt_in_a_static_cache_begins_at_the_first_key(self):
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        small = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}  # fmt: skip
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small)).to(torch.bfloat16).eval()
+        model.set_attn_implementation(qt.register_transformers())
+        tokens, found = torch.randint(1, 40, (2, 10)), []
+        for cache in ("dynamic", "static"):
+            more = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+            with torch.no_grad():
+                out = model.generate(tokens, max_new_tokens=3, min_new_tokens=3, do_sample=False, output_logits=True,
+                                     return_dict_in_generate=True, **more)  # fmt: skip
+            found.append(out.logits[0])
+        self.near(found[1], found[0], 0.02)
+
     def test_padding_behind_the_tokens_of_a_model_becomes_lengths_and_other_padding_a_mask(self):
         try:
             import transformers

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::MOST_COLUMNS;
 
 /// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
-const MOST_BYTES: u64 = 840_000;
+const MOST_BYTES: u64 = 850_000;
 
 /// Pages that programs write completely. In other pages, comments mark the generated parts.
 const GENERATED: &[&str] = &["docs/known-wrong.md", "docs/models.md", "docs/reasons.md", "docs/support.md"];

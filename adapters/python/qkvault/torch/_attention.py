@@ -20,6 +20,7 @@ from ._told import single
 Number = Union[float, Tensor, None]
 
 _plain: dict = {}
+_HALVES = (torch.bfloat16, torch.float16)
 
 
 @overload
@@ -104,14 +105,13 @@ def attention(
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
         raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
-    if q.dtype is torch.float32 or device.type in ("cuda", "cpu") and torch.is_autocast_enabled(device.type):
-        q, k, v = _autocast(q, k, v)
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        raise ArgumentError(f"q is {_named(q.dtype)}; attention takes bfloat16 and float16: q.to(torch.bfloat16)")
-    if k.dtype is not q.dtype or v.dtype is not q.dtype:
-        name, other = ("k", k.dtype) if k.dtype is not q.dtype else ("v", v.dtype)
-        raise ArgumentError(f"{name} is {_named(other)} and q {_named(q.dtype)}; give one type: {name}.to(q.dtype)")
-    if q.numel() == 0 or k.numel() == 0:
+    dtype = q.dtype
+    cast = q.is_cuda and torch.is_autocast_enabled("cuda") or q.is_cpu and torch.is_autocast_enabled("cpu")
+    if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
+        q, k, v = _typed(q, k, v, cast)
+    if not enable_gqa and q.shape[1] != k.shape[1]:
+        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
+    if not (q.numel() and k.numel()):
         return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
@@ -141,8 +141,6 @@ def attention(
         if softcap is not None:
             _capped(softcap)
             numbers.append(softcap)
-    if not enable_gqa and q.shape[1] != k.shape[1]:
-        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
     o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
     return (o, stats) if return_lse else o
 
@@ -165,13 +163,20 @@ def _named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple:
-    """What autocast makes of operands, as for SDPA: all but float64 have its type."""
-    kind = q.device.type
-    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
+def _typed(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
+    """Operands of one type: what autocast makes of them, as for SDPA, all but float64 having its type."""
+    if cast:
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (t if t.dtype is torch.float64 else t.to(dtype) for t in (q, k, v))
+    elif q.dtype is torch.float32:
         raise ArgumentError("q is float32, and attention takes bfloat16 and float16; cast it, or use autocast")
-    dtype = torch.get_autocast_dtype(kind)
-    return tuple(t if t.dtype is torch.float64 else t.to(dtype) for t in (q, k, v))
+    if q.dtype not in _HALVES:
+        raise ArgumentError(f"q is {_named(q.dtype)}; attention takes bfloat16 and float16: q.to(torch.bfloat16)")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype is not q.dtype:
+            kinds = f"{name} is {_named(tensor.dtype)} and q {_named(q.dtype)}"
+            raise ArgumentError(f"{kinds}; give one type: {name}.to(q.dtype)")
+    return q, k, v
 
 
 def _capped(softcap: Number) -> None:

@@ -27,8 +27,10 @@ def attention_interface(
 ) -> tuple[Tensor, None]:
     """The attention of a layer, as transformers calls it: heads outside the sequence, a mask or None."""
     causal, window, lengths = False, None, None
-    if attention_mask is not None and attention_mask.dim() == 1:
-        lengths, attention_mask = attention_mask, None  # What `_mask` makes of padding behind the tokens.
+    if attention_mask is not None:
+        # What `_mask` knows of padding behind the tokens. A model that makes another mask of it has that one.
+        lengths = getattr(attention_mask, "_qkvault_lengths", None)
+        attention_mask = attention_mask if lengths is None else None
     if attention_mask is None:
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
         # transformers counts the query itself. Without a mask the first query stands at the first key, as for SDPA: a
@@ -61,8 +63,13 @@ def _mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
                 if padding is None:
                     return None
                 known, lengths = _padded_behind(padding, keys)
+                if known and lengths is None:
+                    return None
                 if known:
-                    return lengths
+                    mask = masking_utils.sdpa_mask(*args, **kwargs)
+                    if mask is not None:
+                        mask._qkvault_lengths = lengths
+                    return mask
     return masking_utils.sdpa_mask(*args, **kwargs)
 
 
