@@ -116,7 +116,7 @@ class Operands(Case):
         q, k, v = (t.to(torch.bfloat16) for t in three())
         wanted = qt.attention(q, k, v)
         for given in ((q.float(), k.float(), v.float()), (q, k.float(), v.float()), (q.float(), k, v)):
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(q.device.type, torch.bfloat16):
                 self.assertTrue(torch.equal(qt.attention(*given), wanted))
 
     def test_products_are_counted_as_those_of_sdpa(self):

@@ -1,6 +1,7 @@
 """What tests of PyTorch's door share: tensors, the definition in float64, and comparisons with it."""
 
 import math
+import os
 import tempfile
 import unittest
 import warnings
@@ -9,6 +10,9 @@ import torch
 
 warnings.filterwarnings("ignore", message="CUDA initialization")
 FOLDER = tempfile.TemporaryDirectory()
+# On a GPU, what the oracle computes on the CPU: QKVAULT_TEST_DEVICE=cuda python3 -m unittest test_torch_captures
+if "QKVAULT_TEST_DEVICE" in os.environ:
+    torch.set_default_device(os.environ["QKVAULT_TEST_DEVICE"])
 
 
 def tensor(b, h, s, d, *, heads_outside=True, grad=False, dtype=torch.float16):

@@ -190,7 +190,9 @@ def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]
             )
         assert captured.bind is not None
         tensor = captured.bind(given)
-        if tensor.device != q.device:
+        if not captured.roots:
+            tensor = tensor.to(q.device)
+        elif tensor.device != q.device:
             raise ArgumentError(
                 f"a tensor that the modification reads is on {tensor.device}, and q on {q.device}; move it there"
             )

@@ -18,6 +18,12 @@ from qkvault_record import Untraceable
 
 from .._errors import ArgumentError, Error
 from ._attention import attention
+from ._varlen import varlen_attention
+
+try:
+    from torch.nn.attention.varlen import varlen_attn as _VARLEN
+except ImportError:
+    _VARLEN = None
 
 _log = logging.getLogger("qkvault")
 _SDPA = F.scaled_dot_product_attention
@@ -100,6 +106,27 @@ def _flex(
         return _FLEX(*given, **kwargs)
 
 
+def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs):
+    """`varlen_attn` on qkvault, or as before. Its causal masks and windows end at the bottom right."""
+    known = {"return_aux", "scale", "window_size"}
+    try:
+        if given or set(kwargs) - known:
+            raise ArgumentError(f"varlen_attn has {', '.join(sorted(set(kwargs) - known)) or 'further arguments'}")
+        window = tuple(kwargs.get("window_size", (-1, -1)))
+        aux = kwargs.get("return_aux")
+        both = bool(getattr(aux, "lse", False))
+        options = {} if window == (-1, -1) else {"window": window, "bottom_right": True}
+        found = varlen_attention(
+            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=kwargs.get("scale"), return_lse=both, **options
+        )  # fmt: skip
+        return (found[0], found[1].transpose(0, 1)) if both else found
+    except (Error, Untraceable) as why:
+        _tell("varlen_attn", query, why)
+        return _VARLEN(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs)
+
+
+#: Functions that modules have by name, and what they are inside `use()`.
+_NAMES = {"flex_attention": (_FLEX, _flex), "varlen_attn": (_VARLEN, _varlen)}
 _lock = threading.Lock()
 _users = 0
 _changed: list = []
@@ -107,7 +134,8 @@ _changed: list = []
 
 @contextlib.contextmanager
 def use():
-    """Inside, `scaled_dot_product_attention` (on this thread) and `flex_attention` run on qkvault where it takes them.
+    """Inside, `scaled_dot_product_attention` (on this thread), `flex_attention` and `varlen_attn` run on qkvault where
+    it takes them.
 
     A call that it does not take is logged once for each reason, under `qkvault`, and goes on as before. A
     `flex_attention` that `torch.compile` has compiled outside the block stays what it is.
@@ -117,9 +145,10 @@ def use():
         _users += 1
         if _users == 1:
             for module in list(sys.modules.values()):
-                if getattr(module, "__dict__", {}).get("flex_attention") is _FLEX:
-                    _changed.append(module)
-                    module.flex_attention = _flex
+                for name, (before, own) in _NAMES.items():
+                    if before is not None and getattr(module, "__dict__", {}).get(name) is before:
+                        _changed.append((module, name, before))
+                        setattr(module, name, own)
     try:
         with _Sdpa():
             yield
@@ -127,4 +156,4 @@ def use():
         with _lock:
             _users -= 1
             while _users == 0 and _changed:
-                _changed.pop().flex_attention = _FLEX
+                setattr(*_changed.pop())

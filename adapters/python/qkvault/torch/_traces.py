@@ -106,7 +106,7 @@ def laid_out(
         tensor = captured.source
         if tensor is None:
             tensor = captured.compute(*(() if given is None else (given,)))
-        tensor = placed(tensor, device, f"the tensor {name} that the modification reads")
+        tensor = _there(tensor, captured, device, name)
         return tensor.reshape(captured.dims).to(dtype).contiguous()
     roots = [read[place] for place in bound.places]
     counted = not moves and not any(root.requires_grad for root in roots)
@@ -115,11 +115,18 @@ def laid_out(
         kept, before, tensor = bound.kept
         if state == before and all(ref() is root for ref, root in zip(kept, roots)):
             return tensor
-    tensor = placed(bound.of(read, given), device, f"the tensor {name} that the modification reads")
+    tensor = _there(bound.of(read, given), captured, device, name)
     tensor = tensor.reshape(captured.dims).to(dtype).contiguous()
     if None not in state and not any(tensor is root for root in roots):
         bound.kept = ([weakref.ref(root) for root in roots], state, tensor)
     return tensor
+
+
+def _there(tensor: Tensor, captured: Captured, device: torch.device, name: str) -> Tensor:
+    """The tensor where the others are: one that the function makes itself is made on the CPU while it is traced."""
+    if not captured.roots:
+        return tensor.to(device)
+    return placed(tensor, device, f"the tensor {name} that the modification reads")
 
 
 def _version(tensor: Tensor) -> Optional[int]:
