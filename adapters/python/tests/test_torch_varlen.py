@@ -96,6 +96,29 @@ class Varlen(Case):
             self.near(run(documents), call(documents))
 
 
+class Pages(Case):
+    def test_pages_take_modifications_and_rows_without_keys_are_zero(self):
+        torch.manual_seed(2)
+        pool, lengths = torch.randn(9, 4, 2, 16, dtype=torch.bfloat16), torch.tensor([11, 0, 6])
+        values, q = torch.randn_like(pool), torch.randn(3, 4, 2, 16, dtype=torch.bfloat16)
+        table = torch.tensor([[7, 2, 0], [1, 8, 3], [4, 6, 5]])
+        w, documents = torch.randn(4), torch.arange(12) // 5
+        score = lambda s, b, h, i, j: s * w[h] + 0.1 * (i - j) + 0.2 * b  # noqa: E731
+        same = lambda b, h, i, j: documents[j] != b  # noqa: E731
+        for given in ({"score_mod": score}, {"mask_mod": same}, {"score_mod": score, "mask_mod": same}, {}):
+            with self.subTest(list(given)):
+                o = qt.paged_attention(q, pool, values, table, lengths, is_causal=False, **given)
+                self.assertFalse(o[1].any())
+                for b, n in ((0, 11), (2, 6)):
+                    k, v = (t[table[b]].flatten(0, 1)[:n].transpose(0, 1)[None] for t in (pool, values))
+                    own = {
+                        "score_mod": lambda s, _, *at, b=b: score(s, torch.tensor(b), *at),
+                        "mask_mod": lambda _, *at, b=b: same(torch.tensor(b), *at),
+                    }
+                    own = {name: own[name] for name in given}
+                    self.near(o[b : b + 1], exact(q[b : b + 1], k, v, **own))
+
+
 class Operands(Case):
     def test_no_row_and_no_key_give_zeros(self):
         q, k, v = three(grad=True)

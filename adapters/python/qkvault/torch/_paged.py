@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _operators
+from ._attention import Number, parts
 from ._lengths import lengths, rows
-from ._spec import Parts, Window, band, placed
+from ._spec import Window, placed
 
 _SHAPES = {"nhd": "(page, row, head, head dim)", "hnd": "(page, head, row, head dim)"}
 
@@ -23,11 +23,14 @@ def paged_attention(
     kv_lengths: Tensor,
     *,
     q_lengths: Optional[Tensor] = None,
+    score_mod: Optional[Callable] = None,
+    mask_mod: Optional[Callable] = None,
     is_causal: bool = True,
     window: Window = None,
-    softcap: Optional[float] = None,
+    softcap: Number = None,
     sinks: Optional[Tensor] = None,
-    scale: Optional[float] = None,
+    alibi_slopes: Optional[Tensor] = None,
+    scale: Number = None,
     layout: str = "nhd",
 ) -> Tensor:
     """Attention of `q` (batch, head, query, head dim), the last rows of each sequence, over keys and values in pages.
@@ -36,7 +39,8 @@ def paged_attention(
     row of a page, head dim). `page_table` (batch, pages of a sequence) has the pages of each sequence in order, and
     `kv_lengths` (batch) how many keys it has, those of these queries included: integers on the GPU, which may change
     from call to call, also between replays of a CUDA graph. The plan is for the width of the table, so keep it constant
-    or round it up. With `is_causal`, the last query sees the last key. There is no gradient: gather the pages for one.
+    or round it up. With `is_causal`, the last query sees the last key. In `score_mod` and `mask_mod`, `q_idx` is the
+    row of `q` and `kv_idx` the key of the sequence. There is no gradient: gather the pages for one.
     """
     if layout not in _SHAPES:
         raise ArgumentError(f"layout is {layout!r}; it is 'nhd' or 'hnd'")
@@ -53,20 +57,19 @@ def paged_attention(
     if layout == "nhd":
         k_pages, v_pages = k_pages.transpose(1, 2), v_pages.transpose(1, 2)
     keys = page_table.shape[1] * k_pages.shape[2]
-    parts = Parts(q.shape[-1] ** -0.5 if scale is None else float(scale))
-    parts.lines.append(f"paged: {keys}")
     corner = (is_causal or window is not None) and (q.shape[2] > 1 or window is not None)
     dims = (q.shape[0], q.shape[1], q.shape[2], keys)
-    mask = band(is_causal, window, True) if corner else "none"
-    parts.options(mask, dims, q, softcap, None, None, None)
+    made = parts(
+        q, k_pages, score_mod, mask_mod, None, None, None, is_causal and corner, window if corner else None, True,
+        softcap, sinks, alibi_slopes, scale, 0.0, False, dims=dims,
+    )  # fmt: skip
+    made.lines.insert(0, f"paged: {keys}")
     # Kernels follow pages and lengths to memory.
     table = placed(page_table, q.device, "page_table").clamp(0, k_pages.shape[0] - 1).to(torch.int32)
     table = table.reshape(q.shape[0], 1, -1, 1).contiguous()
-    parts.tensor("page_table_k", table)
-    parts.tensor("page_table_v", table)
-    lengths(parts, q, keys, q_lengths, kv_lengths)
-    if sinks is not None:
-        parts.tensor("sink", placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1).to(torch.float32).contiguous())
-        parts.lines.append("sink: yes")
-    o, _ = _operators.run(q, k_pages, v_pages, parts.tensors, parts.spec(), parts.values)
-    return o if q_lengths is None else o.masked_fill(rows(q_lengths, o.shape[2]), 0)
+    made.tensor("page_table_k", table)
+    made.tensor("page_table_v", table)
+    lengths(made, q, keys, q_lengths, kv_lengths)
+    o, _ = made.run(q, k_pages, v_pages, False)
+    dead = (kv_lengths <= 0)[:, None, None, None]
+    return o.masked_fill(dead if q_lengths is None else dead | rows(q_lengths, o.shape[2]), 0)
