@@ -42,7 +42,10 @@ class Followed:
     depends on.
     """
 
-    def __init__(self, function: Callable, tensor: Callable[[Any], bool], known: Callable[[Any], Any]):
+    def __init__(
+        self, function: Callable, tensor: Callable[[Any], bool], known: Callable[[Any], Any],
+        instead: Optional[dict[tuple, float]] = None,
+    ):  # fmt: skip
         self.tensor, self.known = tensor, known
         self.reads: list[Read] = []
         #: The tensors among the reads, in their order.
@@ -50,21 +53,16 @@ class Followed:
         self.unfollowed: Optional[str] = None
         self._seen: dict[tuple, Any] = {}
         self._memo: dict[int, Any] = {}
-        self._alive: list[Any] = []
+        self._alive: list[Any] = [function]
         #: Numbers that were read, by their place among the reads.
         self.numbers: dict[int, Number] = {}
         #: What numbers are instead, to see that a trace only passes them on.
-        self.instead: dict[tuple, float] = {}
+        self.instead = instead or {}
         self.function = self.value(function, ())
 
     def again(self, instead: dict[tuple, float]) -> Followed:
         """The same function, anew, with other numbers at some paths."""
-        made = Followed.__new__(Followed)
-        made.tensor, made.known, made.instead = self.tensor, self.known, instead
-        made.reads, made.tensors, made.unfollowed, made.numbers = [], [], None, {}
-        made._seen, made._memo, made._alive = {}, {}, []
-        made.function = made.value(self._alive[0], ())
-        return made
+        return Followed(self._alive[0], self.tensor, self.known, instead)
 
     def fail(self, why: str) -> None:
         """Notes that something could not be followed: the first is told."""
@@ -79,8 +77,6 @@ class Followed:
         """What the function gets for a value at a path."""
         if path in self._seen:
             return self._seen[path]
-        if not self._alive:
-            self._alive.append(value)
         made = self._value(value, path)
         self._seen[path] = made
         return made
@@ -120,23 +116,16 @@ class Followed:
             return kind(self.value(item, (*path, ("item", at))) for at, item in enumerate(value))
         if kind is dict:
             return Dict(self, value, path)
-        if isinstance(value, types.ModuleType):
-            if trusted(value.__name__):
-                self.note(path, "same", value)
-                return value
+        if isinstance(value, (types.ModuleType, type)):
             self.note(path, "same", value)
-            return object_of(self, value, path)
-        if isinstance(value, type):
-            self.note(path, "same", value)
-            return value if trusted(value.__module__) else object_of(self, value, path)
+            owner = value.__module__ if isinstance(value, type) else value.__name__
+            return value if trusted(owner) else object_of(self, value, path)
         if isinstance(value, _BUILTIN) or trusted(kind.__module__) and not hasattr(value, "__dict__"):
             self.note(path, "same", value)
             return value
         if trusted(kind.__module__) and not _a_module(value):
             return self.opaque(value, path, f"a {kind.__name__}")
-        if isinstance(value, (list, dict, tuple, set, frozenset)):
-            return self.opaque(value, path, f"a {kind.__name__}")
-        if not isinstance(getattr(kind, "__dict__", None), types.MappingProxyType) or kind.__module__ == "builtins":
+        if isinstance(value, (list, dict, tuple, set, frozenset)) or kind.__module__ == "builtins":
             return self.opaque(value, path, f"a {kind.__name__}")
         self.note(path, "type", kind)
         return object_of(self, value, path)
@@ -156,7 +145,7 @@ class Followed:
         if own and not function.__closure__:
             return function
         self._alive.append(function)
-        names = _free(code)
+        names = code.co_freevars
         why = None if own else _writes(code)
         if why:
             self.fail(f"{why} in {code.co_name} at {told(path)}")
@@ -200,24 +189,17 @@ def _a_module(value: Any) -> bool:
     return any(base.__name__ == "Module" and trusted(base.__module__) for base in type(value).__mro__)
 
 
-def _free(code: types.CodeType) -> tuple:
-    return code.co_freevars
-
-
 @functools.lru_cache(1024)
 def _writes(code: types.CodeType) -> Optional[str]:
     """What code does that reads of the same paths would not repeat."""
     outer = set(code.co_freevars)
-    imported = None
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return f"an assignment to the global {step.argval}"
         if step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in outer:
             return f"an assignment to the outer variable {step.argval}"
-        if step.opname == "IMPORT_NAME":
-            imported = step.argval
-            if not trusted(imported):
-                return f"an import of {imported}"
+        if step.opname == "IMPORT_NAME" and not trusted(step.argval):
+            return f"an import of {step.argval}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             why = _writes(constant)

@@ -48,7 +48,8 @@ MODELS = {
     "GptOss": {**EXPERTS, "sliding_window": 9}, "Glm": {}, "Glm4": {}, "SmolLM3": {}, "Nemotron": {}, "Helium": {},
     "Persimmon": {}, "Exaone4": {"sliding_window": 9, "sliding_window_pattern": 2}, "Ernie4_5": {}, "Arcee": {},
     "Apertus": {}, "SeedOss": {}, "Dots1": {**EXPERTS, **LATENT, "num_key_value_heads": 2},
-    "HunYuanDenseV1": {}, "DeepseekV3": LATENT, "DeepseekV2": LATENT, "GPTNeo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 9},
+    "HunYuanDenseV1": {}, "DeepseekV3": LATENT, "DeepseekV2": LATENT,
+    "GPTNeo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 9},
     "Llama4": {
         **EXPERTS, "config": "Llama4TextConfig", "intermediate_size_mlp": 128, "attention_chunk_size": 8,
         "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1],
@@ -153,7 +154,8 @@ def gradients(model, device, row):
         torch.manual_seed(7)
         model(tokens, labels=tokens, use_cache=False).loss.backward()
         found[way, reentrant] = torch.cat([
-            p.grad.flatten() for n, p in model.named_parameters() if p.grad is not None and ("attn" in n or "attention" in n)
+            p.grad.flatten() for n, p in model.named_parameters()
+            if p.grad is not None and ("attn" in n or "attention" in n)
         ])  # fmt: skip
     wanted = found.pop(("eager", None)).double()
     row["gradients"] = {
@@ -255,7 +257,8 @@ def main():
     words.out.mkdir(parents=True, exist_ok=True)
     gpu = "cpu" if words.cpu else torch.cuda.get_device_name()
     record = {
-        "gpu": gpu, "torch": torch.__version__, "transformers": transformers.__version__, "seconds": round(time.time() - begin, 1),
+        "gpu": gpu, "torch": torch.__version__, "transformers": transformers.__version__,
+        "seconds": round(time.time() - begin, 1),
         "models": report, "wrong": faults,
     }  # fmt: skip
     (words.out / "transformers.json").write_text(json.dumps(record, indent=1) + "\n")

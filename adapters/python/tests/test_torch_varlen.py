@@ -128,6 +128,7 @@ class Operands(Case):
             self.assertFalse(o.any())
             for gradient in torch.autograd.grad(o.sum(), (q, k, v), allow_unused=True):
                 self.assertFalse(gradient.any())
+        self.assertFalse(qt.attention(q * torch.inf, k[:, :, :0], v[:, :, :0]).any())
 
     def test_rows_of_a_sequence_without_keys_are_zero(self):
         q, k, v = three(grad=True)

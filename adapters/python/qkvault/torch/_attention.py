@@ -11,7 +11,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _compiled, _operators
 from ._fake import BETWEEN
-from ._lengths import lengths, padded, rows
+from ._lengths import dead, lengths, padded
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
@@ -127,20 +127,15 @@ def attention(
         )  # fmt: skip
         q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
         o, stats = made.run(q, k, v, return_lse)
-        dead = None if q_lengths is None else rows(q_lengths, o.shape[2])
-        if kv_lengths is not None:
-            none = (kv_lengths <= 0)[:, None, None, None]
-            dead = none if dead is None else dead | none
-        if dead is not None:
-            o = o.masked_fill(dead, 0)
+        unseen = dead(q_lengths, kv_lengths, o.shape[2])
+        o = o if unseen is None else o.masked_fill(unseen, 0)
         return (o, stats) if return_lse else o
-    else:
-        key = (is_causal, window, bottom_right, softcap is None, deterministic)
-        spec = _plain.get(key) or _plain_spec(key)
-        numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
-        if softcap is not None:
-            _capped(softcap)
-            numbers.append(softcap)
+    key = (is_causal, window, bottom_right, softcap is None, deterministic)
+    spec = _plain.get(key) or _plain_spec(key)
+    numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
+    if softcap is not None:
+        _capped(softcap)
+        numbers.append(softcap)
     o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
     return (o, stats) if return_lse else o
 
@@ -186,7 +181,7 @@ def _capped(softcap: Number) -> None:
 
 def _nothing(q: Tensor, k: Tensor, v: Tensor, both: bool) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Attention without a row, or without a key: zeros, whose gradients are zeros."""
-    zero = (q.sum() + k.sum() + v.sum()) * 0
+    zero = sum(t[..., :0].sum() for t in (q, k, v))  # Of no number: those of the operands may be infinite.
     o = zero.expand(*q.shape[:-1], v.shape[-1]).clone()
     return (o, torch.full(q.shape[:-1], -math.inf, device=q.device)) if both else o
 

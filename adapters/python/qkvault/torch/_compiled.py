@@ -19,9 +19,8 @@ from qkvault_record import Traced, trace
 
 from .._errors import ArgumentError
 from . import _fake, _told
+from ._placed import there, typed
 
-_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
-_KINDS = {name: dtype for dtype, name in _NAMES.items()}
 
 
 class _Attend(HigherOrderOperator):
@@ -171,40 +170,34 @@ def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]
     real = _numbers(traced, stands, functions, dims, flags)
     if real is None:
         (traced, stands), real = _traced(functions, dims, flags, 0.0, whole=True), {}
-    extra, own, values, tensors = names.split(), numbers.split(), [scale, *values], list(tensors)
-    text, given = traced.lines(), {}
+    from ._spec import Parts
+
+    parts = Parts(scale)
+    parts.extra, parts.tensors, parts.numbers = names.split(), list(tensors), numbers.split()
+    parts.values += values
+    given: dict = {}
     for stand in stands:
         given.update({} if stand is None else stand.given(q.device))
+    text = traced.lines()
     for name, captured in traced.tensors.items():
         if captured.alibi is not None:
             continue
-        kind = captured.dtype
-        if captured.grad and _KINDS[kind] != q.dtype:
-            text = [line.replace(f"@{name}: {kind}[", f"@{name}: {_NAMES[q.dtype]}[") for line in text]
-            kind = _NAMES[q.dtype]
-        moves = flags["origins"] and captured.source is None and captured.dims[2:] != (1, 1)
-        if moves:
+        if flags["origins"] and captured.source is None and captured.dims[2:] != (1, 1):
             raise ArgumentError(
                 "under torch.compile, query_origin and key_origin move the place where a modification reads a table; "
                 "call the attention outside of what is compiled"
             )
         assert captured.bind is not None
-        tensor = captured.bind(given)
-        if not captured.roots:
-            tensor = tensor.to(q.device)
-        elif tensor.device != q.device:
-            raise ArgumentError(
-                f"a tensor that the modification reads is on {tensor.device}, and q on {q.device}; move it there"
-            )
-        extra.append(name)
-        tensors.append(tensor.reshape(captured.dims).to(_KINDS[kind]).contiguous())
+        text, kind = typed(text, name, captured, q.dtype)
+        tensor = there(captured.bind(given), captured, q.device, name)
+        parts.tensor(name, tensor.reshape(captured.dims).to(kind).contiguous())
     for name, value in traced.scalars.items():
-        own.append(name)
-        values.append(real.get(value, value))
-    head = [f"extra: {' '.join(extra)}"] if extra else []
-    spec = _fake.BETWEEN.join([*head, f"numbers: {' '.join(own)}", *text, *([lines] if lines else [])])
+        parts.numbers.append(name)
+        parts.values.append(real.get(value, value))
+    parts.lines = [*text, *([lines] if lines else [])]
+    spec, tensors = parts.spec(), parts.tensors
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *tensors))
-    told = _told.told(values)
+    told = _told.told(parts.values)
     if isinstance(told, Tensor):
         return _told.forward(q, k, v, tensors, spec, told)
     if training or flags["both"]:

@@ -36,13 +36,22 @@ def rows(given: Tensor, count: int) -> Tensor:
     return (torch.arange(count, device=given.device) >= given[:, None])[:, None, :, None]
 
 
+def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], count: int) -> Optional[Tensor]:
+    """Which rows of O are zero: those beyond the lengths, and all of a sequence without keys."""
+    beyond = None if of_q is None else rows(of_q, count)
+    if of_k is None:
+        return beyond
+    none = (of_k <= 0)[:, None, None, None]
+    return none if beyond is None else beyond | none
+
+
 class Padded(torch.autograd.Function):
-    """The tensor itself, whose gradient is zero beyond the lengths, where kernels need not write."""
+    """The tensor itself, whose gradient is zero in rows of padding, where kernels need not write."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(tensor, given):
+    def forward(tensor, padding):
         return tensor.view_as(tensor)
 
     @staticmethod
@@ -51,13 +60,13 @@ class Padded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        (given,) = ctx.saved_tensors
-        return gradient.masked_fill(rows(given, gradient.shape[2]), 0), None
+        (padding,) = ctx.saved_tensors
+        return gradient.masked_fill(padding, 0), None
 
 
 def padded(tensor: Tensor, given: Optional[Tensor]) -> Tensor:
     """A tensor with zeros for its gradient beyond the lengths."""
     if given is None or not (torch.is_grad_enabled() and tensor.requires_grad):
         return tensor
-    made: Tensor = Padded.apply(tensor, given)
+    made: Tensor = Padded.apply(tensor, rows(given, tensor.shape[2]))
     return made

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._errors import ArgumentError
 from ._attention import Number, parts
-from ._lengths import lengths, rows
+from ._lengths import dead, lengths
 from ._spec import Window, placed
 
 _SHAPES = {"nhd": "(page, row, head, head dim)", "hnd": "(page, head, row, head dim)"}
@@ -71,5 +71,4 @@ def paged_attention(
     made.tensor("page_table_v", table)
     lengths(made, q, keys, q_lengths, kv_lengths)
     o, _ = made.run(q, k_pages, v_pages, False)
-    dead = (kv_lengths <= 0)[:, None, None, None]
-    return o.masked_fill(dead if q_lengths is None else dead | rows(q_lengths, o.shape[2]), 0)
+    return o.masked_fill(dead(q_lengths, kv_lengths, o.shape[2]), 0)

@@ -1,11 +1,17 @@
-"""Where tensors are."""
+"""Where tensors of an expression are, and of which type."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from qkvault_record import Captured
+
 from .._errors import ArgumentError
+
+#: The types that an expression has, by PyTorch's and by their names.
+NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
+KINDS = {name: dtype for dtype, name in NAMES.items()}
 
 
 def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
@@ -13,3 +19,18 @@ def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
     if tensor.device != device:
         raise ArgumentError(f"{name} is on {tensor.device}, and q on {device}; move it there: {name}.to(q.device)")
     return tensor
+
+
+def there(tensor: Tensor, captured: Captured, device: torch.device, name: str) -> Tensor:
+    """The tensor where the others are: one that a modification makes itself is made on the CPU while it is traced."""
+    if not captured.roots:
+        return tensor.to(device)
+    return placed(tensor, device, f"the tensor {name} that the modification reads")
+
+
+def typed(lines: list, name: str, captured: Captured, half: torch.dtype) -> tuple[list, torch.dtype]:
+    """The lines of an expression and the type of one of its tensors, which is that of Q if it has a gradient."""
+    kind = captured.dtype
+    if not captured.grad or KINDS[kind] == half:
+        return lines, KINDS[kind]
+    return [line.replace(f"@{name}: {kind}[", f"@{name}: {NAMES[half]}[") for line in lines], half

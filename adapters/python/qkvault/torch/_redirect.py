@@ -18,7 +18,7 @@ from qkvault_record import Untraceable
 
 from .._errors import ArgumentError, Error
 from ._attention import attention
-from ._varlen import varlen_attention
+from .flash_attn import flash_attn_varlen_func
 
 try:
     from torch.nn.attention.varlen import varlen_attn as _VARLEN
@@ -112,14 +112,12 @@ def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwarg
     try:
         if given or set(kwargs) - known:
             raise ArgumentError(f"varlen_attn has {', '.join(sorted(set(kwargs) - known)) or 'further arguments'}")
-        window = tuple(kwargs.get("window_size", (-1, -1)))
-        aux = kwargs.get("return_aux")
-        both = bool(getattr(aux, "lse", False))
-        options = {} if window == (-1, -1) else {"window": window, "bottom_right": True}
-        found = varlen_attention(
-            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=kwargs.get("scale"), return_lse=both, **options
+        both = bool(getattr(kwargs.get("return_aux"), "lse", False))
+        found = flash_attn_varlen_func(
+            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, softmax_scale=kwargs.get("scale"),
+            window_size=kwargs.get("window_size", (-1, -1)), return_attn_probs=both,
         )  # fmt: skip
-        return (found[0], found[1].transpose(0, 1)) if both else found
+        return found[:2] if both else found
     except (Error, Untraceable) as why:
         _tell("varlen_attn", query, why)
         return _VARLEN(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs)

@@ -17,11 +17,9 @@ from qkvault_record import Untraceable
 from .._errors import ArgumentError
 from . import _traces
 from ._fake import BETWEEN, beside
-from ._placed import placed
+from ._placed import NAMES, placed, typed
 
 Window = Union[int, tuple, None]
-_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
-_KINDS = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def band(is_causal: bool, window: Window, bottom_right: bool) -> str:
@@ -115,7 +113,7 @@ class Parts:
         if bias is not None:
             bias = shaped(placed(bias, q.device, "bias"), dims, "bias")
             grad = torch.is_grad_enabled() and bias.requires_grad
-            bias = bias.to(q.dtype) if grad or bias.dtype not in _NAMES else bias
+            bias = bias.to(q.dtype) if grad or bias.dtype not in NAMES else bias
             heads.append(declared("bias", bias, grad))
             score = f"{score} + @bias"
             self.tensor("bias", bias.contiguous())
@@ -131,11 +129,8 @@ class Parts:
         entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
         lines = entry.lines
         for name, captured, bound in entry.tensors():
-            kind = captured.dtype
-            if captured.grad and _KINDS[kind] != q.dtype:
-                lines = [line.replace(f"@{name}: {kind}[", f"@{name}: {_NAMES[q.dtype]}[") for line in lines]
-                kind = _NAMES[q.dtype]
-            self.tensor(name, _traces.laid_out(name, captured, bound, read, self.origins, q.device, _KINDS[kind]))
+            lines, kind = typed(lines, name, captured, q.dtype)
+            self.tensor(name, _traces.laid_out(name, captured, bound, read, self.origins, q.device, kind))
         self.lines += lines
         for name, value in numbers:
             self.number(name, value)
@@ -144,7 +139,7 @@ class Parts:
 def declared(name: str, tensor: Tensor, grad: bool) -> str:
     """A tensor of an expression in text form."""
     dims = ", ".join(str(int(n)) for n in tensor.shape)
-    return f"tensor @{name}: {_NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
+    return f"tensor @{name}: {NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
 
 
 __all__ = ["Parts", "Untraceable", "band", "placed", "shaped"]
@@ -155,7 +150,7 @@ def described(spec: str, q: Tensor, k: Tensor, v: Tensor, stats: bool) -> str:
     """The complete text form of a call, as the kernel completes it; not of varlen tensors and pages."""
 
     def tensor(t):
-        return f"{_NAMES[t.dtype]} {list(t.shape)} strides {list(t.stride())}".replace(", ", ",")
+        return f"{NAMES[t.dtype]} {list(t.shape)} strides {list(t.stride())}".replace(", ", ",")
 
     fields = [line for line in spec.split(BETWEEN) if not _DIMS.match(line)]
     fields = [line for line in fields if not line.startswith(("d_sink:", "deterministic:"))]

@@ -21,7 +21,7 @@ from qkvault_record import Captured, Traced, Untraceable, trace
 
 from .._follow import Followed
 from .._reads import told
-from ._placed import placed
+from ._placed import there
 
 #: What is in lines of a specification, which Inductor writes into comments and between quotes.
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
@@ -106,7 +106,7 @@ def laid_out(
         tensor = captured.source
         if tensor is None:
             tensor = captured.compute(*(() if given is None else (given,)))
-        tensor = _there(tensor, captured, device, name)
+        tensor = there(tensor, captured, device, name)
         return tensor.reshape(captured.dims).to(dtype).contiguous()
     roots = [read[place] for place in bound.places]
     counted = not moves and not any(root.requires_grad for root in roots)
@@ -115,18 +115,11 @@ def laid_out(
         kept, before, tensor = bound.kept
         if state == before and all(ref() is root for ref, root in zip(kept, roots)):
             return tensor
-    tensor = _there(bound.of(read, given), captured, device, name)
+    tensor = there(bound.of(read, given), captured, device, name)
     tensor = tensor.reshape(captured.dims).to(dtype).contiguous()
     if None not in state and not any(tensor is root for root in roots):
         bound.kept = ([weakref.ref(root) for root in roots], state, tensor)
     return tensor
-
-
-def _there(tensor: Tensor, captured: Captured, device: torch.device, name: str) -> Tensor:
-    """The tensor where the others are: one that the function makes itself is made on the CPU while it is traced."""
-    if not captured.roots:
-        return tensor.to(device)
-    return placed(tensor, device, f"the tensor {name} that the modification reads")
 
 
 def _version(tensor: Tensor) -> Optional[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Literal, Optional, Union, overload
+from typing import Callable, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
 from ._attention import Number, parts
+from ._lengths import Padded
 from ._spec import Window, placed
 
 
@@ -91,7 +92,7 @@ def varlen_attention(
     )
     if training:
         dead_q, dead_k = _dead(ends_q, of_q, q), _dead(ends_k, of_k, k)
-        q, k, v = Rows.apply(q, dead_q), Rows.apply(k, dead_k), Rows.apply(v, dead_k)
+        q, k, v = Padded.apply(q, dead_q), Padded.apply(k, dead_k), Padded.apply(v, dead_k)
     rows, keys = ends_q.reshape(-1, 1, 1, 1), ends_k.reshape(-1, 1, 1, 1)
     head_v = v.shape[-1]
     steps = {
@@ -106,7 +107,7 @@ def varlen_attention(
     for name, offsets in steps.items():
         made.tensor(f"offsets.{name}", offsets)
     o, stats = made.run(q, k, v, return_lse)
-    o = o.masked_fill(_dead(ends_q, of_q, q, of_k)[:, None, None], 0)
+    o = o.masked_fill(_dead(ends_q, of_q, q, of_k), 0)
     return (o, stats) if return_lse else o
 
 
@@ -121,28 +122,9 @@ def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor
 
 
 def _dead(ends: Tensor, lengths: Tensor, tensor: Tensor, of_keys: Optional[Tensor] = None) -> Tensor:
-    """Which rows belong to no sequence, or to one whose keys are none."""
+    """Which rows belong to no sequence, or to one whose keys are none: (token, 1, 1)."""
     at = torch.arange(tensor.shape[0], device=ends.device)
     sequence = torch.searchsorted(ends, at, right=True) - 1
     known = sequence.clamp(0, lengths.shape[0] - 1)
     dead = (sequence < 0) | (sequence >= lengths.shape[0]) | (at - ends[known] >= lengths[known])
-    return dead if of_keys is None else dead | (of_keys[known] == 0)
-
-
-class Rows(torch.autograd.Function):
-    """The tensor itself, whose gradient is zero in rows of no sequence, which kernels need not write."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(tensor: Tensor, dead: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple:
-        (dead,) = ctx.saved_tensors
-        return gradient.masked_fill(dead[:, None, None], 0), None
+    return (dead if of_keys is None else dead | (of_keys[known] == 0))[:, None, None]

@@ -45,8 +45,8 @@ entries![
               per-sequence lengths of which the query's is 1",
         source: FE_FORWARD,
         evidence: "NaN in O and Stats of every such row under 9.14 and 9.19, because the exponential of the sink is \
-                   relative to the largest score; right is an O of 0. Scores closer to the sink came out right. NVIDIA's \
-                   front end takes one query with a sink in no version.",
+                   relative to the largest score; right is an O of 0. Scores closer to the sink came out right. \
+                   NVIDIA's front end takes one query with a sink in no version.",
         standing: Some(Standing::seen(
             "an H200",
             "cuDNN 9.14 and 9.19",

@@ -127,7 +127,8 @@ pub(super) static REPORTS: &[Report] = &[
         ..FA4
     },
     Report {
-        attention: "Stats of rows with a sink, all of whose scores are more than 88 below the sink, in FlashAttention-4.",
+        attention: "Stats of rows with a sink, all of whose scores are more than 88 below the sink, in \
+                    FlashAttention-4.",
         finding: Finding::Form {
             standing: Standing::seen(
                 "an H200",
