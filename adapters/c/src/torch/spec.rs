@@ -6,6 +6,9 @@
 //! * `numbers: scale cap`: the names of the numbers;
 //! * `varlen: 4 512 512`: sequences, most queries and most keys of one, for tensors of (token, head, head dim);
 //! * `paged: 4096`: most keys of a sequence, for K and V of (page, head, row of a page, head dim).
+//!
+//! A tensor of an expression may have words in the place of extents: `tensor @bias: f16[1, head, query, key]` is as
+//! large as the scores of each call.
 
 use qkvault::graph::{DType, Valid, text, validate};
 use smallvec::SmallVec;
@@ -97,7 +100,13 @@ impl<'a> Spec<'a> {
         if !matches!(wanted, Wanted::O) {
             lines.push("outputs: stats".to_owned());
         }
-        lines.extend(self.fields.iter().map(|line| (*line).to_owned()));
+        let extent = |given: Given<'_>, at: usize| given.dims.get(at).copied().unwrap_or_default();
+        let most = self.paged.unwrap_or_else(|| extent(k, 2));
+        let extents = match self.varlen {
+            Some([batch, rows, keys]) => [batch, extent(q, 1), rows, keys],
+            None => [extent(q, 0), extent(q, 1), extent(q, 2), most],
+        };
+        lines.extend(self.fields.iter().map(|line| sized(line, extents)));
         if let Wanted::Gradients(d_o) = wanted {
             lines.push("pass: backward".to_owned());
             lines.push(format!("d_o: {}", tensor("the gradient of O", d_o, batch, rows)?));
@@ -132,6 +141,22 @@ impl Spec<'_> {
             }
         }
     }
+}
+
+/// A field whose tensors have their extents: those of a compiled program that serves all sizes are words.
+fn sized(field: &str, extents: [i64; 4]) -> String {
+    let word = |dim: &str| match ["batch", "head", "query", "key"].iter().position(|axis| *axis == dim) {
+        Some(at) => extents[at].to_string(),
+        None => dim.to_owned(),
+    };
+    let mut parts = field.split('[');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (dims, rest) = part.split_once(']').unwrap_or((part, ""));
+        let dims: Vec<String> = dims.split(", ").map(word).collect();
+        whole.push_str(&format!("[{}]{rest}", dims.join(", ")));
+    }
+    whole
 }
 
 fn three(sizes: &str) -> Result<[i64; 3], Failure> {
@@ -282,6 +307,18 @@ mod tests {
         let backward =
             Spec::read(with).expect("it reads").attention([BSHD; 3], Wanted::Gradients(BHSD)).expect("sound");
         assert!(backward.operand_facts().iter().any(|fact| fact.role == Role::DSink));
+    }
+
+    #[test]
+    fn a_tensor_of_an_expression_is_as_large_as_the_scores_of_a_call() {
+        let key = |text: &str| {
+            let spec = Spec::read(&format!("extra: bias :: numbers: scale :: {text}")).expect("it reads");
+            spec.attention([BHSD; 3], Wanted::Stats).expect("sound").key()
+        };
+        let words = "score_mod: tensor @bias: f16[1, head, query, key] grad; score + @bias";
+        assert_eq!(key(words), key("score_mod: tensor @bias: f16[1, 4, 16, 16] grad; score + @bias"));
+        let words = "mask_mod: tensor @mask: i32[batch, 1, 1, key]; @mask != 0 & query >= key";
+        assert_eq!(key(words), key("mask_mod: tensor @mask: i32[2, 1, 1, 16]; @mask != 0 & query >= key"));
     }
 
     #[test]

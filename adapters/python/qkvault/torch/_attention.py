@@ -221,9 +221,10 @@ def parts(
     else:
         from ._composed import composed
 
-        dims = tuple(int(n) for n in dims)
+        later = compiling and _compiled.known
+        dims = dims if later else tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)
-        if compiling and _compiled.known:
+        if later:
             made.later = (*functions, dims)
         else:
             made.functions(*functions, dims, q)

@@ -18,9 +18,9 @@ from torch._ops import HigherOrderOperator
 from qkvault_record import Traced, trace
 
 from .._errors import ArgumentError
+from .._reads import Number
 from . import _fake, _told
 from ._placed import there, typed
-
 
 
 class _Attend(HigherOrderOperator):
@@ -36,29 +36,28 @@ class _Attend(HigherOrderOperator):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         names, numbers, lines, values, tensors, dims, mask_mod = options
         functions = (
-            functools.partial(_called, score_mod, tuple(of_scores)) if flags["score_mod"] else None,
-            functools.partial(_called, mask_mod, tuple(of_masks)) if flags["mask_mod"] else None,
+            functools.partial(called, score_mod, tuple(of_scores)) if flags["score_mod"] else None,
+            functools.partial(called, mask_mod, tuple(of_masks)) if flags["mask_mod"] else None,
         )
-        dims = tuple(int(n) for n in dims)
-        return _attend(q, k, v, functions, dims, (names, numbers, lines, scale, values, tensors), flags)
+        return computed(q, k, v, functions, dims, (names, numbers, lines, scale, values, tensors), flags)
 
 
 attend = _Attend()
 
 
-def _known() -> bool:
-    """Lets Dynamo treat the operator as FlexAttention's. False if this PyTorch keeps that elsewhere."""
+def known_as(name: str) -> bool:
+    """Lets Dynamo treat an operator as FlexAttention's. False if this PyTorch keeps that elsewhere."""
     from torch._dynamo.variables import higher_order_ops
 
     table = getattr(higher_order_ops, "_hop_name_to_variable_class", None)
     found = getattr(higher_order_ops, "FlexAttentionHigherOrderVariable", None)
     if not isinstance(table, dict) or found is None:
         return False
-    table["qkvault_attend"] = found
+    table[name] = found
     return True
 
 
-known = _known()
+known = known_as("qkvault_attend")
 
 
 def same(score, b, h, q_idx, kv_idx):
@@ -85,34 +84,35 @@ def run(q: Tensor, k: Tensor, v: Tensor, parts: Any, score_mod, mask_mod, dims: 
     return attend(q, k, v, score_mod if score_mod is not None else same, given, scale, flags)
 
 
-def _called(graph: Callable, captured: tuple, *point: Tensor) -> Any:
+def called(graph: Callable, captured: tuple, *point: Tensor) -> Any:
     return graph(*point, *captured)
 
 
 class _StandIns:
-    """Tensors in the place of those that a graph captured, for a trace; with distinct values where a graph may ask for
-    them, which are floats of Python that change. With `whole`, those are tensors of one element like all others."""
+    """Tensors in the place of those that a graph captured, for a trace, and distinct numbers in the place of floats of
+    Python that change. With `whole`, those are tensors of one element like all others."""
 
-    def __init__(self, captured: tuple, factor: float, whole: bool):
+    def __init__(self, captured: tuple, first: int, factor: float, whole: bool):
         self.real, self.whole = captured, whole
         self.tensors: list[Any] = []
+        #: The floats by the value that stands for them.
         self.numbers: dict[float, Any] = {}
-        for at, value in enumerate(captured):
-            if not isinstance(value, Tensor):
-                plain = isinstance(value, (int, float)) and not isinstance(value, torch.SymFloat)
-                self.tensors.append(value if plain else self._number(at, factor, value))
-            elif value.dim() == 0 and value.dtype is torch.float64 and value.device.type == "cpu":
-                self.tensors.append(self._number(at, factor, value, True))
+        self.made: list[Number] = []
+        for at, value in enumerate(captured, first):
+            if is_float(value):
+                self.tensors.append(self._number(1.5 + (at + 1) * factor, value))
+            elif not isinstance(value, Tensor):
+                self.tensors.append(value)
             else:
                 made = torch.empty(value.shape, dtype=value.dtype, device="meta")
                 self.tensors.append(made.requires_grad_(value.requires_grad))
 
-    def _number(self, at: int, factor: float, value: Any, asked: bool = False) -> Any:
+    def _number(self, made: float, value: Any) -> Any:
         if self.whole:
             return torch.empty((), dtype=torch.float32, device="meta")
-        made = 1.5 + (at + 1) * factor
         self.numbers[made] = value
-        return torch.tensor(made, dtype=torch.float64) if asked else made
+        self.made.append(Number(made))
+        return self.made[-1]
 
     def given(self, device: torch.device) -> dict:
         """What stands for what, by identity."""
@@ -127,21 +127,33 @@ class _StandIns:
         return given
 
 
-class _Whole(torch.fx.Interpreter):
-    """A graph whose floats of Python are tensors of one element."""
+def is_float(value: Any) -> bool:
+    """Whether a captured argument is a float that changes: a symbol, or the tensor that Dynamo wraps it in."""
+    if isinstance(value, Tensor):
+        return value.dim() == 0 and value.dtype is torch.float64 and value.device.type == "cpu"
+    return isinstance(value, torch.SymFloat)
+
+
+class _Unwrapped(torch.fx.Interpreter):
+    """A graph that is given floats where Dynamo wraps them in tensors."""
 
     def call_method(self, target, args, kwargs):
-        return args[0] if target == "item" else super().call_method(target, args, kwargs)
+        asked = target == "item" and (isinstance(args[0], Number) or args[0].dim() == 0)
+        return args[0] if asked else super().call_method(target, args, kwargs)
 
 
 def _traced(functions: tuple, dims: tuple, flags: dict, factor: float, whole: bool = False) -> tuple[Traced, list]:
     """A trace of graphs over stand-ins, and these."""
     with torch.utils._python_dispatch._disable_current_modes(), torch.set_grad_enabled(flags["grad"]):
-        stands = [None if f is None else _StandIns(f.args[1], factor, whole) for f in functions]
+        stands: list[Optional[_StandIns]] = []
         calls: list[Optional[Callable]] = []
-        for f, stand in zip(functions, stands):
-            graph = None if f is None else _Whole(f.args[0]).run if whole else f.args[0]
-            calls.append(None if stand is None else functools.partial(_called, graph, tuple(stand.tensors)))
+        first = 0
+        for f in functions:
+            stand = None if f is None else _StandIns(f.args[1], first, factor, whole)
+            first += 0 if f is None else len(f.args[1])
+            stands.append(stand)
+            graph: Any = None if f is None else _Unwrapped(f.args[0]).run
+            calls.append(None if stand is None else functools.partial(called, graph, tuple(stand.tensors)))
         floats = {value: f"number{at}" for at, value in enumerate(v for s in stands if s for v in s.numbers)}
         named = {id(t): f"captured{at}" for s in stands if s for at, t in enumerate(s.tensors) if isinstance(t, Tensor)}
         return trace(*calls, sizes=dims, origins=flags["origins"], names=lambda _: (named, floats)), stands
@@ -152,6 +164,8 @@ def _numbers(traced: Traced, stands: list, functions: tuple, dims: tuple, flags:
     real = {value: number for s in stands if s for value, number in s.numbers.items()}
     if not real:
         return real
+    if any(number.used for s in stands if s for number in s.made):
+        return None
     other, others = _traced(functions, dims, flags, 2.0**-11)
     again = {value: number for s in others if s for value, number in s.numbers.items()}
     if other.lines() != traced.lines() or list(other.scalars) != list(traced.scalars):
@@ -162,19 +176,37 @@ def _numbers(traced: Traced, stands: list, functions: tuple, dims: tuple, flags:
     return real
 
 
-def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]:
-    from . import _operators
-
-    names, numbers, lines, scale, values, tensors = described
+def _traced_ahead(functions: tuple, dims: tuple, flags: dict) -> Optional[tuple]:
+    """A trace, what stood for what it captured, and the floats that its scalars are; None if what it would say is not
+    known before the program runs."""
+    captured = [value for f in functions if f is not None for value in f.args[1]]
+    symbols = [value for value in captured if isinstance(value, (torch.SymInt, torch.SymBool))]
+    if not all(_told.constant(value) for value in (*dims, *symbols)):
+        return None
+    dims = tuple(int(n) for n in dims)
     traced, stands = _traced(functions, dims, flags, 2.0**-12)
     real = _numbers(traced, stands, functions, dims, flags)
-    if real is None:
-        (traced, stands), real = _traced(functions, dims, flags, 0.0, whole=True), {}
+    if real is not None:
+        return traced, stands, real
+    try:
+        return *_traced(functions, dims, flags, 0.0, whole=True), {}
+    except Exception:  # What Python computes with numbers is no operation of tensors.
+        return None
+
+
+def computed(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]:
+    from . import _later, _operators
     from ._spec import Parts
 
+    names, numbers, lines, scale, values, tensors = described
     parts = Parts(scale)
     parts.extra, parts.tensors, parts.numbers = names.split(), list(tensors), numbers.split()
     parts.values += values
+    parts.lines = [lines] if lines else []
+    found = _traced_ahead(functions, dims, flags)
+    if found is None:
+        return _later.run(q, k, v, functions, parts, dims, flags["origins"], flags["both"])
+    traced, stands, real = found
     given: dict = {}
     for stand in stands:
         given.update({} if stand is None else stand.given(q.device))
@@ -194,7 +226,7 @@ def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]
     for name, value in traced.scalars.items():
         parts.numbers.append(name)
         parts.values.append(real.get(value, value))
-    parts.lines = [*text, *([lines] if lines else [])]
+    parts.lines = [*text, *parts.lines]
     spec, tensors = parts.spec(), parts.tensors
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *tensors))
     told = _told.told(parts.values)

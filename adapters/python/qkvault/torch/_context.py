@@ -29,6 +29,7 @@ def _built(what: bytes, milliseconds: int) -> None:
 
 
 _context: Optional[Context] = None
+_cpu = False
 
 
 def configure(
@@ -44,7 +45,7 @@ def configure(
     attentions of tensors on the CPU are computed, by the oracle in float64, slowly: for tests. `handles`: how many
     threads launch at a time. Other options are those of `qkvault.Context`.
     """
-    global _context
+    global _context, _cpu
     if background and build is False:
         raise ValueError("background=True builds plans, and build=False forbids it; give one of them")
     if build is None and not background:
@@ -53,13 +54,18 @@ def configure(
     call("qkv_torch_use", ctypes.c_void_p(context._address), int(cpu), _built)
     quick = Context(vault, build=False, handles=handles, **options) if background else None
     _background.configure(None if quick is None else (quick, context))
-    _context = context
+    _context, _cpu = context, cpu
     return context
 
 
 def context() -> Context:
     """The context of the operators."""
     return _context if _context is not None else configure()
+
+
+def on_cpu() -> bool:
+    """Whether attentions of tensors on the CPU are computed."""
+    return _cpu
 
 
 def translated(error: RuntimeError) -> BaseException:

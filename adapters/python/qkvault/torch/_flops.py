@@ -33,7 +33,17 @@ def _backward(
     return 2 * rows * keys * (3 * q[-1] + 2 * v[-1])
 
 
+def _forward_later(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
+    return _forward(q, k, v)
+
+
+def _backward_later(d_o: Any, q: Any, k: Any, v: Any, o: Any, stats: Any, *_: Any, **__: Any) -> int:
+    return _backward(d_o, q, k, v, o, stats)
+
+
 def register() -> None:
     names = torch.ops.qkvault
+    register_flop_formula(names.forward_later)(_forward_later)
+    register_flop_formula(names.backward_later)(_backward_later)
     register_flop_formula([names.attend, names.forward, names.forward_only, names.forward_told])(_forward)
     register_flop_formula([names.backward, names.backward_only, names.backward_plain, names.backward_told])(_backward)

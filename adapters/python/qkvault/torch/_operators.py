@@ -229,6 +229,6 @@ def run(
         raise translated(error) from None
 
 
-from . import _flops, _shards, _vmap  # noqa: E402, F401
+from . import _flops, _later, _shards, _vmap  # noqa: E402, F401
 
 _flops.register()

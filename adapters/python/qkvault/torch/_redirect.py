@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from qkvault_record import Untraceable
 
 from .._errors import ArgumentError, Error
+from . import _flex as _flex_operator
 from ._attention import attention
 from .flash_attn import flash_attn_varlen_func
 
@@ -103,7 +104,25 @@ def _flex(
     except (Error, Untraceable) as why:
         _tell("flex_attention", query, why)
         given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
-        return _FLEX(*given, **kwargs)
+        if torch.compiler.is_compiling():
+            return _FLEX(*given, **kwargs)
+        with _as_before():
+            return _FLEX(*given, **kwargs)
+
+
+@contextlib.contextmanager
+def _as_before():
+    """What is passed on is so whole, with FlexAttention's own operator."""
+    with _lock:
+        found = getattr(flex, "flex_attention_hop", None)
+        if found is not None:
+            flex.flex_attention_hop = _flex_operator.BEFORE
+    try:
+        yield
+    finally:
+        with _lock:
+            if found is not None and _users:
+                flex.flex_attention_hop = found
 
 
 def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs):
@@ -125,6 +144,8 @@ def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwarg
 
 #: Functions that modules have by name, and what they are inside `use()`.
 _NAMES = {"flex_attention": (_FLEX, _flex), "varlen_attn": (_VARLEN, _varlen)}
+if (_HOP := _flex_operator.operator(_tell)) is not None:
+    _NAMES["flex_attention_hop"] = (_flex_operator.BEFORE, _HOP)
 _lock = threading.Lock()
 _users = 0
 _changed: list = []
@@ -135,8 +156,9 @@ def use():
     """Inside, `scaled_dot_product_attention` (on this thread), `flex_attention` and `varlen_attn` run on qkvault where
     it takes them.
 
-    A call that it does not take is logged once for each reason, under `qkvault`, and goes on as before. A
-    `flex_attention` that `torch.compile` has compiled outside the block stays what it is.
+    A call that it does not take is logged once for each reason, under `qkvault`, and goes on as before. What
+    `torch.compile` has compiled outside of the block is compiled once more inside, also a `flex_attention` by itself;
+    inside of it, what a GPU refuses at a launch is an error.
     """
     global _users
     with _lock:

@@ -12,12 +12,13 @@ from typing import Any, Callable, Optional, Union
 import torch
 from torch import Tensor
 
-from qkvault_record import Untraceable
+from qkvault_record import AXES, Untraceable
 
 from .._errors import ArgumentError
 from . import _traces
 from ._fake import BETWEEN, beside
 from ._placed import NAMES, placed, typed
+from ._told import constant
 
 Window = Union[int, tuple, None]
 
@@ -138,7 +139,8 @@ class Parts:
 
 def declared(name: str, tensor: Tensor, grad: bool) -> str:
     """A tensor of an expression in text form."""
-    dims = ", ".join(str(int(n)) for n in tensor.shape)
+    # A compiled program may serve all sizes: those of the scores, which a launch has.
+    dims = ", ".join(str(int(n)) if constant(n) else axis for n, axis in zip(tensor.shape, AXES))
     return f"tensor @{name}: {NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
 
 
