@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._errors import ArgumentError
 from . import _compiled, _operators
+from ._composed import composed
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, padded
 from ._origins import Origin, origins
@@ -126,7 +127,7 @@ def attention(
             alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
         )  # fmt: skip
         q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
-        o, stats = made.run(q, k, v, return_lse)
+        o, stats = _operators.run_parts(made, q, k, v, return_lse)
         unseen = dead(q_lengths, kv_lengths, o.shape[2])
         o = o if unseen is None else o.masked_fill(unseen, 0)
         return (o, stats) if return_lse else o
@@ -219,8 +220,6 @@ def parts(
     if score_mod is None and mask_mod is None:
         made.options(mask, dims, q, softcap, alibi_slopes, bias, keep)
     else:
-        from ._composed import composed
-
         later = compiling and _compiled.known
         dims = dims if later else tuple(int(n) for n in dims)
         functions = composed(score_mod, mask_mod, mask, dims, q, softcap, alibi_slopes, bias, keep, made.origins)

@@ -11,6 +11,7 @@ from .._library import call, library
 from . import _background, _fake, _told
 from . import _native as native
 from ._context import configure, translated
+from ._spec import Parts
 
 if not hasattr(library(), "qkv_torch_register"):
     raise ImportError("this libqkvault.so has no operators for PyTorch; install library and package from one wheel")
@@ -229,6 +230,13 @@ def run(
         raise translated(error) from None
 
 
-from . import _flops, _later, _shards, _vmap  # noqa: E402, F401
+def run_parts(parts: Parts, q: Tensor, k: Tensor, v: Tensor, both: bool) -> tuple[Tensor, Optional[Tensor]]:
+    """The same of a specification in parts."""
+    if parts.later is not None:
+        return _compiled.run(q, k, v, parts, *parts.later, both)
+    return run(q, k, v, parts.tensors, parts.spec(), parts.values, both)
+
+
+from . import _compiled, _flops, _later, _shards, _vmap  # noqa: E402, F401
 
 _flops.register()

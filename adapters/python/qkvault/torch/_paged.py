@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
+from . import _operators
 from ._attention import Number, parts
 from ._lengths import dead, lengths
 from ._spec import Window, placed
@@ -70,5 +71,5 @@ def paged_attention(
     made.tensor("page_table_k", table)
     made.tensor("page_table_v", table)
     lengths(made, q, keys, q_lengths, kv_lengths)
-    o, _ = made.run(q, k_pages, v_pages, False)
+    o, _ = _operators.run_parts(made, q, k_pages, v_pages, False)
     return o.masked_fill(dead(q_lengths, kv_lengths, o.shape[2]), 0)

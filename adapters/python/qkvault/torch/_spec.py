@@ -78,16 +78,6 @@ class Parts:
         self.numbers.append(name)
         self.values.append(value if torch.compiler.is_compiling() else float(value))
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, both: bool) -> tuple[Tensor, Optional[Tensor]]:
-        """O and Stats, at least if `both` are asked for."""
-        if self.later is not None:
-            from . import _compiled
-
-            return _compiled.run(q, k, v, self, *self.later, both)
-        from . import _operators
-
-        return _operators.run(q, k, v, self.tensors, self.spec(), self.values, both)
-
     def spec(self) -> str:
         head = [f"extra: {' '.join(self.extra)}"] if self.extra else []
         return BETWEEN.join([*head, f"numbers: {' '.join(self.numbers)}", *self.lines])
@@ -128,10 +118,18 @@ class Parts:
     def functions(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """Python functions, traced."""
         entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
-        lines = entry.lines
-        for name, captured, bound in entry.tensors():
-            lines, kind = typed(lines, name, captured, q.dtype)
-            self.tensor(name, _traces.laid_out(name, captured, bound, read, self.origins, q.device, kind))
+        if entry.ready is None:
+            lines, tensors = entry.lines, []
+            for name, captured, bound in entry.tensors():
+                lines, kind = typed(lines, name, captured, q.dtype)
+                tensors.append((name, captured, bound, kind))
+            entry.ready = lines, tensors
+        lines, tensors = entry.ready
+        for name, captured, bound, kind in tensors:
+            tensor = None if bound is None or read is None else bound.now(read)
+            if tensor is None:
+                tensor = _traces.laid_out(name, captured, bound, read, self.origins, q.device, kind)
+            self.tensor(name, tensor)
         self.lines += lines
         for name, value in numbers:
             self.number(name, value)

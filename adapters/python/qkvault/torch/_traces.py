@@ -43,11 +43,27 @@ def _is_tensor(value: Any) -> bool:
 class Bound:
     """A tensor of an expression: how it is made of what a call reads."""
 
-    __slots__ = ("name", "captured", "places", "kept")
+    __slots__ = ("name", "captured", "places", "kept", "itself")
 
     def __init__(self, name: str, captured: Captured, places: list[int]):
         self.name, self.captured, self.places = name, captured, places
+        #: The tensor that was laid out last, and what it was made of: reference, place and version of each.
         self.kept: Optional[tuple] = None
+        #: The place of the tensor that is taken as it is.
+        self.itself: Optional[int] = None
+
+    def now(self, read: tuple) -> Optional[Tensor]:
+        """The tensor of a launch, if nothing is to be computed."""
+        if self.itself is not None:
+            tensor = read[self.itself]
+            return tensor if tensor.is_contiguous() else None
+        if self.kept is None:
+            return None
+        for ref, place, version in self.kept[1]:
+            root = read[place]
+            if ref() is not root or root._version != version:
+                return None
+        return self.kept[0]
 
     def of(self, tensors: tuple, origins: Optional[tuple]) -> Tensor:
         """The tensor as the function has it, before it is laid out."""
@@ -63,6 +79,8 @@ class Entry:
     def __init__(self, traced: Traced, checks: list, bound: list[Bound], numbers: list):
         self.traced, self.checks, self.bound, self.numbers = traced, checks, bound, numbers
         self.lines = traced.lines()
+        #: Further lines of a specification, and its tensors with their types.
+        self.ready: Optional[tuple] = None
         self.asked = [(weakref.ref(tensor), _version(tensor)) for tensor in traced.asked]
 
     def tensors(self) -> list:
@@ -108,17 +126,16 @@ def laid_out(
             tensor = captured.compute(*(() if given is None else (given,)))
         tensor = there(tensor, captured, device, name)
         return tensor.reshape(captured.dims).to(dtype).contiguous()
-    roots = [read[place] for place in bound.places]
-    counted = not moves and not any(root.requires_grad for root in roots)
-    state = [_version(root) for root in roots] if counted else [None]
-    if bound.kept is not None and None not in state:
-        kept, before, tensor = bound.kept
-        if state == before and all(ref() is root for ref, root in zip(kept, roots)):
-            return tensor
     tensor = there(bound.of(read, given), captured, device, name)
     tensor = tensor.reshape(captured.dims).to(dtype).contiguous()
-    if None not in state and not any(tensor is root for root in roots):
-        bound.kept = ([weakref.ref(root) for root in roots], state, tensor)
+    bound.kept = bound.itself = None
+    roots = [(read[place], place, _version(read[place])) for place in bound.places]
+    for root, place, _ in roots:
+        if tensor is root:
+            bound.itself = place
+            return tensor
+    if not moves and not any(root.requires_grad or version is None for root, _, version in roots):
+        bound.kept = (tensor, [(weakref.ref(root), place, version) for root, place, version in roots])
     return tensor
 
 

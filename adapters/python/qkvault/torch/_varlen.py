@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
+from . import _operators
 from ._attention import Number, parts
 from ._lengths import Padded
 from ._spec import Window, placed
@@ -106,7 +107,7 @@ def varlen_attention(
         steps["d_v"] = keys * (v.shape[1] * head_v)
     for name, offsets in steps.items():
         made.tensor(f"offsets.{name}", offsets)
-    o, stats = made.run(q, k, v, return_lse)
+    o, stats = _operators.run_parts(made, q, k, v, return_lse)
     o = o.masked_fill(_dead(ends_q, of_q, q, of_k), 0)
     return (o, stats) if return_lse else o
 
