@@ -144,6 +144,12 @@ class Numbers(Case):
             self.near(call(q, k, v, n), qt.attention(q, k, v, mask_mod=mask_mod), 1e-2)
 
 
+CALLS = {
+    "flex_attention": lambda *given: flex_attention(*given),
+    "scaled_dot_product_attention": lambda *given: torch.nn.functional.scaled_dot_product_attention(*given),
+}
+
+
 class Redirected(Case):
     def test_a_flex_attention_that_was_compiled_before_runs_on_qkvault_inside_use(self):
         torch._dynamo.reset()
@@ -175,7 +181,11 @@ class Redirected(Case):
         with qt.use(), self.assertLogs("qkvault") as told:
             self.assertTrue(torch.equal(call(q, k, v), before))
             flex_attention(q, k, v)
-        self.assertIn("float32", told.output[0])
+            for name in ("flex_attention", "scaled_dot_product_attention"):  # Dynamo asked for the text of the error.
+                inside = torch.compile(lambda q, k, v: CALLS[name](q, k, v), backend="aot_eager", fullgraph=True)
+                self.near(inside(q, k, v), before)
+        self.assertEqual(len(told.output), 2, "once for each function and reason")
+        self.assertIn("q is float32", told.output[0])
 
 
 if __name__ == "__main__":

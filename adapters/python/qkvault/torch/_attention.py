@@ -109,7 +109,7 @@ def attention(
     dtype = q.dtype
     cast = q.is_cuda and torch.is_autocast_enabled("cuda") or q.is_cpu and torch.is_autocast_enabled("cpu")
     if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
-        q, k, v = _typed(q, k, v, cast)
+        q, k, v = one_type(q, k, v, cast)
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
     if not (q.numel() and k.numel()):
@@ -155,11 +155,15 @@ def _plain_spec(key: tuple) -> str:
     return spec
 
 
+#: Of all types: Dynamo asks no type for its name.
+_TYPES = {kind: str(kind).removeprefix("torch.") for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+
+
 def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return _TYPES[dtype]
 
 
-def _typed(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
+def one_type(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
     """Operands of one type: what autocast makes of them, as for SDPA, all but float64 having its type."""
     if cast:
         dtype = torch.get_autocast_dtype(q.device.type)

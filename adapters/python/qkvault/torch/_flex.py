@@ -20,7 +20,7 @@ from qkvault_record import Untraceable
 
 from .._errors import ArgumentError, Error
 from . import _compiled, _context, _told
-from ._attention import attention
+from ._attention import attention, one_type
 
 #: What `flex_attention` calls where Dynamo sees it; None if this PyTorch has it elsewhere.
 BEFORE = getattr(flex, "flex_attention_hop", None)
@@ -62,8 +62,7 @@ def _computed(q, k, v, score_mod, mask_mod, scale, kernel_options, captured) -> 
 
 def _taken(q: Tensor, k: Tensor, v: Tensor, kernel_options: dict) -> None:
     """What is refused before a launch: a program that is compiled passes on no call later."""
-    if q.dtype not in (torch.bfloat16, torch.float16) or q.dtype is not k.dtype or q.dtype is not v.dtype:
-        raise ArgumentError(f"query, key and value are {q.dtype}, {k.dtype}, {v.dtype}; bfloat16 and float16 are taken")
+    one_type(q, k, v, False)
     if kernel_options.get("OUTPUT_MAX", False):
         raise ArgumentError("return_aux asks for the largest scores")
     if q.device.type == "cpu" and not _context.on_cpu():

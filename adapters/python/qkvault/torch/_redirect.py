@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.comptime import comptime
 from torch.nn.attention import flex_attention as flex
 from torch.overrides import TorchFunctionMode
 
@@ -62,12 +63,22 @@ def scaled_dot_product_attention(
 _told: set = set()
 
 
-def _tell(what: str, query: Tensor, why: Any) -> None:
-    """Says once for each reason that a call is passed on."""
-    reason = str(why).split("\n")[0]
+def _tell(what: str, query: Tensor, why: Exception) -> None:
+    """Says once for each reason that a call is passed on. Dynamo, which traces no logging, does so as it compiles."""
+    reason = why.args[0]
+    comptime(_say_at_compile_time, lambda: _say(what, query.shape, reason))
+
+
+def _say_at_compile_time(context: Any) -> None:
+    what, reason = (context.get_local(name).as_python_constant() for name in ("what", "reason"))
+    _say(what, context.get_local("query").size(), reason)
+
+
+def _say(what: str, shape: Any, reason: str) -> None:
+    reason = reason.split("\n")[0]
     if (what, reason) not in _told:
         _told.add((what, reason))
-        _log.warning("%s of q %s goes on without qkvault: %s", what, list(query.shape), reason)
+        _log.warning("%s of q %s goes on without qkvault: %s", what, list(shape), reason)
 
 
 class _Sdpa(TorchFunctionMode):
