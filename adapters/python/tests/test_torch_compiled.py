@@ -167,7 +167,7 @@ class Redirected(Case):
 
     def test_it_runs_on_qkvault_where_operations_are_watched(self):
         torch._dynamo.reset()
-        call = torch.compile(flex_attention, backend="aot_eager", fullgraph=True)
+        call = torch.compile(flex_attention, backend="aot_eager")
         q, k, v = (torch.randn(2, 4, 32, 16, dtype=torch.bfloat16) for _ in range(3))
         with qt.use(), FlopCounterMode(display=False) as watched:  # Dynamo stands aside.
             call(q, k, v, score_mod=lambda s, b, h, i, j: s + 0.01 * (i - j))

@@ -25,8 +25,9 @@ def composed(score_mod, mask_mod, mask, dims, q, softcap, alibi, bias, keep, ori
 
 def _read(tensor, first, b, h, i, j):
     i, j = (index - begin if begin else index for index, begin in zip((i, j), first))
-    at = [index if n > 1 else 0 for n, index in zip(tensor.shape, (b, h, i, j))]
-    return tensor[at[0], at[1], at[2], at[3]]
+    at = [(n, index) for n, index in zip(tensor.shape, (b, h, i, j)) if n > 1]
+    # Without the dims of 1: PyTorch 2.10 asks for the value of an index beside an integer.
+    return tensor.reshape([n for n, _ in at])[tuple(index for _, index in at)]
 
 
 def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias, first) -> Callable:
