@@ -202,10 +202,10 @@ def guide(report):
     places = (here.parent / "pytorch.md", here.parents[3] / "crates/qkvault/src/guide/pytorch.md")
     page = next(place for place in places if place.is_file())
     blocks = page.read_text().split("```python\n")[1:]
-    names = {"device": "cuda"}
+    names = {}
     for block in blocks:
         exec(block.split("```")[0], names)
-    norm = names["q"].grad.float().norm().item()
+    norm = names["layer"].distance.grad.float().norm().item()
     assert math.isfinite(norm) and norm > 0, norm
     report["the guide's program"] = f"{len(blocks)} blocks ran"
 
