@@ -1,14 +1,14 @@
 //! `cargo xtask jax-tests`: runs the tests of `qkvault.jax` on the CPU, where the oracle computes, and checks the types
 //! of a user's program. With `--matrix`, the tests run under every version of JAX that the package is for.
 //!
-//! They are in no run of CI, because they install JAX and take minutes. CI calls the handlers (`adapters/c/src/xla`) as
-//! XLA does.
+//! `cargo xtask test` has the first.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::doors::Modules;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
 
@@ -55,12 +55,25 @@ pub fn run(args: &Args) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("jax-tests", "jax")?,
     };
+    checked(&python, &library, 2)
+}
+
+/// Runs the tests with a library that is built, in the environment of the cache folder.
+///
+/// # Errors
+///
+/// The environment cannot be made, or a test fails.
+pub(crate) fn with_library(library: &Path, jobs: usize) -> Result<()> {
+    checked(&environment("jax-tests", "jax")?, library, jobs)
+}
+
+fn checked(python: &Path, library: &Path, jobs: usize) -> Result<()> {
     let program = format!("{TESTS}/typed_program.py");
     let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
-    cargo::run_program(python.clone().into(), &words, &[("MYPYPATH", package()?.as_str())])?;
-    with(&python, &library, &[&program])?;
-    installed(&python, &library)?;
-    tests(&python, &library)
+    cargo::run_program(python.into(), &words, &[("MYPYPATH", package()?.as_str())])?;
+    with(python, library, &[&program])?;
+    installed(python, library)?;
+    tests(python, library, jobs)
 }
 
 /// Installs the wheel into a folder and runs the guide's page with that and nothing else of the project.
@@ -81,12 +94,20 @@ fn package() -> Result<String> {
 
 /// Runs a Python with the library and the package.
 fn with(python: &Path, library: &Path, words: &[&str]) -> Result<()> {
-    let library = library.to_str().context("the path of the project is not UTF-8")?;
-    let package = package()?;
-    let mut variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", package.as_str()), ("JAX_PLATFORMS", "cpu")];
-    let cudnn = cudnn().filter(|_| std::env::var_os(CUDNN).is_none());
-    variables.extend(cudnn.as_deref().map(|folder| (CUDNN, folder)));
+    let variables = variables(library)?;
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     cargo::run_program(python.into(), words, &variables)
+}
+
+/// The library, the package, and the cuDNN of the tests that compile plans.
+fn variables(library: &Path) -> Result<Vec<(&'static str, String)>> {
+    let library = library.to_str().context("the path of the project is not UTF-8")?.to_owned();
+    let package = package()?;
+    let path = format!("{package}:{package}/tests");
+    let mut variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", path), ("JAX_PLATFORMS", "cpu".to_owned())];
+    let cudnn = cudnn().filter(|_| std::env::var_os(CUDNN).is_none());
+    variables.extend(cudnn.map(|folder| (CUDNN, folder)));
+    Ok(variables)
 }
 
 /// Names the cuDNN with which tests compile plans.
@@ -101,8 +122,10 @@ fn cudnn() -> Option<String> {
     (newest.as_str() >= least.to_str()?).then_some(newest)
 }
 
-fn tests(python: &Path, library: &Path) -> Result<()> {
-    with(python, library, &["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_jax*.py"])
+fn tests(python: &Path, library: &Path, jobs: usize) -> Result<()> {
+    let variables = variables(library)?;
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    Modules { python, prefix: "test_jax", variables: &variables, jobs }.run()
 }
 
 /// Runs the tests under every version, and says at the end how each went.
@@ -117,7 +140,7 @@ fn matrix(given: &[PathBuf], library: &Path) -> Result<()> {
             Some((minor, python)) => {
                 let wanted = requirements::list(&format!("jax-{version}"));
                 let made = wanted.and_then(|wanted| environment_of(&format!("jax-tests-{version}"), python, &wanted));
-                let done = made.and_then(|python| tests(&python, library));
+                let done = made.and_then(|python| tests(&python, library, 2));
                 done.map(|()| format!("passed under Python 3.{minor}")).map_err(|error| format!("{error:#}"))
             }
         };

@@ -6,6 +6,7 @@ pub mod candle;
 pub mod capi;
 pub mod cargo;
 pub mod deny;
+mod doors;
 pub mod fa4_tests;
 pub mod fetch;
 pub mod fuzz;

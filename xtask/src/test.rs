@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, deny, fetch, fuzz, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, doors, fetch, fuzz, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -13,6 +13,9 @@ pub struct Args {
     /// Leave out formatting, clippy, documentation and packages
     #[arg(long)]
     only_tests: bool,
+    /// Leave out the doors in Python, which install PyTorch and JAX into the cache folder: 8 GB
+    #[arg(long)]
+    without_doors: bool,
 }
 
 /// The cuDNN versions of the tests. Each process loads one.
@@ -53,7 +56,13 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
-    cargo::run(&["test", "--workspace"], &required)?;
+    cargo::run(&["test", "--workspace", "--no-run"], &[])?;
+    // Cargo's programs run one after another and leave cores free, which the doors use.
+    std::thread::scope(|scope| {
+        let doors = scope.spawn(|| if args.without_doors { Ok(()) } else { doors::test() });
+        cargo::run(&["test", "--workspace"], &required)?;
+        doors.join().expect("the doors' thread does not panic")
+    })?;
     skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
     fuzz::built(FUZZED)?;
     candle::test(args.only_tests)?;

@@ -1,11 +1,12 @@
 //! `cargo xtask torch-tests`: runs the tests of PyTorch's door, which need PyTorch 2.10 or newer and no GPU.
 //!
-//! They are in no run of CI, because they install gigabytes. CI has the tests in `adapters/c/src/torch`.
+//! `cargo xtask test` has them too.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::doors::Modules;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
 
@@ -44,9 +45,26 @@ pub fn run(args: &Args) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("torch-tests", PACKAGES)?,
     };
-    typed(&python, library)?;
-    installed(&python, &built)?;
-    tests(&python, library)
+    checked(&python, &built, JOBS)
+}
+
+/// How many modules run at a time.
+const JOBS: usize = 2;
+
+/// Runs the tests with a library that is built, in the environment of the cache folder.
+///
+/// # Errors
+///
+/// The environment cannot be made, or a test fails.
+pub(crate) fn with_library(library: &Path, jobs: usize) -> Result<()> {
+    checked(&environment("torch-tests", PACKAGES)?, library, jobs)
+}
+
+fn checked(python: &Path, built: &Path, jobs: usize) -> Result<()> {
+    let library = built.to_str().context("the library's name is not UTF-8")?;
+    typed(python, library)?;
+    installed(python, built)?;
+    tests(python, library, jobs)
 }
 
 /// Installs the wheel into a folder, and runs the guide's programs with that and nothing else of the project.
@@ -74,12 +92,11 @@ fn adapter() -> Result<String> {
     Ok(adapter.to_str().context("the folder's name is not UTF-8")?.to_owned())
 }
 
-fn tests(python: &Path, library: &str) -> Result<()> {
+fn tests(python: &Path, library: &str, jobs: usize) -> Result<()> {
     let adapter = adapter()?;
     let path = format!("{adapter}:{adapter}/tests");
     let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", path.as_str()), ("PYTHONWARNINGS", "ignore")];
-    let words = ["-m", "unittest", "discover", "--start-directory", TESTS, "--pattern", "test_torch*.py"];
-    cargo::run_program(python.into(), &words, &variables)
+    Modules { python, prefix: "test_torch", variables: &variables, jobs }.run()
 }
 
 /// Runs the tests with each version in an environment of its own, which is removed afterwards.
@@ -90,7 +107,7 @@ fn matrix(library: &str, only: &[String]) -> Result<()> {
         let name = format!("torch-tests-{version}");
         let made = requirements::list(&format!("torch-{version}"))
             .and_then(|wanted| environment_of(&name, Path::new("python3"), &wanted));
-        rows.push((version, made.and_then(|python| tests(&python, library))));
+        rows.push((version, made.and_then(|python| tests(&python, library, JOBS))));
         let folder = qkvault_base::cache_dir().join(name);
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }

@@ -1,0 +1,103 @@
+//! Tests of the doors in Python, one process for each module: what a module configures stays with it, and modules run
+//! side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::record_tests::TESTS;
+use crate::{cargo, jax_tests, torch_tests, ui};
+
+/// A run of the modules of a door.
+#[derive(Debug)]
+pub(crate) struct Modules<'a> {
+    /// The Python, with the packages of the door.
+    pub(crate) python: &'a Path,
+    /// The beginning of the modules' names.
+    pub(crate) prefix: &'a str,
+    /// Variables of the processes, beside those of this one.
+    pub(crate) variables: &'a [(&'a str, &'a str)],
+    /// How many modules run at a time.
+    pub(crate) jobs: usize,
+}
+
+impl Modules<'_> {
+    /// Runs every module, and says at the end what failed, with its output.
+    ///
+    /// # Errors
+    ///
+    /// A module fails, or there is none.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut names = self.names()?;
+        ensure!(!names.is_empty(), "no module of tests begins with {}", self.prefix);
+        names.reverse();
+        let (waiting, failed) = (Mutex::new(names), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| {
+                    while let Some(name) = next(&waiting) {
+                        match self.module(&name) {
+                            Ok(said) => ui::say(&said),
+                            Err(error) => failed.lock().expect("no thread panics").push(format!("{error:#}")),
+                        }
+                    }
+                });
+            }
+        });
+        let failed = failed.into_inner().expect("no thread panics");
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        Ok(())
+    }
+
+    /// The modules, the largest files first: those that take longest are among them.
+    fn names(&self) -> Result<Vec<String>> {
+        let folder = cargo::root().join(TESTS);
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if let Some(name) = name.strip_suffix(".py").filter(|name| name.starts_with(self.prefix)) {
+                found.push((std::cmp::Reverse(entry.metadata()?.len()), name.to_owned()));
+            }
+        }
+        found.sort();
+        Ok(found.into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn module(&self, name: &str) -> Result<String> {
+        let begun = Instant::now();
+        let done = Command::new(self.python)
+            .args(["-m", "unittest", name])
+            .current_dir(cargo::root().join(TESTS))
+            .envs(self.variables.iter().copied())
+            .output()
+            .with_context(|| format!("{} does not start", self.python.display()))?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        if !done.status.success() {
+            bail!("{name} failed:\n{}{said}", String::from_utf8_lossy(&done.stdout));
+        }
+        let counted = said.lines().rev().find(|line| line.starts_with("Ran ")).unwrap_or_default();
+        // Nothing at all is a module that skipped itself.
+        ensure!(!counted.is_empty() && !counted.starts_with("Ran 0 tests"), "{name} ran no test:\n{said}");
+        Ok(format!("{name}: {counted}, {:.0} s in all", begun.elapsed().as_secs_f64()))
+    }
+}
+
+fn next(waiting: &Mutex<Vec<String>>) -> Option<String> {
+    waiting.lock().expect("no thread panics").pop()
+}
+
+/// Runs the tests of both doors on the CPU with the library that was built beside the tests of this workspace.
+///
+/// # Errors
+///
+/// Packages cannot be installed, or a test fails.
+pub(crate) fn test() -> Result<()> {
+    let library = PathBuf::from(cargo::target()?).join("debug/deps/libqkvault_c.so");
+    ensure!(library.is_file(), "{} is not there: `cargo test --no-run` builds it", library.display());
+    torch_tests::with_library(&library, 1)?;
+    jax_tests::with_library(&library, 1)
+}
