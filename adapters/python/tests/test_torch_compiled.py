@@ -86,7 +86,7 @@ class Sizes(Case):
         call = torch.compile(flex_attention, backend=counter, dynamic=dynamic, fullgraph=True)
         for size in SIZES:
             q, k, v = (torch.randn(2, 4, size, 16) for _ in range(3))
-            call(q, k, v, block_mask=create_block_mask(lambda b, h, i, j: DOCS[i] == DOCS[j], 2, 4, size, size, "cpu"))
+            call(q, k, v, block_mask=create_block_mask(lambda b, h, i, j: DOCS[i] == DOCS[j], 2, 4, size, size, DOCS.device))
         return max(counter.frame_count, 2)
 
 
@@ -155,7 +155,7 @@ class Redirected(Case):
         torch._dynamo.reset()
         call = torch.compile(flex_attention, backend="aot_eager", fullgraph=True)
         q, k, v = (torch.randn(2, 4, 32, 16, dtype=torch.bfloat16) for _ in range(3))
-        mask = create_block_mask(lambda b, h, i, j: DOCS[i] == DOCS[j], 2, 4, 32, 32, "cpu")
+        mask = create_block_mask(lambda b, h, i, j: DOCS[i] == DOCS[j], 2, 4, 32, 32, DOCS.device)
         score_mod = lambda s, b, h, i, j: s + 0.01 * (i - j)  # noqa: E731
         for given in (dict(block_mask=mask), dict(score_mod=score_mod, scale=0.3), dict(block_mask=mask)):
             before = call(q, k, v, **given)
