@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _compiled, _operators
+from . import _compiled, _operators, _traces
 from ._composed import composed
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, padded
@@ -121,7 +121,12 @@ def attention(
     # One by one: Dynamo compares no two functions.
     plain = score_mod is None and mask_mod is None and block_mask is None and bias is None and attn_mask is None
     plain = plain and sinks is None and alibi_slopes is None
-    if not (plain and q_lengths is kv_lengths is query_origin is key_origin is None) or dropout_p:
+    alone = q_lengths is kv_lengths is query_origin is key_origin is None and not dropout_p
+    if not (plain and alone):
+        if alone and bias is attn_mask is sinks is alibi_slopes is block_mask is softcap is window is None:
+            if not (is_causal or deterministic or torch.compiler.is_compiling()):
+                o, stats = of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
+                return (o, stats) if return_lse else o
         made = parts(
             q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
             alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
@@ -139,6 +144,16 @@ def attention(
         numbers.append(softcap)
     o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
     return (o, stats) if return_lse else o
+
+
+def of_functions(q, k, v, score_mod, mask_mod, scale, both: bool) -> tuple:
+    """A call that has functions and no option: what most modifications are, with less of Python on the way."""
+    dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, None)
+    tensors = entry.operands(read, q, None)
+    values = [q.shape[-1] ** -0.5 if scale is None else float(scale)]
+    values += [value for _, value in numbers]
+    return _operators.run(q, k, v, tensors, entry.spec(numbers), values, both)
 
 
 def _plain_spec(key: tuple) -> str:

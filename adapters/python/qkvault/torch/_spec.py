@@ -17,7 +17,7 @@ from qkvault_record import AXES, Untraceable
 from .._errors import ArgumentError
 from . import _traces
 from ._fake import BETWEEN, beside
-from ._placed import NAMES, placed, typed
+from ._placed import NAMES, placed
 from ._told import constant
 
 Window = Union[int, tuple, None]
@@ -118,19 +118,9 @@ class Parts:
     def functions(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """Python functions, traced."""
         entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
-        if entry.ready is None:
-            lines, tensors = entry.lines, []
-            for name, captured, bound in entry.tensors():
-                lines, kind = typed(lines, name, captured, q.dtype)
-                tensors.append((name, captured, bound, kind))
-            entry.ready = lines, tensors
-        lines, tensors = entry.ready
-        for name, captured, bound, kind in tensors:
-            tensor = None if bound is None or read is None else bound.now(read)
-            if tensor is None:
-                tensor = _traces.laid_out(name, captured, bound, read, self.origins, q.device, kind)
-            self.tensor(name, tensor)
-        self.lines += lines
+        self.tensors += entry.operands(read, q, self.origins)
+        self.extra += entry.names
+        self.lines += entry.lines
         for name, value in numbers:
             self.number(name, value)
 

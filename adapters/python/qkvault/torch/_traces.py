@@ -21,7 +21,8 @@ from qkvault_record import Captured, Traced, Untraceable, trace
 
 from .._follow import Followed
 from .._reads import told
-from ._placed import there
+from ._fake import BETWEEN
+from ._placed import there, typed
 
 #: What is in lines of a specification, which Inductor writes into comments and between quotes.
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
@@ -79,14 +80,38 @@ class Entry:
     def __init__(self, traced: Traced, checks: list, bound: list[Bound], numbers: list):
         self.traced, self.checks, self.bound, self.numbers = traced, checks, bound, numbers
         self.lines = traced.lines()
-        #: Further lines of a specification, and its tensors with their types.
-        self.ready: Optional[tuple] = None
+        #: The names of tensors, once their types are known.
+        self.names: list[str] = []
+        self._tensors: Optional[list] = None
+        self._spec: Optional[str] = None
         self.asked = [(weakref.ref(tensor), _version(tensor)) for tensor in traced.asked]
 
     def tensors(self) -> list:
         """The tensors that a launch is given: name, what it is, and how it is made anew, if that is known."""
         bound = {one.name: one for one in self.bound}
         return [(name, one, bound.get(name)) for name, one in self.traced.tensors.items() if one.alibi is None]
+
+    def operands(self, read: Optional[tuple], q: Tensor, origins: Optional[tuple]) -> list[Tensor]:
+        """The tensors of a launch, of what a call read."""
+        if self._tensors is None:
+            self._tensors = []
+            for name, captured, bound in self.tensors():
+                self.lines, kind = typed(self.lines, name, captured, q.dtype)
+                self._tensors.append((name, captured, bound, kind))
+            self.names = [name for name, *_ in self._tensors]
+        made = []
+        for name, captured, bound, kind in self._tensors:
+            tensor = None if bound is None or read is None else bound.now(read)
+            made.append(laid_out(name, captured, bound, read, origins, q.device, kind) if tensor is None else tensor)
+        return made
+
+    def spec(self, numbers: list) -> str:
+        """The specification of a call that has nothing else, after its operands were asked for."""
+        if self._spec is None:
+            head = [f"extra: {' '.join(self.names)}"] if self.names else []
+            named = " ".join(["scale", *(name for name, _ in numbers)])
+            self._spec = BETWEEN.join([*head, f"numbers: {named}", *self.lines])
+        return self._spec
 
     def named(self, numbers: tuple) -> list:
         """The numbers of a launch by name, of those that a call reads."""
