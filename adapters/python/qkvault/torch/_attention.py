@@ -11,7 +11,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _compiled, _operators
 from ._fake import BETWEEN
-from ._lengths import dead, lengths, padded
+from ._lengths import dead, lengths, log_sums, padded
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
@@ -93,8 +93,8 @@ def attention(
     * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a
       longer sequence: causal masks, windows, ALiBi, `score_mod` and `mask_mod` count from there. `bias` and `attn_mask`
       are for the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
-    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is refused;
-      under `torch.compile` it is a constant.
+    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
+      launch of the backward; `lse.detach()` needs none.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
       copied; otherwise they are an error that names them.
 
@@ -129,7 +129,7 @@ def attention(
         o, stats = made.run(q, k, v, return_lse)
         unseen = dead(q_lengths, kv_lengths, o.shape[2])
         o = o if unseen is None else o.masked_fill(unseen, 0)
-        return (o, stats) if return_lse else o
+        return (o, log_sums(stats, q_lengths, kv_lengths, sinks)) if return_lse else o
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
     spec = _plain.get(key) or _plain_spec(key)
     numbers = [q.shape[-1] ** -0.5 if scale is None else scale]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._library import call, library
-from . import _background, _fake, _told
+from . import _background, _fake, _lse, _told
 from . import _native as native
 from ._context import configure, translated
 
@@ -92,15 +92,14 @@ def _setup(ctx, inputs, output):
     o, stats = output
     ctx.told = isinstance(numbers, Tensor)  # Numbers of a compiled program.
     ctx.save_for_backward(q, k, v, o, stats, *([numbers] if ctx.told else []), *extra)
-    ctx.mark_non_differentiable(stats)
-    ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
+    ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a launch.
     ctx.spec, ctx.numbers = spec, None if ctx.told else numbers
 
 
-def _backward(ctx, d_o, _d_stats):
+def _backward(ctx, d_o, d_stats):
     q, k, v, o, stats, *more = ctx.saved_tensors
     numbers, extra = (more[0], more[1:]) if ctx.told else (ctx.numbers, more)
-    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, numbers)
+    d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, stats, extra, ctx.spec, numbers)
     return d_q, d_k, d_v, each, None, None
 
 
@@ -133,10 +132,11 @@ class Attend(torch.autograd.Function):
         return o
 
     @staticmethod
-    def backward(ctx, d_o):
+    def backward(ctx, d_o, d_stats=None):
         q, k, v, o, stats, *extra = ctx.saved_tensors
+        more = (stats, extra, ctx.spec, ctx.numbers)
         try:
-            d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+            d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
         except RuntimeError as error:
             raise translated(error) from None
         if not extra:
@@ -145,24 +145,17 @@ class Attend(torch.autograd.Function):
 
 
 class AttendBoth(torch.autograd.Function):
-    """The same with Stats, whose gradient is refused if somebody asks for it."""
+    """The same with Stats, which have a gradient too."""
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
+        ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a launch.
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
 
-    @staticmethod
-    def backward(ctx, d_o, d_stats):
-        if d_stats is not None:
-            raise NotImplementedError(
-                "the log-sum-exp of qkvault's attention has no gradient: cuDNN's backward takes that of O alone; "
-                "detach it (lse.detach()), or compute this part with flex_attention, whose lse has one"
-            )
-        return Attend.backward(ctx, d_o)
+    backward = Attend.backward
 
 
 class Functional(torch.autograd.Function):
@@ -179,14 +172,14 @@ class Functional(torch.autograd.Function):
         spec, numbers, q, k, v, *extra = inputs
         o, stats = output
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.mark_non_differentiable(stats)
         ctx.set_materialize_grads(False)
         ctx.spec, ctx.numbers = spec, numbers
 
     @staticmethod
-    def backward(ctx, d_o, _d_stats):
+    def backward(ctx, d_o, d_stats):
         q, k, v, o, stats, *extra = ctx.saved_tensors
-        d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+        more = (stats, extra, ctx.spec, ctx.numbers)
+        d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
         return None, None, d_q, d_k, d_v, *each
 
 

@@ -107,8 +107,12 @@ def varlen_attention(
     for name, offsets in steps.items():
         made.tensor(f"offsets.{name}", offsets)
     o, stats = made.run(q, k, v, return_lse)
-    o = o.masked_fill(_dead(ends_q, of_q, q, of_k), 0)
-    return (o, stats) if return_lse else o
+    dead = _dead(ends_q, of_q, q, of_k)
+    o = o.masked_fill(dead, 0)
+    if not return_lse:
+        return o
+    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.reshape(1, -1).to(stats.dtype)
+    return o, torch.where(dead.squeeze(-1), alone, stats)
 
 
 def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor:

@@ -11,7 +11,7 @@ from . import _fake
 
 def _folded(tensor, axis, n):
     """A tensor with the axis folded into its batch; one without the axis is repeated."""
-    moved = tensor.expand(n, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    moved = tensor.expand(n, *tensor.shape).contiguous() if axis is None else tensor.movedim(axis, 0)
     return moved.reshape(n * moved.shape[1], *moved.shape[2:])
 
 
