@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._errors import ArgumentError
 from . import _compiled, _operators
+from ._blocks import predicate
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, log_sums, padded
 from ._origins import Origin, origins
@@ -213,7 +214,12 @@ def parts(
     if block_mask is not None:
         if mask_mod is not None:
             raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
-        mask_mod = _of_blocks(block_mask, dims)
+        if made.origins is not None:
+            raise ArgumentError(
+                "block_mask with query_origin or key_origin: its lists count from the first query of the call; give its "
+                "mask_mod alone"
+            )
+        mask_mod = predicate(block_mask, tuple(dims), q.device)
     _capped(softcap)
     mask = band(is_causal, window, bottom_right)
     if score_mod is None and mask_mod is None:
@@ -246,24 +252,3 @@ def parts(
         made.lines.append("deterministic: yes")
     return made
 
-
-
-def _of_blocks(block_mask, dims) -> Optional[Callable]:
-    """The predicate of one of FlexAttention's block masks."""
-    found = getattr(block_mask, "mask_mod", None)
-    if found is None:
-        raise ArgumentError(f"block_mask is {type(block_mask).__name__}; give one of create_block_mask")
-    made = getattr(block_mask, "seq_lengths", None)
-    if made is not None and tuple(made) != tuple(dims[2:]):
-        raise ArgumentError(
-            f"block_mask is for {made[0]} queries and {made[1]} keys, and there are {dims[2]} and {dims[3]}; make it "
-            f"with create_block_mask(..., {dims[2]}, {dims[3]}), or adjust it: block_mask._adjust({dims[2]}, {dims[3]})"
-        )
-    if getattr(found, "__name__", "") == "noop_mask":
-        from qkvault_record import _hides_blocks
-
-        hidden = _hides_blocks(block_mask.as_tuple())
-        if hidden:
-            raise ArgumentError(f"block_mask has no mask_mod: {hidden}; give the predicate as mask_mod")
-        return None
-    return found
