@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _compiled, _operators
+from . import _compiled, _nested, _operators
 from ._blocks import predicate
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, log_sums, padded
@@ -110,6 +110,16 @@ def attention(
     cast = q.is_cuda and torch.is_autocast_enabled("cuda") or q.is_cpu and torch.is_autocast_enabled("cpu")
     if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
         q, k, v = _typed(q, k, v, cast)
+    if q.is_nested or k.is_nested or v.is_nested:
+        dense = {
+            "attn_mask": attn_mask, "block_mask": block_mask, "bias": bias, "q_lengths": q_lengths,
+            "kv_lengths": kv_lengths, "query_origin": query_origin, "key_origin": key_origin,
+        }  # fmt: skip
+        return _nested.attention(q, k, v, return_lse, dense, {
+            "score_mod": score_mod, "mask_mod": mask_mod, "is_causal": is_causal, "window": window,
+            "bottom_right": bottom_right, "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes,
+            "scale": scale, "dropout_p": dropout_p, "deterministic": deterministic,
+        })  # fmt: skip
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
     if not (q.numel() and k.numel()):

@@ -66,7 +66,10 @@ def _tell(what: str, query: Tensor, why: Any) -> None:
     reason = str(why).split("\n")[0]
     if (what, reason) not in _told:
         _told.add((what, reason))
-        _log.warning("%s of q %s goes on without qkvault: %s", what, list(query.shape), reason)
+        strided = query.is_nested and query.layout is torch.strided  # It has no shape.
+        _log.warning(
+            "%s of q %s goes on without qkvault: %s", what, "nested" if strided else list(query.shape), reason
+        )  # fmt: skip
 
 
 class _Sdpa(TorchFunctionMode):
@@ -90,6 +93,8 @@ def _flex(
     """`flex_attention` on qkvault, or as before."""
     aux = kwargs.get("return_aux")
     try:
+        if query.is_nested:
+            raise ArgumentError("flex_attention counts positions of nested tensors otherwise")
         if getattr(aux, "max_scores", False):
             raise ArgumentError("return_aux asks for the largest scores")
         both = return_lse or getattr(aux, "lse", False)
