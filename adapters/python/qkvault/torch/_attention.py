@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable, Literal, Optional, Union, overload
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _compiled, _nested, _operators
+from . import _compiled, _nested, _operators, _shards
 from ._blocks import predicate
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, log_sums, padded
@@ -131,16 +132,21 @@ def attention(
     # One by one: Dynamo compares no two functions.
     plain = score_mod is None and mask_mod is None and block_mask is None and bias is None and attn_mask is None
     plain = plain and sinks is None and alibi_slopes is None
-    if not (plain and q_lengths is kv_lengths is query_origin is key_origin is None) or dropout_p:
-        made = parts(
-            q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-            alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
-        )  # fmt: skip
-        q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
-        o, stats = made.run(q, k, v, return_lse)
-        unseen = dead(q_lengths, kv_lengths, o.shape[2])
-        o = o if unseen is None else o.masked_fill(unseen, 0)
-        return (o, log_sums(stats, q_lengths, kv_lengths, sinks)) if return_lse else o
+    parted = type(q) not in _operators.PLAIN and hasattr(q, "placements")
+    plain = plain and q_lengths is kv_lengths is query_origin is key_origin is None
+    if not plain or dropout_p or parted and return_lse:
+        options = {
+            "score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask, "bias": bias,
+            "attn_mask": attn_mask, "is_causal": is_causal, "window": window, "bottom_right": bottom_right,
+            "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes, "scale": scale, "dropout_p": dropout_p,
+            "deterministic": deterministic, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
+            "query_origin": query_origin, "key_origin": key_origin,
+        }  # fmt: skip
+        if parted:
+            if block_mask is not None and mask_mod is None:
+                options.update(block_mask=None, mask_mod=predicate(block_mask, tuple(q.shape[:3]) + (k.shape[2],), device))
+            return _shards.attention(_of_part, q, k, v, return_lse, options)
+        return _full(q, k, v, return_lse, **options)
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
     spec = _plain.get(key) or _plain_spec(key)
     numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
@@ -149,6 +155,19 @@ def attention(
         numbers.append(softcap)
     o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
     return (o, stats) if return_lse else o
+
+
+def _full(q, k, v, return_lse, q_lengths, kv_lengths, sinks, local=False, **options):
+    """Attention with options that have tensors or functions."""
+    made = parts(q, k, q_lengths=q_lengths, kv_lengths=kv_lengths, sinks=sinks, local=local, **options)
+    q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
+    o, stats = made.run(q, k, v, return_lse)
+    unseen = dead(q_lengths, kv_lengths, o.shape[2])
+    o = o if unseen is None else o.masked_fill(unseen, 0)
+    return (o, log_sums(stats, q_lengths, kv_lengths, sinks)) if return_lse else o
+
+
+_of_part = functools.partial(_full, local=True)
 
 
 def _plain_spec(key: tuple) -> str:
@@ -200,11 +219,13 @@ def _nothing(q: Tensor, k: Tensor, v: Tensor, both: bool) -> Union[Tensor, tuple
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
     alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
-    dims=None,
+    dims=None, local=False,
 ) -> Parts:  # fmt: skip
-    """The specification of any call. `dims` are those of the scores, if the tensors do not tell them."""
+    """The specification of any call. `dims` are those of the scores, if the tensors do not tell them. A `local` call is
+    a rank's part of one."""
     compiling = torch.compiler.is_compiling()
     made = Parts(q.shape[-1] ** -0.5 if scale is None else scale if compiling else float(scale))
+    made.local = local
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2]) if dims is None else dims

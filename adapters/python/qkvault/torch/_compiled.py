@@ -81,6 +81,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, parts: Any, score_mod, mask_mod, dims: 
     flags = {
         "score_mod": score_mod is not None, "mask_mod": mask_mod is not None, "both": both,
         "grad": torch.is_grad_enabled(), "origins": parts.origins is not None,
+        "local": parts.local,
     }  # fmt: skip
     return attend(q, k, v, score_mod if score_mod is not None else same, given, scale, flags)
 
@@ -188,7 +189,7 @@ def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]
                 "call the attention outside of what is compiled"
             )
         assert captured.bind is not None
-        text, kind = typed(text, name, captured, q.dtype)
+        text, kind = typed(text, name, captured, q.dtype, flags["local"])
         tensor = there(captured.bind(given), captured, q.device, name)
         parts.tensor(name, tensor.reshape(captured.dims).to(kind).contiguous())
     for name, value in traced.scalars.items():

@@ -32,7 +32,7 @@ torch.library.register_fake("qkvault::backward_only", _fake.backward)
 torch.library.register_fake("qkvault::backward_plain", lambda *given: _fake.backward(*given)[:3])
 
 #: Tensors that no transform or wrapper has made.
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def fits(tensor: Tensor) -> bool:
@@ -52,7 +52,7 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
         d_o = d_o if fits(d_o) else d_o.contiguous()
     if isinstance(numbers, Tensor):
         d_q, d_k, d_v, more = _told.backward(d_o, q, k, v, o, stats, extra, spec, numbers)
-    elif type(d_o) not in _PLAIN and not extra and not torch.compiler.is_compiling():
+    elif type(d_o) not in PLAIN and not extra and not torch.compiler.is_compiling():
         return *backward_plain(d_o, q, k, v, o, stats, extra, spec, numbers), []
     elif torch.compiler.is_compiling():
         d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
@@ -144,7 +144,7 @@ class Attend(torch.autograd.Function):
         return None, None, d_q, d_k, d_v, *each
 
 
-class AttendBoth(torch.autograd.Function):
+class AttendBoth(Attend):
     """The same with Stats, which have a gradient too."""
 
     @staticmethod
@@ -155,14 +155,11 @@ class AttendBoth(torch.autograd.Function):
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
 
-    backward = Attend.backward
-
 
 class Functional(torch.autograd.Function):
     """The same for torch.func, which cannot differentiate operators that take lists of tensors."""
 
     generate_vmap_rule = True
-
     @staticmethod
     def forward(spec, numbers, q, k, v, *extra):
         return forward_only(q, k, v, extra, spec, numbers)
@@ -194,8 +191,8 @@ def run(
     training = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     )
-    if torch.compiler.is_compiling() or type(q) not in _PLAIN:
-        _shards.check(q, extra, spec)
+    if torch.compiler.is_compiling() or type(q) not in PLAIN:
+        _shards.check(q, extra)
         if torch.compiler.is_compiling() and not hasattr(q, "placements"):
             numbers = _told.told(numbers)
             if isinstance(numbers, Tensor):

@@ -68,6 +68,8 @@ class Parts:
         self.origins: Optional[tuple] = None
         #: The score modification and the predicate that an operator of a compiled program traces.
         self.later: Optional[tuple] = None
+        #: Whether it is a rank's part of an attention, in which nothing that a function captured has its whole gradient.
+        self.local = False
 
     def tensor(self, name: str, tensor: Tensor) -> None:
         self.extra.append(name)
@@ -129,7 +131,7 @@ class Parts:
         entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
         lines = entry.lines
         for name, captured, bound in entry.tensors():
-            lines, kind = typed(lines, name, captured, q.dtype)
+            lines, kind = typed(lines, name, captured, q.dtype, self.local)
             self.tensor(name, _traces.laid_out(name, captured, bound, read, self.origins, q.device, kind))
         self.lines += lines
         for name, value in numbers:
