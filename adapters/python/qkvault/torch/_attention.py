@@ -14,6 +14,7 @@ from . import _compiled, _nested, _operators, _shards
 from ._blocks import predicate
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, log_sums, padded
+from ._operands import HALVES, named, typed, unrepeated
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
@@ -22,7 +23,6 @@ from ._told import single
 Number = Union[float, Tensor, None]
 
 _plain: dict = {}
-_HALVES = (torch.bfloat16, torch.float16)
 
 
 @overload
@@ -98,7 +98,8 @@ def attention(
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
       launch of the backward; `lse.detach()` needs none.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
-      copied; otherwise they are an error that names them.
+      copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but for
+      one head of keys and values without gradients.
 
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
@@ -107,10 +108,10 @@ def attention(
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
         raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
-    dtype = q.dtype
+    dtype = q.dtype  # As in `same_type`, without the calls.
     cast = q.is_cuda and torch.is_autocast_enabled("cuda") or q.is_cpu and torch.is_autocast_enabled("cpu")
-    if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
-        q, k, v = _typed(q, k, v, cast)
+    if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in HALVES:
+        q, k, v = typed(q, k, v, cast)
     if q.is_nested or k.is_nested or v.is_nested:
         dense = {
             "attn_mask": attn_mask, "block_mask": block_mask, "bias": bias, "q_lengths": q_lengths,
@@ -127,6 +128,8 @@ def attention(
         return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
+    if 0 in k.stride() or 0 in v.stride() or 0 in q.stride():
+        q, k, v = unrepeated(q, k, v)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     # One by one: Dynamo compares no two functions.
@@ -184,26 +187,6 @@ def _plain_spec(key: tuple) -> str:
     return spec
 
 
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _typed(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
-    """Operands of one type: what autocast makes of them, as for SDPA, all but float64 having its type."""
-    if cast:
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (t if t.dtype is torch.float64 else t.to(dtype) for t in (q, k, v))
-    elif q.dtype is torch.float32:
-        raise ArgumentError("q is float32, and attention takes bfloat16 and float16; cast it, or use autocast")
-    if q.dtype not in _HALVES:
-        raise ArgumentError(f"q is {_named(q.dtype)}; attention takes bfloat16 and float16: q.to(torch.bfloat16)")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype is not q.dtype:
-            kinds = f"{name} is {_named(tensor.dtype)} and q {_named(q.dtype)}"
-            raise ArgumentError(f"{kinds}; give one type: {name}.to(q.dtype)")
-    return q, k, v
-
-
 def _capped(softcap: Number) -> None:
     if softcap is not None and not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
         raise ArgumentError(f"softcap is {softcap}; give a finite number above 0, or None")
@@ -233,7 +216,7 @@ def parts(
     if attn_mask is not None:
         if not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point()):
             raise ArgumentError(
-                f"attn_mask is {_named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
+                f"attn_mask is {named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
                 "or floats, which are added"
             )
         if attn_mask.dtype == torch.bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from ._attention import Number, parts
 from ._lengths import Padded
+from ._operands import same_type, unrepeated
 from ._spec import Window, placed
 
 
@@ -69,6 +70,7 @@ def varlen_attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 3:
             raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (token, head, head dim)")
+    q, k, v = unrepeated(*same_type(q, k, v))
     ends_q, ends_k = (
         _ends(name, given, q.device, tokens)
         for name, given, tokens in (
