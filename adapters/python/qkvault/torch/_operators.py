@@ -6,6 +6,7 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._library import call, library
 from . import _background, _fake, _lse, _told
@@ -68,6 +69,13 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     return d_q, d_k, d_v, each
 
 
+def _no_jvp(ctx, *_):
+    raise NotImplementedError(
+        "qkvault's attention has no derivative forward (jvp, jacfwd, hessian); take vjp or jacrev, or compute this part "
+        "with torch's own attention (sdpa_kernel(SDPBackend.MATH))"
+    )
+
+
 class Gradients(torch.autograd.Function):
     """Gradients that have none themselves, and say so."""
 
@@ -85,6 +93,8 @@ class Gradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *_):
         _none()
+
+    jvp = staticmethod(_no_jvp)
 
 
 def _setup(ctx, inputs, output):
@@ -124,6 +134,8 @@ torch.library.register_autograd("qkvault::backward_plain", _none, setup_context=
 class Attend(torch.autograd.Function):
     """O and its gradients in eager mode, where this costs less than registered gradients."""
 
+    jvp = staticmethod(_no_jvp)
+
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
@@ -160,6 +172,8 @@ class Functional(torch.autograd.Function):
     """The same for torch.func, which cannot differentiate operators that take lists of tensors."""
 
     generate_vmap_rule = True
+    jvp = staticmethod(_no_jvp)
+
     @staticmethod
     def forward(spec, numbers, q, k, v, *extra):
         return forward_only(q, k, v, extra, spec, numbers)
@@ -205,7 +219,7 @@ def run(
     if _background.active() and not (_fake.names_of(spec, "varlen") or _fake.names_of(spec, "paged")):
         _background.await_plan(q, k, v, spec, training, both)
     try:
-        if not training:
+        if not training and forward_ad._current_level < 0:
             if both:
                 return forward_only(q, k, v, extra, spec, numbers)
             return attend(q, k, v, extra, spec, numbers), None

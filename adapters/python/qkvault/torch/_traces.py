@@ -40,6 +40,18 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def _stand(tensor: Tensor) -> Tensor:
+    """What a function that is traced gets for a tensor: one without values for a tensor of torch.func's transforms,
+    which would put what is computed with it out of sight."""
+    if not _transformed(tensor):
+        return tensor
+    with torch._C._DisableFuncTorch():
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
+
+
 class Bound:
     """A tensor of an expression: how it is made of what a call reads."""
 
@@ -124,7 +136,7 @@ def laid_out(
 
 def _version(tensor: Tensor) -> Optional[int]:
     """How often a tensor changed in place; None where PyTorch does not count it."""
-    return None if tensor.is_inference() else tensor._version
+    return None if tensor.is_inference() or _transformed(tensor) else tensor._version
 
 
 def found(score_mod, mask_mod, dims: tuple, dtype, device, origins: Optional[tuple]) -> tuple:
@@ -171,20 +183,23 @@ def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]
     global made
     made += 1
     functions = (score_mod, mask_mod)
-    followed = [None if f is None else Followed(f, _is_tensor, _known) for f in functions]
+    followed = [None if f is None else Followed(f, _is_tensor, _known, stand=_stand) for f in functions]
     try:
         traced = _trace([None if f is None else f.function for f in followed], dims, moves, followed)
     except Exception:
         # Whether it is the user's fault or that of following shows without following.
         return Entry(_trace(functions, dims, moves), [], [], []), False
     reads = [f for f in followed if f is not None]
-    tensors = [tensor for f in reads for tensor in f.tensors]
+    tensors = [tensor for f in reads for tensor in f.stands]
     places = {}
     for place, tensor in enumerate(tensors):
         places.setdefault(id(tensor), place)
     captured = {name: one for name, one in traced.tensors.items() if one.alibi is None}
     known = all(id(root) in places for one in captured.values() for root in one.roots)
     if any(f.unfollowed for f in reads) or not known or any(id(t) not in places for t in traced.asked):
+        lost = next((f.unfollowed for f in reads if f.unfollowed), "what it reads")
+        if any(map(_transformed, (tensor for f in reads for tensor in f.tensors))):
+            raise Untraceable(f"{lost} cannot be followed, and it reads tensors of torch.func's transforms")
         return Entry(_trace(functions, dims, moves), [], [], []), False
     numbers, bound = _numbers(traced, followed, dims, moves)
     checks = [None if f is None else f.checked(frozenset(b)) for f, b in zip(followed, bound)]
@@ -194,7 +209,8 @@ def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]
 
 def _trace(functions, dims, moves, followed=None) -> Traced:
     names = None if followed is None else functools.partial(_names, followed)
-    traced = trace(*functions, sizes=dims, origins=moves, names=names)
+    with torch._C._DisableFuncTorch():
+        traced = trace(*functions, sizes=dims, origins=moves, names=names)
     for line in traced.lines():
         if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
             raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
@@ -220,7 +236,7 @@ class _Names:
         self.followed = followed
 
     def get(self, identity: int) -> Optional[str]:
-        for tensor, read in zip(self.followed.tensors, (r for r in self.followed.reads if r.kind == "tensor")):
+        for tensor, read in zip(self.followed.stands, (r for r in self.followed.reads if r.kind == "tensor")):
             if id(tensor) == identity:
                 return _identifier(_named(self.followed, read.path))
         return None
