@@ -89,6 +89,20 @@ class LogSumExp(Case):
             [packed], lambda: qt.attention(*parts(), return_lse=True), lambda: both(*parts()), 2e-2
         )  # fmt: skip
 
+    def test_samples_along_any_axis(self):
+        def loss(q, k, v):
+            o, lse = qt.attention(q, k, v, return_lse=True)
+            return (o.float() ** 2).sum() + (lse**2).sum()
+
+        for axis in (0, 1, 2, 4):
+            q, k, v = (torch.randn(2, 2, 5, 8, 3, dtype=torch.float16).movedim(-1, axis) for _ in range(3))
+            grads = torch.func.vmap(torch.func.grad(loss, (0, 1, 2)), axis)(q, k, v)
+            for at in range(3):
+                one = [t.select(axis, at).clone().requires_grad_() for t in (q, k, v)]
+                o, lse = both(*one)
+                for mine, right in zip(grads, torch.autograd.grad((o**2).sum() + (lse**2).sum(), one)):
+                    self.near(mine[at], right)
+
     def test_rows_that_see_nothing_have_none(self):
         q, k, v = three(b=3, h=(2, 2), grad=True)
         of_q, of_k = torch.tensor([12, 5, 7]), torch.tensor([12, 9, 0])
@@ -157,11 +171,12 @@ class LogSumExp(Case):
                 one = [t[at].clone().requires_grad_() for t in samples]
                 for mine, exact in zip(found, torch.autograd.grad(right(*one), one)):
                     self.near(mine[at], exact)
-        with self.subTest("jacrev"):
-            given = [torch.randn(1, 1, 4, 8, dtype=torch.float16) for _ in range(3)]
-            log = lambda f: lambda q: f(q, *given[1:])  # noqa: E731
-            mine = torch.func.jacrev(log(lambda *t: qt.attention(*t, return_lse=True)[1]))(given[0])
-            self.near(mine, torch.func.jacrev(log(lambda *t: both(*t)[1]))(given[0]))
+        for outside in (True, False):
+            with self.subTest("jacrev", outside=outside):
+                given = list(three(b=1, h=(2, 2), s=(4, 4), heads_outside=outside))
+                log = lambda f: lambda q: f(q, *given[1:])  # noqa: B023, E731
+                mine = torch.func.jacrev(log(lambda *t: qt.attention(*t, return_lse=True)[1]))(given[0])
+                self.near(mine, torch.func.jacrev(log(lambda *t: both(*t)[1]))(given[0]))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ def operands(d_lse: Tensor, v: Tensor, o: Tensor) -> tuple[Tensor, Tensor, Tenso
     zeros = torch.zeros_like(o)
 
     def wide(columns: list[Tensor]) -> Tensor:
-        """First columns of what lies in memory as O does, for which there is a plan."""
-        return zeros + torch.nn.functional.pad(torch.stack(columns, -1), (0, o.shape[-1] - _PARTS))
+        """First columns of what lies in memory as O does: a backward is not told the strides of O."""
+        made = zeros + torch.nn.functional.pad(torch.stack(columns, -1), (0, o.shape[-1] - _PARTS))
+        return made if made.stride() == o.stride() else o.new_empty_strided(o.shape, o.stride()).copy_(made)
 
     # With the strides of V, which offsets of sequences count in.
     return wide(parts), v.new_empty_strided(v.shape, v.stride()).zero_(), wide([-unit.to(o.dtype)] * _PARTS)

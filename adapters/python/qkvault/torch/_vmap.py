@@ -96,6 +96,7 @@ def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
         more = [torch.stack(of) for of in zip(*more)]
         return (torch.stack(d_q), torch.stack(d_k), torch.stack(d_v), more), (0, 0, 0, [0] * len(more))
     given = [_folded(t, axis, n) for t, axis in zip((d_o, q, k, v, o, stats), axes)]
+    given[4] = _fake.like_result(given[4], given[1])
     d_q, d_k, d_v, more = run(*given, new, _reduced(folded, batch), numbers)
     each = []
     for gradient, at in zip(more, places):
