@@ -5,6 +5,7 @@
 
 import os
 import unittest
+import unittest.mock
 
 import torch
 
@@ -147,6 +148,30 @@ class Blocks(Case):
         plain = create_block_mask(causal, None, None, S, S, device="cpu", BLOCK_SIZE=BLOCK)
         with self.assertRaisesRegex(qkvault.ArgumentError, "block_mask with query_origin"):
             qt.attention(self.q, self.k, self.v, block_mask=plain, query_origin=3)
+
+    def test_a_predicate_that_cannot_be_traced_is_told_with_its_line(self):
+        blocks = create_block_mask(causal, None, None, S, S, device="cpu", BLOCK_SIZE=BLOCK)
+        blocks.mask_mod = lambda b, h, i, j: j <= i if i > 3 else j >= 0
+        with self.assertRaisesRegex(qt.Untraceable, "test_torch_blocks.py:"):
+            qt.attention(self.q, self.k, self.v, block_mask=blocks)
+
+    def test_calls_that_are_asked_about(self):
+        blocks = create_block_mask(causal, None, None, S, S, device="cpu", BLOCK_SIZE=BLOCK)
+        q, k, v = (t.to("meta") for t in (self.q, self.k, self.v))
+        self.assertIn("causal", str(qt.explain(q, k, v, block_mask=blocks, gpu="h200").text))
+
+    def test_what_was_found_is_kept_while_nothing_changes(self):
+        docs = torch.tensor([[0] * 11 + [1] * 29] * 2)
+        rule = lambda b, h, i, j: docs[b, i] == docs[b, j]  # noqa: E731
+        blocks = create_block_mask(rule, 2, None, S, S, device="cpu", BLOCK_SIZE=BLOCK)
+        seen = []
+        with unittest.mock.patch.object(_blocks, "_agrees", lambda *given: seen.append(0) or True):
+            for change in (lambda: None, lambda: None, lambda: docs.add_(1), lambda: blocks.kv_indices.add_(0)):
+                change()
+                qt.attention(self.q, self.k, self.v, block_mask=blocks)
+            docs = docs.clone()
+            qt.attention(self.q, self.k, self.v, block_mask=blocks)
+        self.assertEqual(len(seen), 4)
 
     def test_compiled(self):
         q, k, v = self.q, self.k, self.v

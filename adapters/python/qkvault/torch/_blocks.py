@@ -8,7 +8,6 @@ mask reads.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Callable, Optional
 
 import torch
@@ -21,11 +20,43 @@ from ._spec import placed
 #: Scores that are looked at in one piece.
 _PIECE = 1 << 26
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-_looked_at: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+class _Looked:
+    """What was found of a block mask, and of what: its lists, its predicate, and what this captured."""
+
+    def __init__(self, block_mask: Any, dims: tuple, device: torch.device):
+        self.of = (block_mask.mask_mod, dims, device, block_mask.seq_lengths, block_mask.BLOCK_SIZE)
+        self.lists = [getattr(block_mask, name) for name in _LISTS]
+        self.cells: list = []
+        held = _held(block_mask.mask_mod, self.cells)
+        self.versions = [(t, _version(t)) for t in (*self.lists, *held) if t is not None]
+        self.found: Optional[Callable] = None
+
+    def still(self, block_mask: Any, dims: tuple, device: torch.device) -> bool:
+        """Whether nothing of it has changed."""
+        counts, indices, full_counts, full_indices = self.lists
+        return (
+            block_mask.mask_mod is self.of[0]
+            and self.of[1:] == (dims, device, block_mask.seq_lengths, block_mask.BLOCK_SIZE)
+            and block_mask.kv_num_blocks is counts and block_mask.kv_indices is indices
+            and block_mask.full_kv_num_blocks is full_counts and block_mask.full_kv_indices is full_indices
+            and all([_version(t) == version for t, version in self.versions])
+            and all([cell.cell_contents is content for cell, content in self.cells])
+        )  # fmt: skip
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def predicate(block_mask: Any, dims: tuple, device: torch.device) -> Optional[Callable]:
     """The mask that a block mask is; None if everything is seen."""
+    compiling = torch.compiler.is_compiling()
+    looked = None if compiling else getattr(block_mask, "_qkvault_looked", None)
+    if looked is not None and looked.still(block_mask, dims, device):
+        kept: Optional[Callable] = looked.found
+        return kept
     found = getattr(block_mask, "mask_mod", None)
     if found is None:
         raise ArgumentError(f"block_mask is {type(block_mask).__name__}; give one of create_block_mask")
@@ -46,7 +77,9 @@ def predicate(block_mask: Any, dims: tuple, device: torch.device) -> Optional[Ca
             f"block_mask is for {made[0]} queries and {made[1]} keys, and there are {dims[2]} and {dims[3]}; make it "
             f"with create_block_mask(..., {dims[2]}, {dims[3]}){adjust}"
         )
-    counts = placed(block_mask.kv_num_blocks, device, "block_mask")
+    counts = block_mask.kv_num_blocks
+    if "meta" not in (device.type, counts.device.type):  # Such calls are asked about, and not run.
+        placed(counts, device, "block_mask")
     blocks = tuple(-(-extent // block) for extent, block in zip(dims[2:], size))
     lead = tuple(counts.shape[:-1])
     lead = (1,) * (2 - len(lead)) + lead
@@ -56,15 +89,24 @@ def predicate(block_mask: Any, dims: tuple, device: torch.device) -> Optional[Ca
             f"{blocks[0]} blocks of queries; make it with create_block_mask(mask_mod, B, H, ...), where B and H are "
             "these numbers or None"
         )
-    if torch.compiler.is_compiling():
-        if name == "noop_mask":
+    plain = None if name == "noop_mask" else found
+    if compiling:
+        if plain is None:
             return _listed(block_mask, None, size, blocks, lead)
         agree = _same(found, _tables(block_mask, blocks, lead), size, dims, lead, _points(size, dims, device))
         torch._assert_async(agree, _DIFFER)
-        return found
-    if _agrees(block_mask, found, size, blocks, dims, lead, device):
-        return None if name == "noop_mask" else found
-    return _listed(block_mask, None if name == "noop_mask" else found, size, blocks, lead)
+        return plain
+    looked = _Looked(block_mask, dims, device)
+    with torch.inference_mode(False), torch.no_grad():
+        try:
+            agrees = _agrees(block_mask, found, size, blocks, dims, lead, counts.device)
+        except ArgumentError:
+            raise
+        except Exception:  # What is wrong with the predicate shows where it is traced, with its line.
+            agrees = False
+        looked.found = plain if agrees else _listed(block_mask, plain, size, blocks, lead)
+    block_mask._qkvault_looked = looked
+    return looked.found
 
 
 _DIFFER = (
@@ -130,39 +172,33 @@ def _same(mask_mod: Callable, tables: tuple, size: list, dims: tuple, lead: tupl
 def _agrees(
     block_mask: Any, mask_mod: Callable, size: list, blocks: tuple, dims: tuple, lead: tuple, device: torch.device
 ) -> bool:  # fmt: skip
-    lists = [getattr(block_mask, name) for name in _LISTS]
-    read = [t for t in (*lists, *_held(mask_mod)) if t is not None]
-    state = (mask_mod, tuple(dims), [(t, 0 if t.is_inference() else t._version) for t in read])
-    before = _looked_at.get(block_mask)
-    if before is not None and before[0][:2] == state[:2] and len(before[0][2]) == len(state[2]):
-        if all(a is b and x == y for (a, x), (b, y) in zip(before[0][2], state[2])):
-            return bool(before[1])
     if device.type == "meta":
         return True
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise ArgumentError("block_mask is new in the capture of a CUDA graph; call the attention once before it")
-    with torch.no_grad():
-        tables = _tables(block_mask, blocks, lead)
-        step = max(1, _PIECE // (lead[0] * lead[1] * dims[3] * size[0])) * size[0]
-        every = torch.arange(dims[3], device=device)
-        pieces = (torch.arange(at, min(at + step, dims[2]), device=device) for at in range(0, dims[2], step))
-        agrees = bool(torch.stack([_same(mask_mod, tables, size, dims, lead, [rows, every]) for rows in pieces]).all())
-        if agrees and lead != tuple(dims[:2]):
-            whole = [t.expand(*dims[:2], *blocks) for t in tables]
-            if not _same(mask_mod, tuple(whole), size, dims, tuple(dims[:2]), _points(size, dims, device)):
-                raise ArgumentError(
-                    f"block_mask is for {lead[0]} sequences and {lead[1]} heads, and its mask_mod is another for "
-                    f"others; make it with create_block_mask(mask_mod, {dims[0]}, {dims[1]}, ...)"
-                )
-    _looked_at[block_mask] = (state, agrees)
+    tables = _tables(block_mask, blocks, lead)
+    step = max(1, _PIECE // (lead[0] * lead[1] * dims[3] * size[0])) * size[0]
+    every = torch.arange(dims[3], device=device)
+    pieces = (torch.arange(at, min(at + step, dims[2]), device=device) for at in range(0, dims[2], step))
+    agrees = bool(torch.stack([_same(mask_mod, tables, size, dims, lead, [rows, every]) for rows in pieces]).all())
+    if agrees and lead != tuple(dims[:2]):
+        listed, full = (t.expand(*dims[:2], *blocks) for t in tables)
+        if not _same(mask_mod, (listed, full), size, dims, tuple(dims[:2]), _points(size, dims, device)):
+            raise ArgumentError(
+                f"block_mask is for {lead[0]} sequences and {lead[1]} heads, and its mask_mod is another for others; "
+                f"make it with create_block_mask(mask_mod, {dims[0]}, {dims[1]}, ...)"
+            )
     return agrees
 
 
-def _held(given: Any, depth: int = 4) -> list[Tensor]:
-    """The tensors that a function captured, and those that functions which it captured did."""
+def _held(given: Any, cells: list, depth: int = 4) -> list[Tensor]:
+    """The tensors that a function captured, and those that functions which it captured did, with the cells of all."""
     if isinstance(given, Tensor):
         return [given]
+    if not depth:
+        return []
     if isinstance(given, (tuple, list)):
-        return [t for one in given for t in _held(one, depth - 1)] if depth else []
-    cells = getattr(given, "__closure__", None) or ()
-    return [t for cell in cells for t in _held(cell.cell_contents, depth - 1)] if depth else []
+        return [t for one in given for t in _held(one, cells, depth - 1)]
+    own = [(cell, cell.cell_contents) for cell in getattr(given, "__closure__", None) or ()]
+    cells += own
+    return [t for _, content in own for t in _held(content, cells, depth - 1)]
