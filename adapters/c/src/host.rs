@@ -3,16 +3,18 @@
 use qkvault::exec::Number;
 use qkvault::exec::raw::constant_values;
 use qkvault::graph::{DType, Role, Valid, operand, validate};
-use qkvault::reference::{Buffer, Inputs, Outputs, forward};
+use qkvault::reference::{Buffer, Inputs, Outputs, backward_of_o, forward};
 
 use crate::oracle::computed;
 use crate::status::Failure;
 
-/// The outputs of a call with the inputs of a launch: numbers by role beside tensors, without constants.
+/// The outputs of a call with the inputs of a launch: numbers by role beside tensors, without constants. With `of_o`, a
+/// backward takes its row sums from the O that is given, as kernels do, and not from the exact one.
 pub(crate) fn on_host(
     attention: &Valid,
     mut inputs: Inputs,
     scalars: impl IntoIterator<Item = (Role, DType, Number)>,
+    of_o: bool,
 ) -> Result<Outputs, Failure> {
     for (role, dtype, number) in scalars {
         let value = match number {
@@ -27,6 +29,9 @@ pub(crate) fn on_host(
     }
     if operand(attention.get(), Role::Sink).is_some() && inputs.get(Role::Sink).is_none() {
         inputs.insert(Role::Sink, sinks(attention, &inputs)?);
+    }
+    if of_o {
+        return Ok(backward_of_o(attention, &inputs)?);
     }
     computed(attention, &inputs)
 }

@@ -38,18 +38,20 @@ class _Globals(dict):
 class Followed:
     """A function whose reads are noted.
 
-    `tensor(value)` says whether a value is one of the framework's tensors, and `known(tensor)` gives what of it a trace
-    depends on.
+    `tensor(value)` says whether a value is one of the framework's tensors, `known(tensor)` gives what of it a trace
+    depends on, and `stand(tensor)` what the function gets for it.
     """
 
     def __init__(
         self, function: Callable, tensor: Callable[[Any], bool], known: Callable[[Any], Any],
-        instead: Optional[dict[tuple, float]] = None,
+        instead: Optional[dict[tuple, float]] = None, stand: Callable[[Any], Any] = lambda tensor: tensor,
     ):  # fmt: skip
-        self.tensor, self.known = tensor, known
+        self.tensor, self.known, self.stand = tensor, known, stand
         self.reads: list[Read] = []
         #: The tensors among the reads, in their order.
         self.tensors: list[Any] = []
+        #: What the function got for them.
+        self.stands: list[Any] = []
         self.unfollowed: Optional[str] = None
         self._seen: dict[tuple, Any] = {}
         self._memo: dict[int, Any] = {}
@@ -62,7 +64,7 @@ class Followed:
 
     def again(self, instead: dict[tuple, float]) -> Followed:
         """The same function, anew, with other numbers at some paths."""
-        return Followed(self._alive[0], self.tensor, self.known, instead)
+        return Followed(self._alive[0], self.tensor, self.known, instead, self.stand)
 
     def fail(self, why: str) -> None:
         """Notes that something could not be followed: the first is told."""
@@ -93,7 +95,8 @@ class Followed:
         if self.tensor(value):
             self.note(path, "tensor", self.known(value))
             self.tensors.append(value)
-            return value
+            self.stands.append(self.stand(value))
+            return self.stands[-1]
         if kind is types.FunctionType:
             return self._function(value, path)
         if kind is types.MethodType:

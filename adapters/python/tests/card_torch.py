@@ -524,6 +524,7 @@ def main():
         ("first", lambda: first(report, flex, words.out / "vault")),
         ("compiled", lambda: None if words.quick else compiled(report)),
         ("lengths", lambda: forms.lengths(report, three, exact, off)),
+        ("log-sum-exp", lambda: forms.lse(report, three, off)),
         ("origins", lambda: forms.origins(report, three, exact, off)),
         ("pages", lambda: forms.pages(report, three, exact, off, host)),
         ("background", lambda: forms.background(report, three, words.out / "vault")),

@@ -61,6 +61,39 @@ def lengths(report, three, exact, off):
     report["lengths"] = rows
 
 
+def lse(report, three, off):
+    """The gradient of the log-sum-exp, alone and beside that of O."""
+    rows = {}
+    cap = lambda s, *_: 5.0 * torch.tanh(s / 5.0)  # noqa: E731
+    away = lambda s, b, h, i, j: s - 0.01 * (i - j).abs()  # noqa: E731
+    cases = {
+        "plain": ({}, None), "causal": ({"is_causal": True}, None), "softcap": ({"softcap": 5.0, "is_causal": True}, cap),
+        "score_mod": ({"score_mod": away}, away), "window": ({"is_causal": True, "window": (40, 0)}, None),
+    }  # fmt: skip
+    for dtype in (torch.bfloat16, torch.float16):
+        for d in (64, 128):
+            for name, (options, score) in cases.items():
+                q, k, v = three(2, 8, 2, 384, d, grad=True, dtype=dtype)
+                o, found = qt.attention(q, k, v, return_lse=True, **options)
+                wide = [t.double().repeat_interleave(8 // t.shape[1], 1) for t in (q, k, v)]
+                scores = wide[0] @ wide[1].mT * d**-0.5
+                i, j = torch.arange(384, device=DEVICE)[:, None], torch.arange(384, device=DEVICE)
+                scores = scores if score is None else score(scores, 0, 0, i, j)
+                seen = ((j <= i) if "is_causal" in options else (j >= 0)) & (i - j <= options.get("window", (384,))[0])
+                scores = scores.masked_fill(~seen, -math.inf)
+                right = (scores.softmax(-1) @ wide[2], scores.logsumexp(-1))
+                errors = [off(found, right[1])]
+                for with_o in (False, True):
+                    given = [torch.randn_like(o), torch.randn_like(found)]
+                    at, of = (slice(0 if with_o else 1, 2), (q, k, v)[: 3 if with_o else 2])
+                    mine = torch.autograd.grad((o, found)[at], of, given[at], retain_graph=True)
+                    wanted = torch.autograd.grad(right[at], of, [g.double() for g in given][at], retain_graph=True)
+                    errors += [off(a, b) for a, b in zip(mine, wanted)]
+                assert max(errors) < 0.02, (name, d, dtype, errors)
+                rows[f"{name} {d} {str(dtype)[6:]}"] = [round(e, 5) for e in errors]
+    report["log-sum-exp"] = rows
+
+
 def origins(report, three, exact, off):
     """Chunks of queries at positions that are numbers or tensors, over keys from a position on, in both directions."""
     rows, size, most = {}, 256, 1024

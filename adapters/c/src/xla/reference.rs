@@ -38,7 +38,7 @@ fn compute(frame: Frame<'_>) -> Result<(), Failure> {
         inputs.insert(operand.role, Buffer::new(operand.dtype, bytes.to_vec())?);
     }
     let scalars = call.scalars.iter().zip(call.numbers(frame)?).map(|(&(role, dtype), number)| (role, dtype, number));
-    let computed = on_host(&call.attention, inputs, scalars)?;
+    let computed = on_host(&call.attention, inputs, scalars, false)?;
     for (memory, operand) in frame.results().zip(&call.outputs) {
         let lacking = || Failure::argument(format!("the oracle does not compute {}", operand.role));
         let buffer = computed.buffer(operand.role).ok_or_else(lacking)?;

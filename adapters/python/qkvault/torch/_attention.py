@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable, Literal, Optional, Union, overload
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _compiled, _operators, _traces
+from . import _compiled, _nested, _operators, _shards, _traces
+from ._blocks import predicate
 from ._composed import composed
 from ._fake import BETWEEN
-from ._lengths import dead, lengths, padded
+from ._lengths import dead, lengths, log_sums, padded
+from ._operands import HALVES, named, typed, unrepeated
 from ._origins import Origin, origins
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
@@ -21,7 +24,6 @@ from ._told import single
 Number = Union[float, Tensor, None]
 
 _plain: dict = {}
-_HALVES = (torch.bfloat16, torch.float16)
 
 
 @overload
@@ -94,10 +96,11 @@ def attention(
     * `query_origin`, `key_origin`: the positions of the first query and the first key, 0 or more, for a chunk of a
       longer sequence: causal masks, windows, ALiBi, `score_mod` and `mask_mod` count from there. `bias` and `attn_mask`
       are for the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
-    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is refused;
-      under `torch.compile` it is a constant.
+    * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
+      launch of the backward; `lse.detach()` needs none.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
-      copied; otherwise they are an error that names them.
+      copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but for
+      one head of keys and values without gradients.
 
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
@@ -106,36 +109,52 @@ def attention(
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
         raise ArgumentError(f"{name} is on {other}, and q on {device}; move it there: {name}.to(q.device)")
-    dtype = q.dtype
+    dtype = q.dtype  # As in `same_type`, without the calls.
     cast = q.is_cuda and torch.is_autocast_enabled("cuda") or q.is_cpu and torch.is_autocast_enabled("cpu")
-    if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
-        q, k, v = one_type(q, k, v, cast)
+    if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in HALVES:
+        q, k, v = typed(q, k, v, cast)
+    if q.is_nested or k.is_nested or v.is_nested:
+        dense = {
+            "attn_mask": attn_mask, "block_mask": block_mask, "bias": bias, "q_lengths": q_lengths,
+            "kv_lengths": kv_lengths, "query_origin": query_origin, "key_origin": key_origin,
+        }  # fmt: skip
+        return _nested.attention(q, k, v, return_lse, dense, {
+            "score_mod": score_mod, "mask_mod": mask_mod, "is_causal": is_causal, "window": window,
+            "bottom_right": bottom_right, "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes,
+            "scale": scale, "dropout_p": dropout_p, "deterministic": deterministic,
+        })  # fmt: skip
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
     if not (q.numel() and k.numel()):
         return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
+    if 0 in k.stride() or 0 in v.stride() or 0 in q.stride():
+        q, k, v = unrepeated(q, k, v)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     # One by one: Dynamo compares no two functions.
     plain = score_mod is None and mask_mod is None and block_mask is None and bias is None and attn_mask is None
     plain = plain and sinks is None and alibi_slopes is None
+    parted = type(q) not in _operators.PLAIN and hasattr(q, "placements")
     alone = q_lengths is kv_lengths is query_origin is key_origin is None and not dropout_p
-    if not (plain and alone):
+    if not (plain and alone) or parted and return_lse:
         if alone and bias is attn_mask is sinks is alibi_slopes is block_mask is softcap is window is None:
-            if not (is_causal or deterministic or torch.compiler.is_compiling()):
-                o, stats = of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
+            if not (is_causal or deterministic or parted or torch.compiler.is_compiling()):
+                o, stats = _of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
                 return (o, stats) if return_lse else o
-        made = parts(
-            q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
-            alibi_slopes, scale, dropout_p, deterministic, q_lengths, kv_lengths, query_origin, key_origin,
-        )  # fmt: skip
-        q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
-        o, stats = _operators.run_parts(made, q, k, v, return_lse)
-        unseen = dead(q_lengths, kv_lengths, o.shape[2])
-        o = o if unseen is None else o.masked_fill(unseen, 0)
-        return (o, stats) if return_lse else o
+        options = {
+            "score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask, "bias": bias,
+            "attn_mask": attn_mask, "is_causal": is_causal, "window": window, "bottom_right": bottom_right,
+            "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes, "scale": scale, "dropout_p": dropout_p,
+            "deterministic": deterministic, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
+            "query_origin": query_origin, "key_origin": key_origin,
+        }  # fmt: skip
+        if parted:
+            if block_mask is not None and mask_mod is None:
+                options.update(block_mask=None, mask_mod=predicate(block_mask, tuple(q.shape[:3]) + (k.shape[2],), device))
+            return _shards.attention(_of_part, q, k, v, return_lse, options)
+        return _full(q, k, v, return_lse, **options)
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
     spec = _plain.get(key) or _plain_spec(key)
     numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
@@ -146,7 +165,7 @@ def attention(
     return (o, stats) if return_lse else o
 
 
-def of_functions(q, k, v, score_mod, mask_mod, scale, both: bool) -> tuple:
+def _of_functions(q, k, v, score_mod, mask_mod, scale, both: bool) -> tuple:
     """A call that has functions and no option: what most modifications are, with less of Python on the way."""
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, None)
@@ -154,6 +173,19 @@ def of_functions(q, k, v, score_mod, mask_mod, scale, both: bool) -> tuple:
     values = [q.shape[-1] ** -0.5 if scale is None else float(scale)]
     values += [value for _, value in numbers]
     return _operators.run(q, k, v, tensors, entry.spec(numbers), values, both)
+
+
+def _full(q, k, v, return_lse, q_lengths, kv_lengths, sinks, local=False, **options):
+    """Attention with options that have tensors or functions."""
+    made = parts(q, k, q_lengths=q_lengths, kv_lengths=kv_lengths, sinks=sinks, local=local, **options)
+    q, k, v = padded(q, q_lengths), padded(k, kv_lengths), padded(v, kv_lengths)
+    o, stats = _operators.run_parts(made, q, k, v, return_lse)
+    unseen = dead(q_lengths, kv_lengths, o.shape[2])
+    o = o if unseen is None else o.masked_fill(unseen, 0)
+    return (o, log_sums(stats, q_lengths, kv_lengths, sinks)) if return_lse else o
+
+
+_of_part = functools.partial(_full, local=True)
 
 
 def _plain_spec(key: tuple) -> str:
@@ -168,30 +200,6 @@ def _plain_spec(key: tuple) -> str:
     if not torch.compiler.is_compiling():
         _plain[key] = spec
     return spec
-
-
-#: Of all types: Dynamo asks no type for its name.
-_TYPES = {kind: str(kind).removeprefix("torch.") for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
-
-
-def _named(dtype: torch.dtype) -> str:
-    return _TYPES[dtype]
-
-
-def one_type(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
-    """Operands of one type: what autocast makes of them, as for SDPA, all but float64 having its type."""
-    if cast:
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (t if t.dtype is torch.float64 else t.to(dtype) for t in (q, k, v))
-    elif q.dtype is torch.float32:
-        raise ArgumentError("q is float32, and attention takes bfloat16 and float16; cast it, or use autocast")
-    if q.dtype not in _HALVES:
-        raise ArgumentError(f"q is {_named(q.dtype)}; attention takes bfloat16 and float16: q.to(torch.bfloat16)")
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype is not q.dtype:
-            kinds = f"{name} is {_named(tensor.dtype)} and q {_named(q.dtype)}"
-            raise ArgumentError(f"{kinds}; give one type: {name}.to(q.dtype)")
-    return q, k, v
 
 
 def _capped(softcap: Number) -> None:
@@ -209,11 +217,13 @@ def _nothing(q: Tensor, k: Tensor, v: Tensor, both: bool) -> Union[Tensor, tuple
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
     alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
-    dims=None,
+    dims=None, local=False,
 ) -> Parts:  # fmt: skip
-    """The specification of any call. `dims` are those of the scores, if the tensors do not tell them."""
+    """The specification of any call. `dims` are those of the scores, if the tensors do not tell them. A `local` call is
+    a rank's part of one."""
     compiling = torch.compiler.is_compiling()
     made = Parts(q.shape[-1] ** -0.5 if scale is None else scale if compiling else float(scale))
+    made.local = local
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2]) if dims is None else dims
@@ -221,7 +231,7 @@ def parts(
     if attn_mask is not None:
         if not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point()):
             raise ArgumentError(
-                f"attn_mask is {_named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
+                f"attn_mask is {named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
                 "or floats, which are added"
             )
         if attn_mask.dtype == torch.bool:
@@ -233,7 +243,12 @@ def parts(
     if block_mask is not None:
         if mask_mod is not None:
             raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
-        mask_mod = _of_blocks(block_mask, dims)
+        if made.origins is not None:
+            raise ArgumentError(
+                "block_mask with query_origin or key_origin: its lists count from the first query of the call; give its "
+                "mask_mod alone"
+            )
+        mask_mod = predicate(block_mask, tuple(dims), q.device)
     _capped(softcap)
     mask = band(is_causal, window, bottom_right)
     if score_mod is None and mask_mod is None:
@@ -265,24 +280,3 @@ def parts(
         made.lines.append("deterministic: yes")
     return made
 
-
-
-def _of_blocks(block_mask, dims) -> Optional[Callable]:
-    """The predicate of one of FlexAttention's block masks."""
-    found = getattr(block_mask, "mask_mod", None)
-    if found is None:
-        raise ArgumentError(f"block_mask is {type(block_mask).__name__}; give one of create_block_mask")
-    made = getattr(block_mask, "seq_lengths", None)
-    if made is not None and tuple(made) != tuple(dims[2:]):
-        raise ArgumentError(
-            f"block_mask is for {made[0]} queries and {made[1]} keys, and there are {dims[2]} and {dims[3]}; make it "
-            f"with create_block_mask(..., {dims[2]}, {dims[3]}), or adjust it: block_mask._adjust({dims[2]}, {dims[3]})"
-        )
-    if getattr(found, "__name__", "") == "noop_mask":
-        from qkvault_record import _hides_blocks
-
-        hidden = _hides_blocks(block_mask.as_tuple())
-        if hidden:
-            raise ArgumentError(f"block_mask has no mask_mod: {hidden}; give the predicate as mask_mod")
-        return None
-    return found

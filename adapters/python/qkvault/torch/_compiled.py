@@ -20,7 +20,7 @@ from qkvault_record import Traced, trace
 from .._errors import ArgumentError
 from .._reads import Number
 from . import _fake, _told
-from ._placed import there, typed
+from ._placed import of_ranks, there, typed
 
 
 class _Attend(HigherOrderOperator):
@@ -80,6 +80,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, parts: Any, score_mod, mask_mod, dims: 
     flags = {
         "score_mod": score_mod is not None, "mask_mod": mask_mod is not None, "both": both,
         "grad": torch.is_grad_enabled(), "origins": parts.origins is not None,
+        "local": parts.local,
     }  # fmt: skip
     return attend(q, k, v, score_mod if score_mod is not None else same, given, scale, flags)
 
@@ -220,6 +221,8 @@ def computed(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor
                 "call the attention outside of what is compiled"
             )
         assert captured.bind is not None
+        if flags["local"] and captured.grad:
+            raise of_ranks(name)
         text, kind = typed(text, name, captured, q.dtype)
         tensor = there(captured.bind(given), captured, q.device, name)
         parts.tensor(name, tensor.reshape(captured.dims).to(kind).contiguous())

@@ -20,7 +20,8 @@ from qkvault_record import Untraceable
 
 from .._errors import ArgumentError, Error
 from . import _compiled, _context, _told
-from ._attention import attention, one_type
+from ._attention import attention
+from ._operands import same_type
 
 #: What `flex_attention` calls where Dynamo sees it; None if this PyTorch has it elsewhere.
 BEFORE = getattr(flex, "flex_attention_hop", None)
@@ -55,14 +56,14 @@ def _computed(q, k, v, score_mod, mask_mod, scale, kernel_options, captured) -> 
     functions = tuple(
         functools.partial(_compiled.called, graph, read) for graph, read in zip((score_mod, mask_mod), captured)
     )
-    flags = {"both": both, "grad": torch.is_grad_enabled(), "origins": False}
+    flags = {"both": both, "grad": torch.is_grad_enabled(), "origins": False, "local": False}
     dims = (*q.shape[:3], k.shape[2])
     return _compiled.computed(q, k, v, functions, dims, ("", "scale", "", scale, (), ()), flags)
 
 
 def _taken(q: Tensor, k: Tensor, v: Tensor, kernel_options: dict) -> None:
     """What is refused before a launch: a program that is compiled passes on no call later."""
-    one_type(q, k, v, False)
+    same_type(q, k, v)
     if kernel_options.get("OUTPUT_MAX", False):
         raise ArgumentError("return_aux asks for the largest scores")
     if q.device.type == "cpu" and not _context.on_cpu():

@@ -20,7 +20,7 @@ from torch.package import sys_importer
 
 from qkvault_record import Untraceable
 
-from . import _compiled, _fake
+from . import _compiled, _fake, _lse
 from ._spec import Parts
 
 
@@ -208,28 +208,31 @@ def _setup(ctx, inputs, output):
     q, k, v, extra, captured, numbers, integers, head, text = inputs
     o, stats = output
     ctx.save_for_backward(q, k, v, o, stats, numbers, *extra, *captured)
-    ctx.mark_non_differentiable(stats)
     ctx.set_materialize_grads(False)
     ctx.count, ctx.given = len(extra), (integers, head, text)
 
 
-def _backward(ctx, d_o, _d_stats):
-    from . import _operators
-
+def _backward(ctx, d_o, d_stats):
     q, k, v, o, stats, numbers, *more = ctx.saved_tensors
     extra, captured = more[: ctx.count], more[ctx.count :]
-    integers, head, text = ctx.given
+    d_q, d_k, d_v, each = _lse.added(_gradients, d_o, d_stats, q, k, v, o, stats, extra, captured, numbers, *ctx.given)
+    return d_q, d_k, d_v, each[: len(extra)], each[len(extra) :], None, None, None, None
+
+
+def _gradients(d_o, q, k, v, o, stats, extra, captured, numbers, integers, head, text) -> tuple:
+    """The gradients of Q, K, V, and of further and captured tensors, where they have one."""
+    from . import _operators
+
     d_o = d_o if _operators.fits(d_o) else d_o.contiguous()
     d_q, d_k, d_v, of_extra, of_captured = backward(
         d_o, q, k, v, o, stats, extra, captured, numbers, integers, head, text
     )
-    each: list[Optional[Tensor]] = [None] * len(extra)
+    each: list[Optional[Tensor]] = [None] * (len(extra) + len(captured))
     for at, gradient in zip(_fake.with_gradient(head), of_extra):
         each[at] = gradient
-    every: list[Optional[Tensor]] = [None] * len(captured)
     for at, gradient in zip(_asked(text, captured), of_captured):
-        every[at] = gradient
-    return d_q, d_k, d_v, each, every, None, None, None, None
+        each[len(extra) + at] = gradient
+    return d_q, d_k, d_v, each
 
 
 forward.register_autograd(_backward, setup_context=_setup)

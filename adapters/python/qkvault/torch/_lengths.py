@@ -45,6 +45,17 @@ def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], count: int) -> Optional
     return none if beyond is None else beyond | none
 
 
+def log_sums(
+    stats: Tensor, of_q: Optional[Tensor], of_k: Optional[Tensor], sinks: Optional[Tensor]
+) -> Tensor:  # fmt: skip
+    """The log-sum-exp, of which kernels need not write the rows that see nothing: there it is that of the sink."""
+    beyond = dead(of_q, of_k, stats.shape[2])
+    if beyond is None:
+        return stats
+    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.reshape(1, -1, 1).to(stats.dtype)
+    return torch.where(beyond.squeeze(-1), alone, stats)
+
+
 class Padded(torch.autograd.Function):
     """The tensor itself, whose gradient is zero in rows of padding, where kernels need not write."""
 

@@ -6,9 +6,10 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._library import call, library
-from . import _background, _fake, _told
+from . import _background, _fake, _lse, _told
 from . import _native as native
 from ._context import configure, translated
 from ._spec import Parts
@@ -33,7 +34,7 @@ torch.library.register_fake("qkvault::backward_only", _fake.backward)
 torch.library.register_fake("qkvault::backward_plain", lambda *given: _fake.backward(*given)[:3])
 
 #: Tensors that no transform or wrapper has made.
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def fits(tensor: Tensor) -> bool:
@@ -53,7 +54,7 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
         d_o = d_o if fits(d_o) else d_o.contiguous()
     if isinstance(numbers, Tensor):
         d_q, d_k, d_v, more = _told.backward(d_o, q, k, v, o, stats, extra, spec, numbers)
-    elif type(d_o) not in _PLAIN and not extra and not torch.compiler.is_compiling():
+    elif type(d_o) not in PLAIN and not extra and not torch.compiler.is_compiling():
         return *backward_plain(d_o, q, k, v, o, stats, extra, spec, numbers), []
     elif torch.compiler.is_compiling():
         d_q, d_k, d_v, more = backward(d_o, q, k, v, o, stats, extra, spec, numbers)
@@ -67,6 +68,13 @@ def gradients(d_o, q, k, v, o, stats, extra, spec, numbers):
     for at, gradient in zip(_fake.with_gradient(spec), more):
         each[at] = gradient
     return d_q, d_k, d_v, each
+
+
+def _no_jvp(ctx, *_):
+    raise NotImplementedError(
+        "qkvault's attention has no derivative forward (jvp, jacfwd, hessian); take vjp or jacrev, or compute this part "
+        "with torch's own attention (sdpa_kernel(SDPBackend.MATH))"
+    )
 
 
 class Gradients(torch.autograd.Function):
@@ -87,21 +95,22 @@ class Gradients(torch.autograd.Function):
     def backward(ctx, *_):
         _none()
 
+    jvp = staticmethod(_no_jvp)
+
 
 def _setup(ctx, inputs, output):
     q, k, v, extra, spec, numbers = inputs
     o, stats = output
     ctx.told = isinstance(numbers, Tensor)  # Numbers of a compiled program.
     ctx.save_for_backward(q, k, v, o, stats, *([numbers] if ctx.told else []), *extra)
-    ctx.mark_non_differentiable(stats)
-    ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
+    ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a launch.
     ctx.spec, ctx.numbers = spec, None if ctx.told else numbers
 
 
-def _backward(ctx, d_o, _d_stats):
+def _backward(ctx, d_o, d_stats):
     q, k, v, o, stats, *more = ctx.saved_tensors
     numbers, extra = (more[0], more[1:]) if ctx.told else (ctx.numbers, more)
-    d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, numbers)
+    d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, stats, extra, ctx.spec, numbers)
     return d_q, d_k, d_v, each, None, None
 
 
@@ -126,6 +135,8 @@ torch.library.register_autograd("qkvault::backward_plain", _none, setup_context=
 class Attend(torch.autograd.Function):
     """O and its gradients in eager mode, where this costs less than registered gradients."""
 
+    jvp = staticmethod(_no_jvp)
+
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
@@ -134,10 +145,11 @@ class Attend(torch.autograd.Function):
         return o
 
     @staticmethod
-    def backward(ctx, d_o):
+    def backward(ctx, d_o, d_stats=None):
         q, k, v, o, stats, *extra = ctx.saved_tensors
+        more = (stats, extra, ctx.spec, ctx.numbers)
         try:
-            d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+            d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
         except RuntimeError as error:
             raise translated(error) from None
         if not extra:
@@ -145,31 +157,23 @@ class Attend(torch.autograd.Function):
         return None, None, d_q, d_k, d_v, *each
 
 
-class AttendBoth(torch.autograd.Function):
-    """The same with Stats, whose gradient is refused if somebody asks for it."""
+class AttendBoth(Attend):
+    """The same with Stats, which have a gradient too."""
 
     @staticmethod
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a kernel.
+        ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a launch.
         ctx.spec, ctx.numbers = spec, numbers
         return o, stats
-
-    @staticmethod
-    def backward(ctx, d_o, d_stats):
-        if d_stats is not None:
-            raise NotImplementedError(
-                "the log-sum-exp of qkvault's attention has no gradient: cuDNN's backward takes that of O alone; "
-                "detach it (lse.detach()), or compute this part with flex_attention, whose lse has one"
-            )
-        return Attend.backward(ctx, d_o)
 
 
 class Functional(torch.autograd.Function):
     """The same for torch.func, which cannot differentiate operators that take lists of tensors."""
 
     generate_vmap_rule = True
+    jvp = staticmethod(_no_jvp)
 
     @staticmethod
     def forward(spec, numbers, q, k, v, *extra):
@@ -180,14 +184,14 @@ class Functional(torch.autograd.Function):
         spec, numbers, q, k, v, *extra = inputs
         o, stats = output
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.mark_non_differentiable(stats)
         ctx.set_materialize_grads(False)
         ctx.spec, ctx.numbers = spec, numbers
 
     @staticmethod
-    def backward(ctx, d_o, _d_stats):
+    def backward(ctx, d_o, d_stats):
         q, k, v, o, stats, *extra = ctx.saved_tensors
-        d_q, d_k, d_v, each = gradients(d_o, q, k, v, o, stats, extra, ctx.spec, ctx.numbers)
+        more = (stats, extra, ctx.spec, ctx.numbers)
+        d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
         return None, None, d_q, d_k, d_v, *each
 
 
@@ -202,8 +206,8 @@ def run(
     training = torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or any(t.requires_grad for t in extra)
     )
-    if torch.compiler.is_compiling() or type(q) not in _PLAIN:
-        _shards.check(q, extra, spec)
+    if torch.compiler.is_compiling() or type(q) not in PLAIN:
+        _shards.check(q, extra)
         if torch.compiler.is_compiling() and not hasattr(q, "placements"):
             numbers = _told.told(numbers)
             if isinstance(numbers, Tensor):
@@ -216,7 +220,7 @@ def run(
     if _background.active() and not (_fake.names_of(spec, "varlen") or _fake.names_of(spec, "paged")):
         _background.await_plan(q, k, v, spec, training, both)
     try:
-        if not training:
+        if not training and forward_ad._current_level < 0:
             if both:
                 return forward_only(q, k, v, extra, spec, numbers)
             return attend(q, k, v, extra, spec, numbers), None

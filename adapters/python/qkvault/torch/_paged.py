@@ -11,6 +11,7 @@ from .._errors import ArgumentError
 from . import _operators
 from ._attention import Number, parts
 from ._lengths import dead, lengths
+from ._operands import same_type
 from ._spec import Window, placed
 
 _SHAPES = {"nhd": "(page, row, head, head dim)", "hnd": "(page, head, row, head dim)"}
@@ -55,6 +56,7 @@ def paged_attention(
         )
     if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k_pages, v_pages)):
         raise ArgumentError("attention over pages has no gradient; use torch.no_grad(), or gather the pages")
+    q, k_pages, v_pages = same_type(q, k_pages, v_pages, ("q", "k_pages", "v_pages"))
     if layout == "nhd":
         k_pages, v_pages = k_pages.transpose(1, 2), v_pages.transpose(1, 2)
     keys = page_table.shape[1] * k_pages.shape[2]

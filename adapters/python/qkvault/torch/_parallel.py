@@ -11,9 +11,9 @@ from .. import _sequence as sequence
 from .._errors import ArgumentError
 from . import _operators
 from ._attention import attention, parts
-from ._exchange import Gather, ToHeads, ToRows, group_of, to_rows
+from ._exchange import Gather, ToHeads, ToRows, group_of
 from ._halo import Halo
-from ._lengths import padded, rows
+from ._lengths import log_sums, padded, rows
 from ._spec import Window, band
 
 
@@ -107,9 +107,10 @@ def context_parallel_attention(
             padded(q_part, of_q), padded(k_part, of_k), padded(v_part, of_k), made.tensors, made.spec(), made.values,
             True,
         )  # fmt: skip
+        lse = log_sums(lse, of_q, of_k, sinks) if return_lse else lse
         found.append((o if of_q is None else o.masked_fill(rows(of_q, size), 0), lse))
     o = torch.cat([o for o, _ in found], 2)
-    return (o, torch.cat([lse.detach() for _, lse in found], 2)) if return_lse else o
+    return (o, torch.cat([lse for _, lse in found], 2)) if return_lse else o
 
 
 def _left(lengths: Optional[Tensor], begin: int) -> Optional[Tensor]:
@@ -143,7 +144,7 @@ def _by_heads(q, k, v, group, ranks, rank, order, return_lse, *, bias, attn_mask
         **options,
     )  # fmt: skip
     o = ToRows.apply(o, group, ranks, order)
-    return (o, to_rows(lse.detach(), group, ranks, order)) if return_lse else o
+    return (o, ToRows.apply(lse, group, ranks, order)) if return_lse else o
 
 
 def _of_head(function: Optional[Callable], number: Tensor, at: int) -> Optional[Callable]:

@@ -23,9 +23,21 @@ def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
 
 def there(tensor: Tensor, captured: Captured, device: torch.device, name: str) -> Tensor:
     """The tensor where the others are: one that a modification makes itself is made on the CPU while it is traced."""
+    if type(tensor) is not Tensor and hasattr(tensor, "placements"):
+        raise ArgumentError(
+            f"the tensor {name} that the modification reads is a DTensor; give it whole: full_tensor(), without a gradient"
+        )
     if not captured.roots:
         return tensor.to(device)
     return placed(tensor, device, f"the tensor {name} that the modification reads")
+
+
+def of_ranks(name: str) -> ArgumentError:
+    """What is said of a captured tensor with a gradient, in a rank's part of a call."""
+    return ArgumentError(
+        f"q is a DTensor, and the tensor {name} that the modification reads has a gradient, of which each rank would "
+        "have a part; call it inside of torch.distributed.tensor.experimental.local_map, and add the parts"
+    )
 
 
 def typed(lines: list, name: str, captured: Captured, half: torch.dtype) -> tuple[list, torch.dtype]:

@@ -66,19 +66,24 @@ _told: set = set()
 def _tell(what: str, query: Tensor, why: Exception) -> None:
     """Says once for each reason that a call is passed on. Dynamo, which traces no logging, does so as it compiles."""
     reason = why.args[0]
-    comptime(_say_at_compile_time, lambda: _say(what, query.shape, reason))
+    comptime(_say_at_compile_time, lambda: _say(what, _dims(query), reason))
 
 
 def _say_at_compile_time(context: Any) -> None:
     what, reason = (context.get_local(name).as_python_constant() for name in ("what", "reason"))
-    _say(what, context.get_local("query").size(), reason)
+    _say(what, list(context.get_local("query").size()), reason)
+
+
+def _dims(query: Tensor) -> Any:
+    strided = query.is_nested and query.layout is torch.strided  # It has no shape.
+    return "nested" if strided else list(query.shape)
 
 
 def _say(what: str, shape: Any, reason: str) -> None:
     reason = reason.split("\n")[0]
     if (what, reason) not in _told:
         _told.add((what, reason))
-        _log.warning("%s of q %s goes on without qkvault: %s", what, list(shape), reason)
+        _log.warning("%s of q %s goes on without qkvault: %s", what, shape, reason)
 
 
 class _Sdpa(TorchFunctionMode):
@@ -102,6 +107,8 @@ def _flex(
     """`flex_attention` on qkvault, or as before."""
     aux = kwargs.get("return_aux")
     try:
+        if query.is_nested:
+            raise ArgumentError("flex_attention counts positions of nested tensors otherwise")
         if getattr(aux, "max_scores", False):
             raise ArgumentError("return_aux asks for the largest scores")
         both = return_lse or getattr(aux, "lse", False)

@@ -69,6 +69,8 @@ class Parts:
         self.origins: Optional[tuple] = None
         #: The score modification and the predicate that an operator of a compiled program traces.
         self.later: Optional[tuple] = None
+        #: Whether it is a rank's part of an attention, in which nothing that a function captured has its whole gradient.
+        self.local = False
 
     def tensor(self, name: str, tensor: Tensor) -> None:
         self.extra.append(name)
@@ -118,7 +120,7 @@ class Parts:
     def functions(self, score_mod: Optional[Callable], mask_mod: Optional[Callable], dims: tuple, q: Tensor) -> None:
         """Python functions, traced."""
         entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, self.origins)
-        self.tensors += entry.operands(read, q, self.origins)
+        self.tensors += entry.operands(read, q, self.origins, self.local)
         self.extra += entry.names
         self.lines += entry.lines
         for name, value in numbers:

@@ -22,7 +22,7 @@ from qkvault_record import Captured, Traced, Untraceable, trace
 from .._follow import Followed
 from .._reads import told
 from ._fake import BETWEEN
-from ._placed import there, typed
+from ._placed import of_ranks, there, typed
 
 #: What is in lines of a specification, which Inductor writes into comments and between quotes.
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
@@ -39,6 +39,18 @@ def _known(tensor: Tensor) -> tuple:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
+
+
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def _stand(tensor: Tensor) -> Tensor:
+    """What a function that is traced gets for a tensor: one without values for a tensor of torch.func's transforms,
+    which would put what is computed with it out of sight."""
+    if not _transformed(tensor):
+        return tensor
+    with torch._C._DisableFuncTorch():
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
 
 
 class Bound:
@@ -91,8 +103,10 @@ class Entry:
         bound = {one.name: one for one in self.bound}
         return [(name, one, bound.get(name)) for name, one in self.traced.tensors.items() if one.alibi is None]
 
-    def operands(self, read: Optional[tuple], q: Tensor, origins: Optional[tuple]) -> list[Tensor]:
-        """The tensors of a launch, of what a call read."""
+    def operands(
+        self, read: Optional[tuple], q: Tensor, origins: Optional[tuple], local: bool = False
+    ) -> list[Tensor]:  # fmt: skip
+        """The tensors of a launch, of what a call read. One is `local` if it is a rank's part of a call."""
         if self._tensors is None:
             self._tensors = []
             for name, captured, bound in self.tensors():
@@ -101,6 +115,8 @@ class Entry:
             self.names = [name for name, *_ in self._tensors]
         made = []
         for name, captured, bound, kind in self._tensors:
+            if local and captured.grad:
+                raise of_ranks(name)
             tensor = None if bound is None or read is None else bound.now(read)
             made.append(laid_out(name, captured, bound, read, origins, q.device, kind) if tensor is None else tensor)
         return made
@@ -166,7 +182,7 @@ def laid_out(
 
 def _version(tensor: Tensor) -> Optional[int]:
     """How often a tensor changed in place; None where PyTorch does not count it."""
-    return None if tensor.is_inference() else tensor._version
+    return None if tensor.is_inference() or _transformed(tensor) else tensor._version
 
 
 def found(score_mod, mask_mod, dims: tuple, dtype, device, origins: Optional[tuple]) -> tuple:
@@ -213,20 +229,23 @@ def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]
     global made
     made += 1
     functions = (score_mod, mask_mod)
-    followed = [None if f is None else Followed(f, _is_tensor, _known) for f in functions]
+    followed = [None if f is None else Followed(f, _is_tensor, _known, stand=_stand) for f in functions]
     try:
         traced = _trace([None if f is None else f.function for f in followed], dims, moves, followed)
     except Exception:
         # Whether it is the user's fault or that of following shows without following.
         return Entry(_trace(functions, dims, moves), [], [], []), False
     reads = [f for f in followed if f is not None]
-    tensors = [tensor for f in reads for tensor in f.tensors]
+    tensors = [tensor for f in reads for tensor in f.stands]
     places = {}
     for place, tensor in enumerate(tensors):
         places.setdefault(id(tensor), place)
     captured = {name: one for name, one in traced.tensors.items() if one.alibi is None}
     known = all(id(root) in places for one in captured.values() for root in one.roots)
     if any(f.unfollowed for f in reads) or not known or any(id(t) not in places for t in traced.asked):
+        lost = next((f.unfollowed for f in reads if f.unfollowed), "what it reads")
+        if any(map(_transformed, (tensor for f in reads for tensor in f.tensors))):
+            raise Untraceable(f"{lost} cannot be followed, and it reads tensors of torch.func's transforms")
         return Entry(_trace(functions, dims, moves), [], [], []), False
     numbers, bound = _numbers(traced, followed, dims, moves)
     checks = [None if f is None else f.checked(frozenset(b)) for f, b in zip(followed, bound)]
@@ -236,7 +255,8 @@ def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]
 
 def _trace(functions, dims, moves, followed=None) -> Traced:
     names = None if followed is None else functools.partial(_names, followed)
-    traced = trace(*functions, sizes=dims, origins=moves, names=names)
+    with torch._C._DisableFuncTorch():
+        traced = trace(*functions, sizes=dims, origins=moves, names=names)
     for line in traced.lines():
         if not _PLAIN.fullmatch(line):  # It would break the programs that Inductor writes.
             raise Untraceable(f"the expression of a modification has characters that no expression has: {line!r}")
@@ -262,7 +282,7 @@ class _Names:
         self.followed = followed
 
     def get(self, identity: int) -> Optional[str]:
-        for tensor, read in zip(self.followed.tensors, (r for r in self.followed.reads if r.kind == "tensor")):
+        for tensor, read in zip(self.followed.stands, (r for r in self.followed.reads if r.kind == "tensor")):
             if id(tensor) == identity:
                 return _identifier(_named(self.followed, read.path))
         return None

@@ -11,6 +11,7 @@ from .._errors import ArgumentError
 from . import _operators
 from ._attention import Number, parts
 from ._lengths import Padded
+from ._operands import same_type, unrepeated
 from ._spec import Window, placed
 
 
@@ -70,6 +71,7 @@ def varlen_attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 3:
             raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (token, head, head dim)")
+    q, k, v = unrepeated(*same_type(q, k, v))
     ends_q, ends_k = (
         _ends(name, given, q.device, tokens)
         for name, given, tokens in (
@@ -108,8 +110,12 @@ def varlen_attention(
     for name, offsets in steps.items():
         made.tensor(f"offsets.{name}", offsets)
     o, stats = _operators.run_parts(made, q, k, v, return_lse)
-    o = o.masked_fill(_dead(ends_q, of_q, q, of_k), 0)
-    return (o, stats) if return_lse else o
+    dead = _dead(ends_q, of_q, q, of_k)
+    o = o.masked_fill(dead, 0)
+    if not return_lse:
+        return o
+    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.reshape(1, -1).to(stats.dtype)
+    return o, torch.where(dead.squeeze(-1), alone, stats)
 
 
 def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor:

@@ -11,7 +11,7 @@ from . import _fake
 
 def _folded(tensor, axis, n):
     """A tensor with the axis folded into its batch; one without the axis is repeated."""
-    moved = tensor.expand(n, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    moved = tensor.expand(n, *tensor.shape).contiguous() if axis is None else tensor.movedim(axis, 0)
     return moved.reshape(n * moved.shape[1], *moved.shape[2:])
 
 
@@ -96,6 +96,7 @@ def _backward(info, axes, d_o, q, k, v, o, stats, extra, spec, numbers):
         more = [torch.stack(of) for of in zip(*more)]
         return (torch.stack(d_q), torch.stack(d_k), torch.stack(d_v), more), (0, 0, 0, [0] * len(more))
     given = [_folded(t, axis, n) for t, axis in zip((d_o, q, k, v, o, stats), axes)]
+    given[4] = _fake.like_result(given[4], given[1])
     d_q, d_k, d_v, more = run(*given, new, _reduced(folded, batch), numbers)
     each = []
     for gradient, at in zip(more, places):
