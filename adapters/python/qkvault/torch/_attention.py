@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, Callable, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
+from .._words import Words
 from . import _compiled, _operators
 from ._fake import BETWEEN
 from ._lengths import dead, lengths, padded
 from ._origins import Origin, origins
+from ._placed import checked
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
+from ._words import DOOR
 
 #: A number of a launch; as a tensor of one element on the CPU it is an operand of a compiled program.
 Number = Union[float, Tensor, None]
@@ -101,6 +105,8 @@ def attention(
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
     """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == 4):
+        checked("(batch, head, query, head dim)", q=q, k=k, v=v)
     device = q.device
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
@@ -110,11 +116,13 @@ def attention(
     if cast or dtype is not k.dtype or dtype is not v.dtype or dtype not in _HALVES:
         q, k, v = _typed(q, k, v, cast)
     if not enable_gqa and q.shape[1] != k.shape[1]:
-        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
+        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True, or as many heads")
     if not (q.numel() and k.numel()):
         return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
+    if scale is not None and type(scale) is not float:
+        _number("scale", scale)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     # One by one: Dynamo compares no two functions.
@@ -132,12 +140,15 @@ def attention(
         return (o, stats) if return_lse else o
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
     spec = _plain.get(key) or _plain_spec(key)
-    numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
+    values = [q.shape[-1] ** -0.5 if scale is None else scale]
     if softcap is not None:
         _capped(softcap)
-        numbers.append(softcap)
-    o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
+        values.append(softcap)
+    o, stats = _operators.run(q, k, v, [], spec, values, return_lse)
     return (o, stats) if return_lse else o
+
+
+DOOR.base = Words(DOOR, attention)
 
 
 def _plain_spec(key: tuple) -> str:
@@ -174,8 +185,16 @@ def _typed(q: Tensor, k: Tensor, v: Tensor, cast: bool) -> tuple:
     return q, k, v
 
 
+def _number(name: str, given: Any) -> None:
+    if not isinstance(given, (numbers.Real, Tensor, torch.SymFloat, torch.SymInt)):
+        raise ArgumentError(f"{name} is {given!r}; give a number, or None")
+
+
 def _capped(softcap: Number) -> None:
-    if softcap is not None and not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
+    if softcap is None:
+        return
+    _number("softcap", softcap)
+    if not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
         raise ArgumentError(f"softcap is {softcap}; give a finite number above 0, or None")
 
 
@@ -197,8 +216,17 @@ def parts(
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2]) if dims is None else dims
+    for name, function, what in (("score_mod", score_mod, "score, "), ("mask_mod", mask_mod, "")):
+        if function is not None and not callable(function):
+            raise ArgumentError(
+                f"{name} is of type {type(function).__name__}; give a function of ({what}b, h, q_idx, kv_idx), or a "
+                "tensor as attn_mask"
+            )
+    if bias is not None and not placed(bias, q.device, "bias").is_floating_point():
+        raise ArgumentError(f"bias is {_named(bias.dtype)}; give floats, which are added, or truth values as attn_mask")
     keep = None
     if attn_mask is not None:
+        attn_mask = shaped(placed(attn_mask, q.device, "attn_mask"), dims, "attn_mask")
         if not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point()):
             raise ArgumentError(
                 f"attn_mask is {_named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
@@ -209,10 +237,10 @@ def parts(
         elif bias is None:
             bias = attn_mask
         else:
-            bias = bias + attn_mask
+            bias = shaped(bias, dims, "bias") + attn_mask
     if block_mask is not None:
         if mask_mod is not None:
-            raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
+            raise ArgumentError("block_mask and mask_mod are both given; give one: block_mask has a mask_mod of its own")
         mask_mod = _of_blocks(block_mask, dims)
     _capped(softcap)
     mask = band(is_causal, window, bottom_right)
@@ -228,14 +256,16 @@ def parts(
         else:
             made.functions(*functions, dims, q)
     if sinks is not None:
-        logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)
-        made.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
+        logits = placed(sinks, q.device, "sinks").reshape(-1)
+        if logits.shape[0] != dims[1]:
+            raise ArgumentError(f"sinks has dims {list(sinks.shape)}; give one for each of {dims[1]} heads")
+        made.tensor("sink", logits.reshape(1, -1, 1, 1).to(torch.float32).contiguous())
         made.lines.append("sink: yes")
         if sinks.requires_grad and torch.is_grad_enabled():
             made.lines.append("d_sink: yes")
     if dropout_p:
-        if not 0 <= dropout_p < 1:
-            raise ArgumentError(f"dropout_p is {dropout_p}; give a probability of at least 0 and below 1")
+        if not isinstance(dropout_p, numbers.Real) or not 0 <= float(dropout_p) < 1:
+            raise ArgumentError(f"dropout_p is {dropout_p!r}; give a probability of at least 0 and below 1")
         made.lines.append(f"dropout: philox {float(dropout_p)!r}")
         # Drawn on the GPU: nothing waits, and a graph draws anew with every replay.
         made.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))
