@@ -113,7 +113,7 @@ class Paged(Case):
         run = squares(lambda q: qj.paged_attention(q, *self.pools, self.table, self.lengths))
         with self.assertRaises(qkvault.Refused) as error:
             jax.grad(run)(make(2, 1, 4, 16))
-        self.said(error, "storage.paged-backward", "gather the pages")
+        self.said(error, "storage.paged-backward", "gather them: k_pages[page_table]")
 
     def test_mistakes_are_named(self):
         q, k, v = make(2, 1, 4, 16), *self.pools

@@ -7,6 +7,7 @@ depends on the score and has none is an error that names the primitive and the l
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Function:
 
     def __init__(self, function: Callable, what: str, prefix: str):
         self.what = what
+        _takes(function, what)
         #: Numbers that the function captured, by their names in the text.
         self.scalars, opened = _opened(function, prefix)
         try:
@@ -144,6 +146,23 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _takes(function: Callable, what: str) -> None:
+    """Raises if a function does not take the arguments of a modification."""
+    names = ["score"] * (what == "score_mod") + ["b", "h", "q_idx", "kv_idx"]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Of a function of C.
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        place = f" (line {code.co_firstlineno} of {code.co_filename})" if code is not None else ""
+        raise TraceError(f"{what} takes {signature}, and is given ({', '.join(names)}){place}") from None
 
 
 def _conditional(what: str, error: Exception) -> str:
