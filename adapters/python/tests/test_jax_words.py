@@ -30,7 +30,8 @@ CALLS = (
     call(), call(q=(1, 128, 4, 12)), call(q=(1, 128, 4, 320)), call(q=(1, 128, 4, 320), backward=True),
     call(q=(1, 3, 4, 64), backward=True), call(q=(1, 1, 1, 64), k=(1, 128, 1, 64), backward=True),
     call(q=(2, 1, 4, 64), k=(2, 512, 4, 64)), call(q=(2, 1, 4, 64), k=(2, 512, 4, 64), sinks=jnp.zeros(4)),
-    call(q=(2, 1, 4, 256), k=(2, 128, 4, 256)), call(sinks=jnp.zeros(4)), call(dropout_rate=0.1, dropout_rng=jax.random.key(0)), call(window=(4, None)),
+    call(q=(2, 1, 4, 256), k=(2, 128, 4, 256)), call(sinks=jnp.zeros(4)), call(window=(4, None)),
+    call(dropout_rate=0.1, dropout_rng=jax.random.key(0)),
     call(q=(1, 2048, 4, 64), window=(4, None)), call(backward=True, deterministic=True),
     call(backward=True, deterministic=True, softcap=30.0), call(backward=True, bias=jnp.zeros((2, 4, 128, 1))),
     call(q=(70000, 1, 4, 64), k=(70000, 8, 4, 64)), call(q=(1, 8, 4, 64), k=(1, 8, 3, 64)),
@@ -74,7 +75,8 @@ class Words(Case):
                     except qkvault.Refused as error:
                         reasons, text = error.reasons, str(error)
                     for reason in reasons:
-                        met[reason.code] = next(line for line in text.splitlines() if f"[{reason.code}] " in line).strip()
+                        told = next(line for line in text.splitlines() if f"[{reason.code}] " in line)
+                        met[reason.code] = told.strip()
         self.assertEqual(sorted(set(MET) - set(met)), [])
         for text in met.values():
             self.assertEqual(wrong(DOOR.base, text), [], text)
@@ -97,7 +99,8 @@ class Words(Case):
             for function in (qj.attention, qj.dot_product_attention, qj.varlen_attention):
                 given = (Q[0], Q[0], Q[0], jnp.asarray([0, 8])) if function is qj.varlen_attention else (Q, Q, Q)
                 run = jax.grad(lambda q, f=function, given=given: f(q, *given[1:]).astype(jnp.float32).sum())
-                self.told(qkvault.Refused, function, ["[target.unknown]", "h200"], lambda run=run, given=given: run(given[0]))
+                parts = ["[target.unknown]", "h200"]
+                self.told(qkvault.Refused, function, parts, lambda run=run, given=given: run(given[0]))
         finally:
             qj.configure()
 
@@ -122,7 +125,8 @@ class Words(Case):
         self.told(error, paged, ["k_pages is of type list"], lambda: paged(Q, [1.0], Q, Q, Q))
 
     def test_a_modification_that_takes_other_arguments_names_the_line(self):
-        with self.assertRaisesRegex(qj.TraceError, r"score_mod takes \(s\).*score, b, h, q_idx, kv_idx.*test_jax_words.py"):
+        said = r"score_mod takes \(s\).*score, b, h, q_idx, kv_idx.*test_jax_words.py"
+        with self.assertRaisesRegex(qj.TraceError, said):
             qj.attention(Q, Q, Q, score_mod=lambda s: s)
         with self.assertRaisesRegex(qj.TraceError, r"line \d+ of .*test_jax_words.py"):
             qj.attention(Q, Q, Q, score_mod=lambda s, b, h, i, j: jnp.round(s))

@@ -15,15 +15,16 @@ _GRAPH = re.compile(
 )
 #: Arguments of any function of the doors.
 _ARGUMENTS = re.compile(
-    r"(?<![\w.])(q|k|v|query|key|value|scale|softmax_scale|is_causal|causal|window|window_size|local_window_size|softcap|"
-    r"sinks|alibi_slopes|bias|attn_mask|mask|score_mod|mask_mod|block_mask|dropout_p|dropout_rate|deterministic|copy|"
-    r"q_lengths|kv_lengths|query_seq_lengths|key_value_seq_lengths|cu_seqlens_q|cu_seqlens_k|max_seqlen_q|page_table|"
-    r"block_table|query_origin|key_origin|bottom_right|k_pages|k_cache|cache_seqlens)\b(?!\()"
+    r"(?<![\w.])(q|k|v|query|key|value|scale|softmax_scale|is_causal|causal|window|window_size|local_window_size|"
+    r"softcap|sinks|alibi_slopes|bias|attn_mask|mask|score_mod|mask_mod|block_mask|dropout_p|dropout_rate|"
+    r"deterministic|copy|q_lengths|kv_lengths|query_seq_lengths|key_value_seq_lengths|cu_seqlens_q|cu_seqlens_k|"
+    r"max_seqlen_q|page_table|block_table|query_origin|key_origin|bottom_right|k_pages|k_cache|cache_seqlens)\b(?!\()"
 )
 #: Plain words that are arguments of some function too.
 _PLAIN = re.compile(
-    r"\b(a|the|no|each|one|per|every|some|other|last|that) (key|query|value|mask|scale|copy|window)\b|\bmasks? (that|ends)|"
-    r"\bkey too\b|\bhead, query, (key\))?|\ba copy\b|\bqueries\b|, query, head dim|on the key\b|\bkey and value\b|a mask has|truth values?"
+    r"\b(a|the|no|each|one|per|every|some|other|last|that) (key|query|value|mask|scale|copy|window)\b|a mask has|"
+    r"\bmasks? (that|ends)|\bkey too\b|\bhead, query, (key\))?|\ba copy\b|, query, head dim|\bkey and value\b|"
+    r"truth values?"
 )
 
 
@@ -41,9 +42,8 @@ def wrong(words, text):
     other = r"[\w ]+ of qkvault\.\w+\.\w+|(qkvault|jax|jnp|torch)\.[\w.]+(\(\.{3}[^)]*\))?"
     plain = _PLAIN.sub("", re.sub(other, "", text))
     own = " ".join(words.given.values())
-    return [*found, *(
-        name for name in _ARGUMENTS.findall(plain) if name not in words.parameters and not re.search(rf"\b{name}\b", own)
-    )]
+    names = set(_ARGUMENTS.findall(plain)) - words.parameters
+    return [*found, *(name for name in sorted(names) if not re.search(rf"\b{name}\b", own))]
 
 
 _NEEDED = {"dtype.mixed": "the element type of Q, which is f16", "target.unknown": "one of a100, h200"}
