@@ -233,11 +233,14 @@ SENTENCES = {
         "capture`, or give a name such as 'h200'",
     "fa4.gpu": _FORCED + "compute capability 9.0, not {0}" + _LEAVE,
     "fa4.type": _FORCED + "bfloat16 and float16, and {q} is {type}" + _LEAVE,
-    "fa4.head-dim": _FORCED + "head dims up to 256, alike for {q} and {v}, or 192 and 128, not {numbers}" + _LEAVE,
+    "fa4.head-dim":
+        _FORCED + "head dims up to 256 that are multiples of 8, of 16 with pages and of 32 with gradients, alike for "
+        "{q} and {v} or 192 and 128, not {numbers}" + _LEAVE,
     "fa4.heads": _FORCED + "as many heads of {k} ({0}) as of {v} ({1})" + _LEAVE,
     "fa4.dropout": _FORCED + "no {dropout}" + _LEAVE,
     "fa4.expression":
-        _FORCED + "no gradient of {table}, no {mask_mod} with {deterministic}, and 16 captured numbers" + _LEAVE,
+        _FORCED + "no gradient of {table}, no {mask_mod} with {deterministic}, and at most 16 captured numbers"
+        + _LEAVE,
     "fa4.storage": _FORCED + "sequences with lengths only without gaps between them, and pages of one size" + _LEAVE,
     "fa4.sequences": _FORCED + "sequences with lengths without {mask_mod}, ending {bottom_right}" + _LEAVE,
     "fa4.band": _FORCED + "masks that end {bottom_right}, without {origins}" + _LEAVE,
@@ -255,6 +258,27 @@ SENTENCES = {
     "kernels.storage": _OWN + "no keys behind each other, and pages of one size" + _LEAVE,
     "kernels.strides": _OWN + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
     "library.*": "cuDNN does not take this call, and says: {given}; {elsewhere} computes it",
+}
+
+#: What an explanation calls nearest.
+NEAREST = {
+    "dO and gradients that lie as O, Q, K and V do": "gradients that lie as {q}, {k} and {v} do",
+    "contiguous operands in the order BSHD": "tensors without gaps",
+    "tensors whose gradient is computed in the element type of Q": "{table} in the type of {q}",
+    "sums of gradients in any order (deterministic: no)": "no {deterministic}",
+    "per-sequence lengths given at launch": "{q_lengths} and {kv_lengths}",
+    "a diagonal that starts top left": "a mask that starts at the top left",
+    "a causal mask without a window": "{causal} without {window}",
+    "a diagonal that ends bottom right": "a mask that ends {bottom_right}",
+    "dense operands with lengths instead of varlen ones": "sequences side by side with {kv_lengths}",
+    "gathered keys and values instead of paged ones": "keys and values gathered from their pages",
+    "no gradient of the sink": "no gradient of {sinks}",
+    "no dropout": "no {dropout}",
+    "no sink": "no {sinks}",
+    "no keep predicate": "no {mask_mod} or {mask}",
+    "no score expression": "no {reads}",
+    "no diagonal band": "no {causal} and no {window}",
+    "the forward alone": "no gradient",
 }
 
 _CHECKED = "the doors check the argument in Python"

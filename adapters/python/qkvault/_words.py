@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator, Optional, TypeVar, cast
 
 from ._attention import Explanation
 from ._errors import ArgumentError, Error, Reason, Refused
-from ._sentences import SENTENCES, UNMET
+from ._sentences import NEAREST, SENTENCES, UNMET
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,6 +140,11 @@ class Words:
         if not isinstance(found, Explanation) or found.supported:
             return found
         lines = [line for line in found.text.splitlines() if not line.startswith("  [")]
+        fill = _Fill(self, Reason(""))
+        for at, line in enumerate(lines):
+            for words, plain in NEAREST.items() if line.startswith("  nearest") else ():
+                line = line.replace(words, fill.filled(plain))
+            lines[at] = line
         told = dict.fromkeys(f"  {self.told(reason)}" for reason in found.reasons)
         return dataclasses.replace(found, text="\n".join([*lines[:1], *told, *lines[1:]]))
 
@@ -161,8 +166,7 @@ class Words:
         if text is None:
             parts = (reason.field and f"{reason.field}: {reason.given}", reason.needed and f"needed: {reason.needed}")
             return f"[{reason.code}] {'; '.join(part for part in (*parts, reason.fix) if part)}"
-        fill = _Fill(self, reason)
-        return f"[{reason.code}] {re.sub(r'{([^{}]+)}', lambda tag: fill(tag[1]), text)}"
+        return f"[{reason.code}] {_Fill(self, reason).filled(text)}"
 
 
 class _Fill:
@@ -172,6 +176,9 @@ class _Fill:
         self.function, self.reason = function, reason
         self.given, self.needed = reason.given or "", reason.needed or ""
         self.numbers, self.wanted = (re.findall(r"-?\d+(?:\.\d+)*", text) for text in (self.given, self.needed))
+
+    def filled(self, text: str) -> str:
+        return re.sub(r"{([^{}]+)}", lambda tag: self(tag[1]), text)
 
     def __call__(self, tag: str) -> str:
         place = re.fullmatch(r"(n?)(\d+)(-1)?", tag)
@@ -183,7 +190,7 @@ class _Fill:
             return self.function.name(tag)
         own = getattr(self, f"_{tag}", None)
         text = self.function.door.phrases[tag] if own is None else own()
-        return re.sub(r"{([^{}]+)}", lambda inner: self(inner[1]), text)
+        return self.filled(text)
 
     def _who(self) -> str:
         field, of = (self.reason.field or "").split(",")[0].split(".")[0], re.search(r"\bof (\w+) is\b", self.given)

@@ -120,10 +120,27 @@ class Words(Told):
                     for reason in reasons:
                         told = next(line for line in text.splitlines() if f"[{reason.code}] " in line)
                         met[reason.code] = told.strip()
+                    if reasons and text.startswith("refused on"):
+                        self.assertEqual(wrong(DOOR.base, text.split("\n", 1)[1]), [], text)
         self.assertEqual(sorted(set(MET) - set(met)), [])
         for code, text in met.items():
             self.assertEqual(wrong(DOOR.base, text), [], text)
             self.assertNotIn("other", text.split("; ")[0].replace("another", ""), code)
+
+    def test_an_engine_that_is_configured_and_takes_no_call_says_so(self):
+        met = set()
+        try:
+            for engine in ("fa4", "kernels"):
+                qt.configure(os.path.join(FOLDER.name, engine), engine=engine)
+                for operands, options in CALLS[:33]:
+                    said = qt.explain(*operands, gpu="h200", cudnn="9.19.0", **options)
+                    codes = [reason.code for reason in said.reasons if reason.code.startswith(engine)]
+                    met.update(() if said else codes)
+                    self.assertEqual([] if said else wrong(DOOR.base, "\n".join(str(said).splitlines()[1:])), [])
+                    self.assertEqual(not said and bool(codes), f"engine='{engine}' is configured" in str(said))
+        finally:
+            self.setUpClass()
+        self.assertLessEqual({"fa4.dropout", "fa4.head-dim", "kernels.backward", "kernels.dropout"}, met)
 
     def test_what_is_needed_for_the_gradient_of_a_bias_behind_a_softcap(self):
         operands, options = call(grad=True, softcap=30.0, bias=((1, 4, 128, 128), LEARNED))
