@@ -120,7 +120,7 @@ class Paged(Case):
         for parts, call in [
             ("page_table", lambda: qj.paged_attention(q, k, v, self.table[0], self.lengths)),
             ("one for each of 2", lambda: qj.paged_attention(q, k, v, self.table[:1], self.lengths)),
-            ("pages are alike", lambda: qj.paged_attention(q, k, v[:3], self.table, self.lengths)),
+            ("pages that are alike", lambda: qj.paged_attention(q, k, v[:3], self.table, self.lengths)),
             ("lengths", lambda: qj.paged_attention(q, k, v, self.table, self.lengths[:1])),
         ]:
             with self.subTest(parts), self.assertRaises(qkvault.ArgumentError) as error:

@@ -120,6 +120,8 @@ class Words(Case):
         self.told(error, dpa, ["local_window_size is (-1, 2)"], lambda: dpa(Q, Q, Q, local_window_size=(-1, 2)))
         self.told(error, dpa, ["query is of type list"], lambda: dpa([1.0], Q, Q))
         self.told(error, dpa, ["value is float32", "value.astype"], lambda: dpa(Q, Q, Q.astype(jnp.float32)))
+        self.told(error, dpa, ["query is int8", "query.astype"], lambda: dpa(*[Q.astype(jnp.int8)] * 3))
+        self.told(qkvault.Refused, dpa, ["[dtype.input] query is float32"], lambda: dpa(*[Q.astype(jnp.float32)] * 3))
         varlen, paged = qj.varlen_attention, qj.paged_attention
         self.told(error, varlen, ["q is of type list"], lambda: varlen([1.0], Q, Q, jnp.asarray([0, 8])))
         self.told(error, paged, ["k_pages is of type list"], lambda: paged(Q, [1.0], Q, Q, Q))

@@ -13,7 +13,7 @@ import numpy as np
 from .._errors import ArgumentError
 from ._origins import Origin, origins_of
 from ._origins import within as _within
-from ._program import Program
+from ._program import DTYPES, Program
 from ._shards import whole
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
@@ -36,7 +36,7 @@ def checked(q: Any, k: Any, v: Any, layout: str, *, packed: bool = False) -> Non
             )
         if not all(x.shape):
             raise ArgumentError(f"{name} has the shape {tuple(x.shape)}, which is empty; skip the call")
-        if x.dtype not in (jnp.bfloat16, jnp.float16):
+        if jnp.dtype(x.dtype).name not in DTYPES:
             raise ArgumentError(f"{name} is {x.dtype}; give bfloat16 or float16: {name}.astype(jnp.bfloat16)")
         if x.dtype != q.dtype:
             raise ArgumentError(f"{name} is {x.dtype} and q is {q.dtype}; cast one: {name}.astype(q.dtype)")
