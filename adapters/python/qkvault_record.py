@@ -144,10 +144,11 @@ def trace(
         if score.kind == "score":
             score = None
         elif not writer.reads_score(score):
-            raise Untraceable("the result does not depend on the score", _line_of(score_mod))
+            unread = "the result does not depend on the score; add to the score or multiply it"
+            raise Untraceable(unread, _line_of(score_mod))
     mask, rest = writer.band(keep)
     if rest is _FALSE:
-        raise Untraceable("no key is seen", _line_of(mask_mod or score_mod))
+        raise Untraceable("no key is seen; give a mask_mod that keeps some key", _line_of(mask_mod or score_mod))
     return writer.finish(mask, None if rest is _TRUE else rest, None if score is None else writer.softcaps(score))
 
 
@@ -170,6 +171,11 @@ class _Node:
         return self.func if isinstance(self.func, str) else self.func._opname
 
 
+_BRANCHES = (
+    "an `if`, int(), float() or .item() asks for a value that differs per score; choose with torch.where(condition, a, "
+    "b)"
+)
+_RANDOM = "gives random numbers; draw them before the call, and read that tensor at the indices"
 _OWN_FILES = {__file__, os.path.splitext(__file__)[0] + ".py"}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -235,12 +241,12 @@ class _Operations(TorchDispatchMode):
         where = self.line or _place(sys._getframe(1))
         name = func._opname
         if name in ("_local_scalar_dense", "item", "is_nonzero", "equal"):
-            raise Untraceable("an `if`, int(), float() or .item() asks for a value that differs per score", where)
+            raise Untraceable(_BRANCHES, where)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise Untraceable(f"{name} gives random numbers", where)
+            raise Untraceable(f"{name} {_RANDOM}", where)
         changed = func._schema.is_mutable
         if changed and not (name.endswith("_") and self.node(args[0]) is not None):
-            raise Untraceable(f"{name} changes a tensor that is not the score", where)
+            raise Untraceable(f"{name} changes a tensor that is not the score; make a new one", where)
         try:
             made = _shape_of_read(func, args)
             if made is None:
@@ -278,7 +284,7 @@ class _Operations(TorchDispatchMode):
 
     def constant(self, func, args, kwargs, flat):
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise Untraceable(f"{func._opname} gives random numbers", _place(sys._getframe(2)))
+            raise Untraceable(f"{func._opname} {_RANDOM}", _place(sys._getframe(2)))
         out = func(*args, **kwargs)
         captured = [a for a in flat if isinstance(a, torch.Tensor) and id(a) not in self.made]
         self.alive += captured
@@ -403,7 +409,7 @@ def _functional(func, where):
     packet = getattr(torch.ops.aten, func._opname[:-1], None)
     found = packet and getattr(packet, func._overloadname, None)
     if found is None:
-        raise Untraceable(f"{func._opname} changes a tensor in place", where)
+        raise Untraceable(f"{func._opname} changes a tensor in place; make a new one", where)
     return found
 
 
@@ -422,10 +428,7 @@ class _Reads(TorchFunctionMode):
                 return self.read(args[0], items)
         elif args and func in _VALUES:
             if node(args[0]) is not None:
-                raise Untraceable(
-                    "an `if`, int(), float() or .item() asks for a value that differs per score",
-                    _place(sys._getframe(1)),
-                )
+                raise Untraceable(_BRANCHES, _place(sys._getframe(1)))
             if isinstance(args[0], torch.Tensor):
                 self.operations.ask(args[:1])
         return func(*args, **(kwargs or {}))
@@ -447,7 +450,8 @@ class _Reads(TorchFunctionMode):
             elif item is None or isinstance(item, slice):
                 index.append(None)
             elif not isinstance(item, int):
-                raise Untraceable("a tensor is read at a list of places", _place(sys._getframe(2)))
+                where = _place(sys._getframe(2))
+                raise Untraceable("a tensor is read at a list of places; read it at one: table[q_idx]", where)
         return torch.ops.aten.index.Tensor(tensor, index)
 
 
@@ -637,6 +641,9 @@ class _Writer:
             users = [f for f in frames if f.filename not in _OWN_FILES and not f.filename.startswith(_TORCH)]
             where = f"{os.path.basename(users[-1].filename)}:{users[-1].lineno}" if users else _line_of(function)
             first = (str(error).splitlines() or [""])[0]
+            if isinstance(error, TypeError) and not users:  # The call itself.
+                names = [*(["score"] if len(inputs) == 5 else []), "b", "h", "q_idx", "kv_idx"]
+                first += f"; it is called with ({', '.join(names)})"
             raise Untraceable(f"{type(error).__name__}: {first}", where) from error
         try:
             return self.any(out)
@@ -688,11 +695,11 @@ class _Writer:
             if node is not None:
                 return self.translated(node)
             if value.numel() != 1:
-                raise _Missing("a tensor in place of a number")
+                raise _Missing("a tensor in place of a number; return one number for one score")
             if id(value) in self.operations.made:
                 return self.any(value.item())
             return self.operand(self.name_of(value), (1, 1, 1, 1), value.dtype, source=value)
-        raise _Missing(f"{type(value).__name__} in place of a number")
+        raise _Missing(f"{type(value).__name__} in place of a number; return one number for one score")
 
     def convert(self, term, ty):
         if term.ty == ty:
@@ -897,7 +904,11 @@ class _Writer:
                     return index[AXES.index(n.func)]
                 if id(n) not in done:
                     args, kwargs = _mapped(lambda a: value(a) if isinstance(a, _Node) else anew(a), (n.args, n.kwargs))
-                    out = n.func(*args, **kwargs)
+                    try:
+                        out = n.func(*args, **kwargs)
+                    except IndexError as error:
+                        why = f"a tensor is read where it ends: {error}; clamp the index, or give a longer tensor"
+                        raise Untraceable(why, n.where) from None
                     done[id(n)] = out if n.out < 0 else out[n.out]
                 return done[id(n)]
 
@@ -916,7 +927,8 @@ class _Writer:
     def computed(self, node, why):
         """A tensor with the values of a node, computed ahead."""
         if node.score:
-            raise Untraceable(f"{why} has no place in the language, and it reads the score", node.where)
+            help = "write it with other operations, or of indices and tensors alone, which are computed before"
+            raise Untraceable(f"{why} has no place in the language, and it reads the score; {help}", node.where)
         if math.prod(node.shape) != 1:
             raise _Missing(why)
         name = next((self.name_of(t) for t in self.captured(node) if self.name_of(t) != "tensor"), "table")

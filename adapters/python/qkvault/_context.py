@@ -11,6 +11,7 @@ from typing import Callable, Iterable, Optional, Union
 
 from . import _abi
 from ._attention import Attention
+from ._errors import ArgumentError
 from ._library import Handle, call, decoded, encoded, handle, sized, whole
 from ._plan import Plan
 
@@ -53,7 +54,11 @@ class Context(Handle):
             allow=encoded(",".join(allow) or None),
             engine=encoded(engine),
         )
-        super().__init__(handle("qkv_open", ctypes.byref(options)))
+        try:
+            super().__init__(handle("qkv_open", ctypes.byref(options)))
+        except ArgumentError as error:  # In the words of C.
+            error.args = (str(error).replace("qkv_options.", "").replace("or null", "or None"),)
+            raise
         self.build = build
         self._vault = vault
 

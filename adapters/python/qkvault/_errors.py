@@ -41,6 +41,8 @@ class Error(Exception):
     kind: str = "error"
     #: The reasons of a refusal; empty for other errors.
     reasons: tuple[Reason, ...] = ()
+    #: Whether its text names the arguments of the function that was called already.
+    own: bool = False
 
 
 class ArgumentError(Error, ValueError):
@@ -93,6 +95,12 @@ class CapturedError(Error, RuntimeError):
 
 class InternalError(Error, RuntimeError):
     """The library has a fault: report it with the message."""
+
+
+def own(error: Error) -> Error:
+    """An error whose text names the arguments of the function that was called, as it is."""
+    error.own = True
+    return error
 
 
 _CLASSES = {

@@ -472,7 +472,7 @@ class Errors(Case):
         q = jax.ShapeDtypeStruct((batch, 24, 4, 16), jnp.bfloat16)
         with self.assertRaises(qkvault.ArgumentError) as error:
             jax.export.export(jax.jit(qj.attention), disabled_checks=qj.export_checks())(q, q, q)
-        self.said(error, "extents")
+        self.said(error, "known sizes")
 
 
 class Package(unittest.TestCase):

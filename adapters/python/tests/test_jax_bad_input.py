@@ -18,8 +18,8 @@ class Wrong(Case):
 
     def test_arrays_of_wrong_kinds_ranks_and_types(self):
         wrong = qkvault.ArgumentError
-        self.told(wrong, ["q is a list", "jnp.asarray(q)"], lambda: qj.attention([1.0], K, V))
-        self.told(wrong, ["4 known extents", "batch, sequence, head, head dim"], lambda: qj.attention(Q[0], K, V))
+        self.told(wrong, ["q is of type list", "jnp.asarray(q)"], lambda: qj.attention([1.0], K, V))
+        self.told(wrong, ["4 known sizes", "batch, sequence, head, head dim"], lambda: qj.attention(Q[0], K, V))
         self.told(wrong, "batch, head, sequence", lambda: qj.attention(Q[0], K, V, layout="bhsd"))
         self.told(wrong, "empty", lambda: qj.attention(Q[:0], K[:0], V[:0]))
         self.told(wrong, ["k is float16", "cast"], lambda: qj.attention(Q, K.astype(jnp.float16), V))
@@ -122,7 +122,7 @@ class Wrong(Case):
                 for build in (False, True):
                     qj.configure(vault=folder, target="h200", cudnn=CUDNN, build=build)
                     self.told((qkvault.Refused, qkvault.PlanMissing), ["qkvault warm"] if not build else [
-                        "backward.tensor-factor", "add the bias before", "library."],
+                        "backward.tensor-factor", "add it before softcap", "library."],
                         lambda: jax.eval_shape(jax.grad(late, 1), good, table))
                 qj.configure(vault=tempfile.mkdtemp(dir=folder), target="h200", cudnn=CUDNN, build=False)
                 self.told(qkvault.PlanMissing, ["qkvault warm", "build=True", "sm_90"],

@@ -113,14 +113,14 @@ class Paged(Case):
         run = squares(lambda q: qj.paged_attention(q, *self.pools, self.table, self.lengths))
         with self.assertRaises(qkvault.Refused) as error:
             jax.grad(run)(make(2, 1, 4, 16))
-        self.said(error, "storage.paged-backward", "gather the pages")
+        self.said(error, "storage.paged-backward", "gather them: k_pages[page_table]")
 
     def test_mistakes_are_named(self):
         q, k, v = make(2, 1, 4, 16), *self.pools
         for parts, call in [
             ("page_table", lambda: qj.paged_attention(q, k, v, self.table[0], self.lengths)),
             ("one for each of 2", lambda: qj.paged_attention(q, k, v, self.table[:1], self.lengths)),
-            ("pages are alike", lambda: qj.paged_attention(q, k, v[:3], self.table, self.lengths)),
+            ("pages that are alike", lambda: qj.paged_attention(q, k, v[:3], self.table, self.lengths)),
             ("lengths", lambda: qj.paged_attention(q, k, v, self.table, self.lengths[:1])),
         ]:
             with self.subTest(parts), self.assertRaises(qkvault.ArgumentError) as error:

@@ -19,7 +19,11 @@ import tempfile
 import threading
 import unittest
 
+from words_common import codes
+
 import qkvault
+from qkvault._sentences import SENTENCES, UNMET
+from qkvault._words import sentence, unmet
 from qkvault.oracle import Oracle
 
 CAUSAL = "q: bf16 [1,4,256,64]\nk: bf16 [1,2,256,64]\nmask: causal\n"
@@ -301,6 +305,23 @@ class Package(unittest.TestCase):
     def test_nothing_of_frameworks_is_imported(self):
         self.assertFalse({"torch", "jax"} & set(sys.modules))
         self.assertRegex(qkvault.version(), r"^\d+\.\d+\.\d+")
+
+
+class Words(unittest.TestCase):
+    """Codes in the words of PyTorch's and JAX's doors: each has a sentence, or no door meets it and it is said why."""
+
+    def test_every_code_has_a_sentence_or_a_reason_why_no_door_meets_it(self):
+        known = codes()
+        self.assertGreater(len(known), 300)
+        lacking = [code for code in known if (sentence(code) is None) == (unmet(code) is None)]
+        self.assertEqual(lacking, [], "give each a sentence in _sentences.py, or a reason in UNMET")
+        self.assertIsNone(sentence("score-mod.of-tomorrow"))
+
+    def test_no_sentence_is_for_a_code_that_is_gone(self):
+        known, families = set(codes()), {code.split(".")[0] for code in codes()}
+        for code in (*SENTENCES, *UNMET):
+            self.assertTrue(code.split(".")[0] in families if code.endswith("*") else code in known, code)
+        self.assertEqual(set(SENTENCES) & set(UNMET), set())
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ class Numbers(Case):
         self.assertTrue(qt.explain(q, k, v, dropout_p=0.1))
         with self.assertRaises(qkvault.ArgumentError) as caught:
             qt.attention(q, k, v, dropout_p=0.1)
-        self.assertIn("Philox", str(caught.exception), "the call reaches the oracle, which has no random numbers")
+        self.assertIn("dropout_p is given on the CPU", str(caught.exception), "the oracle has no random numbers")
 
     def test_a_gradient_of_any_strides_is_taken(self):
         q, k, v = three(h=(2, 2), grad=True)
@@ -426,7 +426,7 @@ class Refusals(Case):
     def test_errors_of_the_operators_leave_arguments_alive(self):
         q, k, v = three()
         for _ in range(200):
-            with self.assertRaises(RuntimeError):
+            with self.assertRaises(qkvault.ArgumentError):
                 _operators.forward(q, k, v, [q], "numbers: scale", [0.3])
         self.near(qt.attention(q, k, v), exact(q, k, v))
 

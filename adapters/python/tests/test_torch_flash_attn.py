@@ -115,7 +115,7 @@ class Functions(Case):
             self.near(o[b], right(q[b], k_cache[row, :6], v_cache[row, :6])[0])
         for given, said in (
             ({"rotary_cos": k}, "rotary_cos is given"), ({"cache_leftpad": rows}, "cache_leftpad is given"),
-            ({"k": k}, "come together"),
+            ({"k": k}, "k is given without v"),
         ):  # fmt: skip
             with self.assertRaisesRegex(qkvault.ArgumentError, said):
                 flash_attn_with_kvcache(q, k_cache, v_cache, **given)

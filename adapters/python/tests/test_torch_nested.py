@@ -12,6 +12,7 @@ import torch.nn.functional as F
 if not os.environ.get("QKVAULT_LIBRARY"):
     raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
 
+from qkvault.torch import _redirect
 from torch_common import FOLDER, Case, causal, exact
 
 import qkvault
@@ -93,6 +94,7 @@ class Nested(Case):
         }.items():
             with self.subTest(words), self.assertRaisesRegex(qkvault.ArgumentError, words):
                 call()
+        _redirect._told.clear()
         with qt.use(), self.assertLogs("qkvault") as told:
             F.scaled_dot_product_attention(strided.float(), strided.float(), strided.float())
         self.assertIn("q nested goes on without qkvault", told.output[0])

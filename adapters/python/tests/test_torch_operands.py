@@ -81,10 +81,14 @@ class Types(Case):
         for name, call in calls.items():
             for dtype in (torch.float32, torch.float64):
                 own = str(dtype).split(".")[1]
-                words = rf"q is {own}, .*bfloat16 and float16; give q.to\(torch.bfloat16\).*scaled_dot_product_attention.*{own}"
+                words = (
+                    rf"(q|query) is {own}, .*bfloat16 and float16; give (q|query).to\(torch.bfloat16\)"
+                    rf".*scaled_dot_product_attention.*{own}"
+                )
                 with self.subTest(name, dtype=own), self.assertRaisesRegex(qkvault.ArgumentError, words):
                     call(dtype)
-            with self.subTest(name), self.assertRaisesRegex(qkvault.ArgumentError, "q is float8_e4m3fn, .* give q.to"):
+            words = "(q|query) is float8_e4m3fn, .* give (q|query).to"
+            with self.subTest(name), self.assertRaisesRegex(qkvault.ArgumentError, words):
                 call(torch.float8_e4m3fn)
             if name != "sdpa":
                 with self.subTest(name, autocast=True), torch.autocast("cpu", torch.bfloat16):
@@ -93,7 +97,7 @@ class Types(Case):
             qt.paged_attention(q[:, :, :1].half(), pages, pages, table, lengths)
         with qt.use(), self.assertLogs("qkvault") as told:
             self.near(F.scaled_dot_product_attention(*[q.double()] * 3), exact(q, q, q))
-        self.assertIn("goes on without qkvault: q is float64", told.output[0])
+        self.assertIn("goes on without qkvault: query is float64", told.output[0])
 
     def test_the_cpu_is_told_with_the_way_out(self):
         q = torch.randn(2, 4, 12, 8, dtype=torch.float16)
@@ -115,7 +119,7 @@ class Types(Case):
                 wanted = F.scaled_dot_product_attention(*(t.double() for t in (q, k, v)), **options)
                 self.agree(wanted, [q, k, v], lambda: qt.scaled_dot_product_attention(q, k, v, **options))
         q, k, v = three(h=(4, 2))
-        with self.assertRaisesRegex(qkvault.ArgumentError, "q has 4 heads and k 2; give enable_gqa=True"):
+        with self.assertRaisesRegex(qkvault.ArgumentError, "query has 4 heads and key 2; give enable_gqa=True"):
             qt.scaled_dot_product_attention(q, k, v)
 
     def test_inference_mode_reads_what_changes(self):

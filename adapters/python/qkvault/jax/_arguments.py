@@ -13,7 +13,7 @@ import numpy as np
 from .._errors import ArgumentError
 from ._origins import Origin, origins_of
 from ._origins import within as _within
-from ._program import Program, dtype_word
+from ._program import DTYPES, Program
 from ._shards import whole
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
@@ -29,24 +29,39 @@ def checked(q: Any, k: Any, v: Any, layout: str, *, packed: bool = False) -> Non
         raise ArgumentError(f"layout is {layout!r}; it is 'bshd' (batch, sequence, head, head dim) or 'bhsd'")
     axes = _TOKENS if packed else _AXES[layout]
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
-            raise ArgumentError(f"{name} is a {type(x).__name__}; give an array: jnp.asarray({name})")
+        is_array(name, x)
         if len(x.shape) != len(axes) or not all(isinstance(extent, int) for extent in x.shape):
             raise ArgumentError(
-                f"{name} has the shape {tuple(x.shape)}; it has {len(axes)} known extents: {', '.join(axes)}"
+                f"{name} has the shape {tuple(x.shape)}; it has {len(axes)} known sizes: {', '.join(axes)}"
             )
         if not all(x.shape):
             raise ArgumentError(f"{name} has the shape {tuple(x.shape)}, which is empty; skip the call")
-        dtype_word(x.dtype)
+        if jnp.dtype(x.dtype).name not in DTYPES:
+            raise ArgumentError(f"{name} is {x.dtype}; give bfloat16 or float16: {name}.astype(jnp.bfloat16)")
         if x.dtype != q.dtype:
-            raise ArgumentError(f"{name} is {x.dtype} and q is {q.dtype}; cast one: they have one element type")
+            raise ArgumentError(f"{name} is {x.dtype} and q is {q.dtype}; cast one: {name}.astype(q.dtype)")
         _whole(name, x, axes)
     at = axes.index("head")
     heads = [x.shape[at] for x in (q, k, v)]
     if heads[1] != heads[2]:
-        raise ArgumentError(f"k has {heads[1]} heads and v {heads[2]}; they have as many")
+        raise ArgumentError(f"k has {heads[1]} heads and v {heads[2]}; give both as many")
     if q.shape[-1] != k.shape[-1]:
-        raise ArgumentError(f"q has the head dim {q.shape[-1]} and k {k.shape[-1]}; they have one")
+        raise ArgumentError(f"q has the head dim {q.shape[-1]} and k {k.shape[-1]}; give both the same")
+
+
+def is_array(name: str, given: Any) -> None:
+    """Raises what has no shape and type."""
+    if not hasattr(given, "shape") or not hasattr(given, "dtype"):
+        raise ArgumentError(f"{name} is of type {type(given).__name__}; give an array: jnp.asarray({name})")
+
+
+def array(name: str, given: Any) -> Any:
+    """An array of what may be a list or a number."""
+    try:
+        return jnp.asarray(given)
+    except (TypeError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise ArgumentError(f"{name} is of type {type(given).__name__}; give an array of numbers: {first}") from None
 
 
 def _whole(name: str, x: Any, axes: tuple) -> None:
@@ -98,16 +113,25 @@ def program_of(
     checked(q, k, v, layout, packed=packed is not None)
     full = _extents(q, k, layout, packed, keys)
     if packed is None and keys is None and (k.shape[0] != full[0] or v.shape[0] != full[0]):
-        raise ArgumentError(f"q, k and v have the batches {q.shape[0]}, {k.shape[0]} and {v.shape[0]}; they have one")
+        batches = f"{q.shape[0]}, {k.shape[0]} and {v.shape[0]}"
+        raise ArgumentError(f"q, k and v have the batches {batches}; give all the same")
     at = 0 if packed is not None else (1 if layout == "bshd" else 2)
     if k.shape[at] != v.shape[at]:
-        raise ArgumentError(f"k has {k.shape[at]} rows and v {v.shape[at]}; they have as many")
+        raise ArgumentError(f"k has {k.shape[at]} rows and v {v.shape[at]}; give both as many")
+    for name, function, what in (("score_mod", score_mod, "score, "), ("mask_mod", mask_mod, "")):
+        if function is not None and not callable(function):
+            raise ArgumentError(
+                f"{name} is of type {type(function).__name__}; give a function of ({what}b, h, q_idx, kv_idx), or an "
+                f"array as {'mask' if name == 'mask_mod' else 'bias'}"
+            )
     own: list[Any] = []
     if bias is not None:
-        bias = jnp.asarray(bias)
+        bias = array("bias", bias)
+        if not jnp.issubdtype(bias.dtype, jnp.floating) and not jnp.issubdtype(bias.dtype, jnp.integer):
+            raise ArgumentError(f"bias is {bias.dtype}; give numbers, which are added, or truth values as mask")
         own.append(broadcast("bias", bias, full))
     if mask is not None:
-        mask = jnp.asarray(mask)
+        mask = array("mask", mask)
         if mask.dtype != jnp.bool_:
             raise ArgumentError(f"mask is {mask.dtype}; give bool, true where a key stays, or give numbers as bias")
         own.append(broadcast("mask", mask, full))
@@ -151,13 +175,13 @@ def program_of(
         ):
             given = jnp.full(q.shape[:1], extent, jnp.int32) if given is None else integers(name, given)
             if given.shape != q.shape[:1]:
-                raise ArgumentError(f"{name} have the shape {given.shape}; there is one for each of {q.shape[0]}")
+                raise ArgumentError(f"{name} have the shape {given.shape}; give one for each of {q.shape[0]} sequences")
             # Kernels follow them to memory.
             arrays[role] = jnp.clip(given, 0, extent)
     if sinks is not None:
-        sinks = jnp.asarray(sinks)
+        sinks = array("sinks", sinks)
         if sinks.shape != (full[1],):
-            raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {full[1]} heads")
+            raise ArgumentError(f"sinks have the shape {sinks.shape}; give one for each of {full[1]} heads")
         arrays["sink"] = jnp.asarray(sinks, jnp.float32)
     if program.dropout:
         # Sixty-two random bits, as two words: the lower one first.
@@ -184,7 +208,7 @@ def _rate(rate: float, rng: Any) -> float:
 
 def integers(name: str, given: Any) -> Any:
     """An array of integers, as int32."""
-    given = jnp.asarray(given)
+    given = array(name, given)
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise ArgumentError(f"{name} has the element type {given.dtype}; give integers")
     return given.astype(jnp.int32)
@@ -213,6 +237,7 @@ def _scaled(scale, inner, score, b, h, q_idx, kv_idx):
 
 
 def _one(name: str, given: Any) -> Any:
+    given = array(name, given)
     if given.size != 1:
         raise ArgumentError(f"{name} has the shape {given.shape}; it is one number, or an array of one")
     return jnp.reshape(given, ()).astype(jnp.float32) if name == "scale" else jnp.reshape(given, (1, 1, 1, 1))
@@ -222,7 +247,9 @@ def broadcast(name: str, given: Any, full: tuple) -> Any:
     """An array over (batch, head, query, key), with extents of 1 where it is the same."""
     shape = (1,) * (4 - given.ndim) + given.shape
     if len(shape) != 4 or any(extent not in (1, whole) for extent, whole in zip(shape, full)):
-        raise ArgumentError(f"{name} has the shape {given.shape}; it broadcasts over (batch, head, query, key): {full}")
+        raise ArgumentError(
+            f"{name} has the shape {given.shape}; give what broadcasts to (batch, head, query, key): {full}"
+        )
     return jnp.reshape(given, shape)
 
 
@@ -235,7 +262,7 @@ def band(is_causal: bool, window: Window, bottom_right: bool = False) -> str:
         raise ArgumentError(f"window is {window!r}; give one number, or (left, right) with None for no limit")
     left, right = sides
     if any(side is not None and (not isinstance(side, numbers.Integral) or side < 0) for side in (left, right)):
-        raise ArgumentError(f"the window is {window}; both sides are at least 0, or None")
+        raise ArgumentError(f"window is {window}; both sides are at least 0, or None")
     corner = " bottom-right" if bottom_right else ""
     if is_causal:
         right = 0 if right is None else min(right, 0)

@@ -8,6 +8,7 @@ from typing import Any, Callable, Literal, Optional, Union, overload
 import jax
 
 from .._attention import Attention, Explanation
+from .._words import Words
 from ._arguments import Number, Window, program_of
 from ._call import described, trained
 from ._config import gpu as traced_for
@@ -15,6 +16,7 @@ from ._config import settings
 from ._operator import operator
 from ._origins import Origin
 from ._shards import varying
+from ._words import DOOR
 
 
 @overload
@@ -73,6 +75,7 @@ def attention(
 ) -> tuple[jax.Array, jax.Array]: ...
 
 
+@DOOR.worded()
 def attention(
     q: jax.Array,
     k: jax.Array,
@@ -135,6 +138,10 @@ def attention(
     return (found[0], jax.lax.stop_gradient(found[1])) if return_lse else found
 
 
+DOOR.base = Words(DOOR, attention)
+
+
+@DOOR.worded(attention, gpu="gpu")
 def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optional[str] = None,
             backward: bool = False, **options: Any) -> Explanation:
     """What the rules say of a call of `attention` with these arguments; nothing is compiled or run.
@@ -160,5 +167,3 @@ def explain(q: Any, k: Any, v: Any, *, gpu: Optional[str] = None, cudnn: Optiona
 
     jax.eval_shape(traced, q, k, v)
     return found[0].explain(gpu or traced_for(), cudnn, context=settings().context)
-
-

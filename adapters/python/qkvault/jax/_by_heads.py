@@ -33,7 +33,7 @@ def attention(q: Any, k: Any, v: Any, axis_name: Any, ranks: int, order: str, at
     if sinks is not None:
         sinks = jnp.asarray(sinks)
         if sinks.shape != (q.shape[over],):
-            raise ArgumentError(f"sinks have the shape {sinks.shape}; they are one for each of {q.shape[over]} heads")
+            raise ArgumentError(f"sinks have the shape {sinks.shape}; give one for each of {q.shape[over]} heads")
         sinks = jax.lax.dynamic_slice_in_dim(sinks, first, heads)
     if segment_ids is not None:
         both = segment_ids if isinstance(segment_ids, (tuple, list)) else (segment_ids, segment_ids)

@@ -181,7 +181,8 @@ def _foldable(kind: Kind, batch: int) -> Any:
     @custom_vmap
     def called(*arrays):
         named = dict(zip(kind.names, arrays))
-        return _bound(kind.attention(named, batch), kind, named)
+        with kind.program.words.speaking():
+            return _bound(kind.attention(named, batch), kind, named)
 
     @called.def_vmap
     def rule(count, batched, *arrays):

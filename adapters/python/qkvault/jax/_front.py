@@ -9,8 +9,10 @@ import jax.numpy as jnp
 
 from .._errors import ArgumentError
 from ._attention import attention
+from ._words import DOOR
 
 
+@DOOR.worded()
 def dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -33,7 +35,7 @@ def dot_product_attention(
     """
     if implementation not in (None, "cudnn"):
         raise ArgumentError(f"implementation is {implementation!r}; qkvault has cudnn alone, call jax.nn for another")
-    if query.ndim == 3:
+    if getattr(query, "ndim", None) == getattr(key, "ndim", None) == getattr(value, "ndim", None) == 3:
         query, key, value = (x[None] for x in (query, key, value))
         found = dot_product_attention(
             query, key, value, bias, mask, scale=scale, is_causal=is_causal, query_seq_lengths=query_seq_lengths,

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
-from ._arguments import Number, Window, integers, program_of
+from ._arguments import Number, Window, integers, is_array, program_of
 from ._operator import operator
 from ._shards import varying
+from ._words import DOOR
 
 
+@DOOR.worded()
 def varlen_attention(
     q: jax.Array,
     k: jax.Array,
@@ -47,6 +49,8 @@ def varlen_attention(
     In `score_mod` and `mask_mod`, `b` is the sequence, and rows count from its first. Other arguments are those of
     `attention`; with `bottom_right`, the last query of a sequence sees its last key.
     """
+    for name, x in (("q", q), ("k", k)):
+        is_array(name, x)
     if len(q.shape) == 3 and len(k.shape) == 3:
         max_seqlen_q = q.shape[0] if max_seqlen_q is None else max_seqlen_q
         max_seqlen_k = k.shape[0] if max_seqlen_k is None else max_seqlen_k
@@ -72,6 +76,7 @@ def varlen_attention(
     return found
 
 
+@DOOR.worded()
 def paged_attention(
     q: jax.Array,
     k_pages: jax.Array,
@@ -99,16 +104,19 @@ def paged_attention(
 
     There is no gradient: gather the pages for it.
     """
+    is_array("q", q)
     for name, x in (("k_pages", k_pages), ("v_pages", v_pages), ("page_table", page_table)):
+        is_array(name, x)
         if len(x.shape) != (2 if name == "page_table" else 4):
             raise ArgumentError(f"{name} has the shape {tuple(x.shape)}; it is {_SHAPES[name]}")
     if k_pages.shape[:3] != v_pages.shape[:3]:
-        raise ArgumentError(f"k_pages have the shape {k_pages.shape} and v_pages {v_pages.shape}; pages are alike")
+        shapes = f"k_pages have the shape {k_pages.shape} and v_pages {v_pages.shape}"
+        raise ArgumentError(f"{shapes}; give pages that are alike but for the head dim")
     rows = k_pages.shape[1 if layout == "bshd" else 2]
     # Kernels follow it to memory.
     table = jnp.clip(integers("page_table", page_table), 0, k_pages.shape[0] - 1)
     if table.shape[0] != q.shape[0]:
-        raise ArgumentError(f"page_table has {table.shape[0]} rows; there is one for each of {q.shape[0]} sequences")
+        raise ArgumentError(f"page_table has {table.shape[0]} rows; give one for each of {q.shape[0]} sequences")
     program, arrays, fixed = program_of(
         q, k_pages, v_pages, score_mod=score_mod, mask_mod=mask_mod, is_causal=is_causal, window=window,
         softcap=softcap, sinks=sinks, scale=scale, query_seq_lengths=query_seq_lengths,

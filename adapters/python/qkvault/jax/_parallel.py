@@ -19,8 +19,10 @@ from ._exchange import gathered, ranks_of, whole_of
 from ._halo import halo
 from ._operator import operator
 from ._shards import varying
+from ._words import DOOR
 
 
+@DOOR.worded()
 def context_parallel_attention(
     q: jax.Array,
     k: jax.Array,

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
+from .._words import Words
 from ._trace import Function
 from ._values import AXES, Node, Value, compute, printed, tensors_of
+from ._words import DOOR
 
 #: Element types of JAX in descriptions.
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "int32": "i32", "float64": "f64"}
@@ -21,7 +23,7 @@ def dtype_word(dtype: Any) -> str:
     """The word of an element type."""
     name = jnp.dtype(dtype).name
     if name not in DTYPES:
-        raise ArgumentError(f"arrays of {name} have no place in an attention; give bfloat16 or float16")
+        raise ArgumentError(f"an array is {name}; give bfloat16, float16, float32 or int32")
     return DTYPES[name]
 
 
@@ -83,6 +85,8 @@ class Program:
     _known: dict[bool, Expressions] = field(default_factory=dict)
     #: Arrays: bias, mask, both segment ids, softcap, then those that the functions captured.
     arrays: list = field(default_factory=list)
+    #: The function that was called, whose words errors of a launch have.
+    words: Words = field(default_factory=lambda: DOOR.current)
 
     def __post_init__(self):
         given = (("score_mod", self.score_mod, "s_"), ("mask_mod", self.mask_mod, "m_"))

@@ -7,6 +7,7 @@ depends on the score and has none is an error that names the primitive and the l
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Function:
 
     def __init__(self, function: Callable, what: str, prefix: str):
         self.what = what
+        _takes(function, what)
         #: Numbers that the function captured, by their names in the text.
         self.scalars, opened = _opened(function, prefix)
         try:
@@ -146,6 +148,23 @@ def _content(cell: Any) -> Any:
         return None
 
 
+def _takes(function: Callable, what: str) -> None:
+    """Raises if a function does not take the arguments of a modification."""
+    names = ["score"] * (what == "score_mod") + ["b", "h", "q_idx", "kv_idx"]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Of a function of C.
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(function, "__code__", None)
+        place = f" (line {code.co_firstlineno} of {code.co_filename})" if code is not None else ""
+        raise TraceError(f"{what} takes {signature}, and is given ({', '.join(names)}){place}") from None
+
+
 def _conditional(what: str, error: Exception) -> str:
     first = str(error).strip().splitlines()[0]
     return f"{what} decides in Python by a number that is not known yet: {first} Write it with jnp.where"
@@ -184,6 +203,8 @@ class _Writer:
         self.what, self.dense, self.captured = what, dense, captured
         #: The line of the function that is walked through: JAX traces its own functions once and keeps no line of them.
         self.place = ""
+        #: Whether that function is JAX's own, whose line is that of the first program that called it.
+        self.of_jax = False
 
     def run(self, jaxpr: Any, consts: list, args: list[Value]) -> list[Value]:
         known = dict(zip(jaxpr.constvars, map(self.const, consts)))
@@ -216,7 +237,7 @@ class _Writer:
         if name in ("pvary", "pcast"):
             # It says how arrays lie in a shard_map; what is computed ahead says that anew.
             return args
-        self.place = _place(eqn) or self.place
+        self.place = self.place if self.of_jax else _place(eqn) or self.place
         function = FUNCTIONS.get(params.get("name", "")) if name in ("pjit", "jit") else None
         if function is not None and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
             try:
@@ -227,7 +248,11 @@ class _Writer:
         inner = params.get("jaxpr", params.get("call_jaxpr", params.get("fun_jaxpr")))
         if inner is not None and name not in ("scan", "while", "cond"):
             closed = inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
-            return self.run(closed.jaxpr, closed.consts, args[len(args) - len(closed.jaxpr.invars):])
+            outside, self.of_jax = self.of_jax, self.of_jax or _of_jax(closed.jaxpr)
+            try:
+                return self.run(closed.jaxpr, closed.consts, args[len(args) - len(closed.jaxpr.invars):])
+            finally:
+                self.of_jax = outside
         if name == "sub" and self.dense and args[0].of_score and args[1].captured:
             # cuDNN computes gradients of what is added.
             name, args = "add", [args[0], _negative(args[1])]
@@ -304,6 +329,12 @@ def _binding(eqn: Any) -> Callable:
         return eqn.primitive.bind(*functions, *varying(args), **params)
 
     return bind
+
+
+def _of_jax(jaxpr: Any) -> bool:
+    """Whether a function of JAX itself was traced."""
+    told = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
+    return f" at {_JAX}" in str(told)
 
 
 def _place(eqn: Any) -> str:

@@ -12,6 +12,7 @@ from .._plan import Plan
 from . import _attention
 from ._context import context
 from ._spec import described
+from ._words import DOOR
 
 _OPTIONS = (
     "score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
@@ -21,6 +22,7 @@ _OPTIONS = (
 _GPUS = ("h200", "h100", "a100", "l40s", "b200")
 
 
+@DOOR.worded(_attention.attention, gpu="gpu")
 def explain(
     q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, cudnn: Optional[str] = None, **options: Any
 ) -> Explanation:
@@ -39,6 +41,7 @@ def explain(
     return said
 
 
+@DOOR.worded(_attention.attention, gpu="gpu")
 def prepare(q: Tensor, k: Tensor, v: Tensor, *, gpu: Optional[str] = None, **options: Any) -> list[Plan]:
     """Loads the plans of `attention(q, k, v, **options)` before its first call, and of its backward if one is needed.
 
@@ -57,7 +60,7 @@ def _attentions(q: Tensor, k: Tensor, v: Tensor, options: dict) -> list[Attentio
     """The forward of a call, and its backward if a gradient is needed."""
     unknown = set(options) - {*_OPTIONS, "enable_gqa", "return_lse", "copy"}
     if unknown:
-        raise TypeError(f"attention has no option {', '.join(sorted(unknown))}")
+        raise TypeError(f"attention has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
     given = {name: options.get(name) for name in _OPTIONS}
     for name in ("is_causal", "bottom_right", "deterministic"):
         given[name] = bool(given[name])

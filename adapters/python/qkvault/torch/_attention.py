@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from typing import Any, Callable, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
+from .._words import Words
 from . import _compiled, _nested, _operators, _shards, _traces
 from ._blocks import predicate
 from ._composed import composed
@@ -17,8 +19,10 @@ from ._fake import BETWEEN
 from ._lengths import dead, lengths, log_sums, padded
 from ._operands import HALVES, named, typed, unrepeated
 from ._origins import Origin, origins
+from ._placed import checked
 from ._spec import Parts, Window, band, placed, shaped
 from ._told import single
+from ._words import DOOR
 
 #: A number of a launch; as a tensor of one element on the CPU it is an operand of a compiled program.
 Number = Union[float, Tensor, None]
@@ -105,6 +109,8 @@ def attention(
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
     """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == 4):
+        checked("(batch, head, query, head dim)", q=q, k=k, v=v)
     device = q.device
     if k.device != device or v.device != device:
         name, other = ("k", k.device) if k.device != device else ("v", v.device)
@@ -124,13 +130,15 @@ def attention(
             "scale": scale, "dropout_p": dropout_p, "deterministic": deterministic,
         })  # fmt: skip
     if not enable_gqa and q.shape[1] != k.shape[1]:
-        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True")
+        raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True, or as many heads")
     if not (q.numel() and k.numel()):
         return _nothing(q, k, v, return_lse)
     if isinstance(softcap, Tensor) or isinstance(scale, Tensor):
         softcap, scale = single("softcap", softcap), single("scale", scale)
     if 0 in k.stride() or 0 in v.stride() or 0 in q.stride():
         q, k, v = unrepeated(q, k, v)
+    if scale is not None and type(scale) is not float:
+        _number("scale", scale)
     if copy:
         q, k, v = (t if _operators.fits(t) else t.contiguous() for t in (q, k, v))
     # One by one: Dynamo compares no two functions.
@@ -140,7 +148,8 @@ def attention(
     alone = q_lengths is kv_lengths is query_origin is key_origin is None and not dropout_p
     if not (plain and alone) or parted and return_lse:
         if alone and bias is attn_mask is sinks is alibi_slopes is block_mask is softcap is window is None:
-            if not (is_causal or deterministic or parted or torch.compiler.is_compiling()):
+            options = is_causal or deterministic or parted or torch.compiler.is_compiling()
+            if not options and all(f is None or callable(f) for f in (score_mod, mask_mod)):
                 o, stats = _of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
                 return (o, stats) if return_lse else o
         options = {
@@ -157,22 +166,22 @@ def attention(
         return _full(q, k, v, return_lse, **options)
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
     spec = _plain.get(key) or _plain_spec(key)
-    numbers = [q.shape[-1] ** -0.5 if scale is None else scale]
+    values = [q.shape[-1] ** -0.5 if scale is None else scale]
     if softcap is not None:
         _capped(softcap)
-        numbers.append(softcap)
-    o, stats = _operators.run(q, k, v, [], spec, numbers, return_lse)
+        values.append(softcap)
+    o, stats = _operators.run(q, k, v, [], spec, values, return_lse)
     return (o, stats) if return_lse else o
 
 
 def _of_functions(q, k, v, score_mod, mask_mod, scale, both: bool) -> tuple:
     """A call that has functions and no option: what most modifications are, with less of Python on the way."""
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    entry, read, numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, None)
+    entry, read, named_numbers = _traces.found(score_mod, mask_mod, dims, q.dtype, q.device, None)
     tensors = entry.operands(read, q, None)
     values = [q.shape[-1] ** -0.5 if scale is None else float(scale)]
-    values += [value for _, value in numbers]
-    return _operators.run(q, k, v, tensors, entry.spec(numbers), values, both)
+    values += [value for _, value in named_numbers]
+    return _operators.run(q, k, v, tensors, entry.spec(named_numbers), values, both)
 
 
 def _full(q, k, v, return_lse, q_lengths, kv_lengths, sinks, local=False, **options):
@@ -186,6 +195,9 @@ def _full(q, k, v, return_lse, q_lengths, kv_lengths, sinks, local=False, **opti
 
 
 _of_part = functools.partial(_full, local=True)
+
+
+DOOR.base = Words(DOOR, attention)
 
 
 def _plain_spec(key: tuple) -> str:
@@ -202,8 +214,16 @@ def _plain_spec(key: tuple) -> str:
     return spec
 
 
+def _number(name: str, given: Any) -> None:
+    if not isinstance(given, (numbers.Real, Tensor, torch.SymFloat, torch.SymInt)):
+        raise ArgumentError(f"{name} is {given!r}; give a number, or None")
+
+
 def _capped(softcap: Number) -> None:
-    if softcap is not None and not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
+    if softcap is None:
+        return
+    _number("softcap", softcap)
+    if not isinstance(softcap, Tensor) and not 0 < softcap < math.inf:
         raise ArgumentError(f"softcap is {softcap}; give a finite number above 0, or None")
 
 
@@ -227,8 +247,17 @@ def parts(
     if not (query_origin is key_origin is None):
         origins(made, query_origin, key_origin, bottom_right)
     dims = (q.shape[0], q.shape[1], q.shape[2], k.shape[2]) if dims is None else dims
+    for name, function, what in (("score_mod", score_mod, "score, "), ("mask_mod", mask_mod, "")):
+        if function is not None and not callable(function):
+            raise ArgumentError(
+                f"{name} is of type {type(function).__name__}; give a function of ({what}b, h, q_idx, kv_idx), or a "
+                "tensor as attn_mask"
+            )
+    if bias is not None and not placed(bias, q.device, "bias").is_floating_point():
+        raise ArgumentError(f"bias is {named(bias.dtype)}; give floats, which are added, or truth values as attn_mask")
     keep = None
     if attn_mask is not None:
+        attn_mask = shaped(placed(attn_mask, q.device, "attn_mask"), dims, "attn_mask")
         if not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point()):
             raise ArgumentError(
                 f"attn_mask is {named(attn_mask.dtype)}; give truth values, of which True is seen (attn_mask != 0), "
@@ -239,10 +268,10 @@ def parts(
         elif bias is None:
             bias = attn_mask
         else:
-            bias = bias + attn_mask
+            bias = shaped(bias, dims, "bias") + attn_mask
     if block_mask is not None:
         if mask_mod is not None:
-            raise ArgumentError("give block_mask or mask_mod; the first has one of its own")
+            raise ArgumentError("block_mask and mask_mod are both given; give one: block_mask has a mask_mod of its own")
         if made.origins is not None:
             raise ArgumentError(
                 "block_mask with query_origin or key_origin: its lists count from the first query of the call; give its "
@@ -262,14 +291,16 @@ def parts(
         else:
             made.functions(*functions, dims, q)
     if sinks is not None:
-        logits = placed(sinks, q.device, "sinks").reshape(1, -1, 1, 1)
-        made.tensor("sink", shaped(logits, dims, "sinks").to(torch.float32).contiguous())
+        logits = placed(sinks, q.device, "sinks").reshape(-1)
+        if logits.shape[0] != dims[1]:
+            raise ArgumentError(f"sinks has dims {list(sinks.shape)}; give one for each of {dims[1]} heads")
+        made.tensor("sink", logits.reshape(1, -1, 1, 1).to(torch.float32).contiguous())
         made.lines.append("sink: yes")
         if sinks.requires_grad and torch.is_grad_enabled():
             made.lines.append("d_sink: yes")
     if dropout_p:
-        if not 0 <= dropout_p < 1:
-            raise ArgumentError(f"dropout_p is {dropout_p}; give a probability of at least 0 and below 1")
+        if not isinstance(dropout_p, numbers.Real) or not 0 <= float(dropout_p) < 1:
+            raise ArgumentError(f"dropout_p is {dropout_p!r}; give a probability of at least 0 and below 1")
         made.lines.append(f"dropout: philox {float(dropout_p)!r}")
         # Drawn on the GPU: nothing waits, and a graph draws anew with every replay.
         made.tensor("dropout_seed", torch.randint(2**62, (1, 1, 1, 1), device=q.device))

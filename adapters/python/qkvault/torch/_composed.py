@@ -7,7 +7,7 @@ from typing import Callable, Optional
 
 import torch
 
-from ._spec import placed, shaped
+from ._spec import by_head, placed, shaped
 
 
 def composed(score_mod, mask_mod, mask, dims, q, softcap, alibi, bias, keep, origins=None) -> tuple:
@@ -32,8 +32,7 @@ def _read(tensor, first, b, h, i, j):
 
 def _score(inner: Optional[Callable], mask, dims, q, softcap, alibi_slopes, bias, first) -> Callable:
     if alibi_slopes is not None:
-        slopes = alibi_slopes.reshape(-1, dims[1], 1, 1) if alibi_slopes.dim() < 4 else alibi_slopes
-        alibi_slopes = shaped(placed(slopes, q.device, "alibi_slopes"), dims, "alibi_slopes").float()
+        alibi_slopes = by_head(alibi_slopes, dims, q.device, "alibi_slopes")
     if bias is not None:
         bias = shaped(placed(bias, q.device, "bias"), dims, "bias")
     causal = "causal" in mask

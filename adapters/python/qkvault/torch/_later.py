@@ -157,12 +157,14 @@ def forward(
     integers: list[int], head: str, text: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """O, and Stats if they are asked for."""
+    from . import _operators
+
     with _outside():
         made = _parts(q, extra, captured, numbers, integers, head, text)
     given = (q, k, v, made.tensors, made.spec(), made.values)
     if not _read(text)["stats"]:
-        return torch.ops.qkvault.attend(*given), q.new_empty((0,), dtype=torch.float32)
-    o, stats = torch.ops.qkvault.forward_only(*given)
+        return _operators.attend_now(*given), q.new_empty((0,), dtype=torch.float32)
+    o, stats = _operators.forward_only(*given)
     return o, stats
 
 
@@ -172,12 +174,14 @@ def backward(
     captured: list[Tensor], numbers: Tensor, integers: list[int], head: str, text: str,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:  # fmt: skip
     """The gradients of Q, K, V, of further tensors and of captured ones, as far as they have one."""
+    from . import _operators
+
     asked = _asked(text, captured)
     with _outside(), torch.enable_grad():
         leaves = [t.detach().requires_grad_(at in asked) for at, t in enumerate(captured)]
         made = _parts(q, extra, leaves, numbers, integers, head, text)
     spec, plain = made.spec(), [t.detach() for t in made.tensors]
-    d_q, d_k, d_v, more = torch.ops.qkvault.backward_only(d_o, q, k, v, o, stats, plain, spec, made.values)
+    d_q, d_k, d_v, more = _operators.backward_only(d_o, q, k, v, o, stats, plain, spec, made.values)
     places = _fake.with_gradient(spec)
     of_extra = [gradient for at, gradient in zip(places, more) if at < len(extra)]
     read = [(made.tensors[at], gradient) for at, gradient in zip(places, more) if at >= len(extra)]

@@ -23,12 +23,13 @@ def lengths(parts: Parts, q: Tensor, keys: int, of_q: Optional[Tensor], of_k: Op
 
 
 def _checked(name: str, given: Tensor, q: Tensor) -> Tensor:
+    given = placed(given, q.device, name)
     if given.dim() != 1 or given.shape[0] != q.shape[0] or given.is_floating_point() or given.dtype is torch.bool:
         raise ArgumentError(
             f"{name} has dims {list(given.shape)} and {given.dtype}; give one integer for each of {q.shape[0]} "
             "sequences"
         )
-    return placed(given, q.device, name)
+    return given
 
 
 def rows(given: Tensor, count: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -13,18 +13,37 @@ from . import _background, _fake, _lse, _told
 from . import _native as native
 from ._context import configure, translated
 from ._spec import Parts
+from ._words import DOOR
 
 if not hasattr(library(), "qkv_torch_register"):
     raise ImportError("this libqkvault.so has no operators for PyTorch; install library and package from one wheel")
 call("qkv_torch_register")
 configure()
 
+def _translated(operator: torch._ops.OpOverload) -> Callable:
+    """Lets an operator raise qkvault's exceptions wherever Python calls it: eager, and in programs of a compiler, where
+    PyTorch raises its own of a kernel. What it gives is the same call, for eager mode, with one function less."""
+    compute = operator._op
+
+    def call(*args, **kwargs):
+        try:
+            return compute(*args, **kwargs)
+        except RuntimeError as error:
+            raise translated(error) from None
+
+    operator._op = call
+    return call
+
+
 attend = torch.ops.qkvault.attend.default
 forward = torch.ops.qkvault.forward.default
-forward_only = torch.ops.qkvault.forward_only.default
 backward = torch.ops.qkvault.backward.default
-backward_only = torch.ops.qkvault.backward_only.default
 backward_plain = torch.ops.qkvault.backward_plain.default
+attend_now = _translated(attend)
+forward_only = _translated(torch.ops.qkvault.forward_only.default)
+backward_only = _translated(torch.ops.qkvault.backward_only.default)
+for _operator in (forward, backward, backward_plain):
+    _translated(_operator)
 
 torch.library.register_fake("qkvault::attend", lambda *given: _fake.forward(*given)[0])
 torch.library.register_fake("qkvault::forward", _fake.forward)
@@ -141,17 +160,15 @@ class Attend(torch.autograd.Function):
     def forward(ctx, spec, numbers, q, k, v, *extra):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
-        ctx.spec, ctx.numbers = spec, numbers
+        ctx.spec, ctx.numbers, ctx.words = spec, numbers, DOOR.here.words
         return o
 
     @staticmethod
     def backward(ctx, d_o, d_stats=None):
         q, k, v, o, stats, *extra = ctx.saved_tensors
         more = (stats, extra, ctx.spec, ctx.numbers)
-        try:
+        with (ctx.words or DOOR.base).speaking():
             d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
-        except RuntimeError as error:
-            raise translated(error) from None
         if not extra:
             native.keep(ctx.spec, ctx.numbers)
         return None, None, d_q, d_k, d_v, *each
@@ -165,7 +182,7 @@ class AttendBoth(Attend):
         o, stats = forward_only(q, k, v, extra, spec, numbers)
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.set_materialize_grads(False)  # Zeros for the gradient of Stats would be a launch.
-        ctx.spec, ctx.numbers = spec, numbers
+        ctx.spec, ctx.numbers, ctx.words = spec, numbers, DOOR.here.words
         return o, stats
 
 
@@ -185,13 +202,14 @@ class Functional(torch.autograd.Function):
         o, stats = output
         ctx.save_for_backward(q, k, v, o, stats, *extra)
         ctx.set_materialize_grads(False)
-        ctx.spec, ctx.numbers = spec, numbers
+        ctx.spec, ctx.numbers, ctx.words = spec, numbers, DOOR.here.words
 
     @staticmethod
     def backward(ctx, d_o, d_stats):
         q, k, v, o, stats, *extra = ctx.saved_tensors
         more = (stats, extra, ctx.spec, ctx.numbers)
-        d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
+        with (ctx.words or DOOR.base).speaking():
+            d_q, d_k, d_v, each = _lse.added(gradients, d_o, d_stats, q, k, v, o, *more)
         return None, None, d_q, d_k, d_v, *each
 
 
@@ -219,17 +237,17 @@ def run(
         return Functional.apply(spec, numbers, q, k, v, *extra)
     if _background.active() and not (_fake.names_of(spec, "varlen") or _fake.names_of(spec, "paged")):
         _background.await_plan(q, k, v, spec, training, both)
-    try:
-        if not training and forward_ad._current_level < 0:
-            if both:
-                return forward_only(q, k, v, extra, spec, numbers)
-            return attend(q, k, v, extra, spec, numbers), None
+    if not training and forward_ad._current_level < 0:
         if both:
-            return AttendBoth.apply(spec, numbers, q, k, v, *extra)
-        kept = None if extra else native.kept(spec, numbers)
-        if kept is not None:
-            return native.forward(q, k, v, None, kept)[0], None
+            return forward_only(q, k, v, extra, spec, numbers)
+        return attend_now(q, k, v, extra, spec, numbers), None
+    if both:
+        return AttendBoth.apply(spec, numbers, q, k, v, *extra)
+    kept = None if extra else native.kept(spec, numbers)
+    if kept is None:
         return _attend(spec, numbers, q, k, v, *extra), None
+    try:
+        return native.forward(q, k, v, None, kept)[0], None
     except RuntimeError as error:
         raise translated(error) from None
 

@@ -12,11 +12,14 @@ from . import _operators
 from ._attention import Number, parts
 from ._lengths import dead, lengths
 from ._operands import same_type
+from ._placed import checked
 from ._spec import Window, placed
+from ._words import DOOR
 
 _SHAPES = {"nhd": "(page, row, head, head dim)", "hnd": "(page, head, row, head dim)"}
 
 
+@DOOR.worded()
 def paged_attention(
     q: Tensor,
     k_pages: Tensor,
@@ -46,10 +49,15 @@ def paged_attention(
     """
     if layout not in _SHAPES:
         raise ArgumentError(f"layout is {layout!r}; it is 'nhd' or 'hnd'")
-    for name, tensor in (("k_pages", k_pages), ("v_pages", v_pages)):
-        if tensor.dim() != 4:
-            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give {_SHAPES[layout]}")
-    if page_table.dim() != 2 or page_table.shape[0] != q.shape[0] or page_table.is_floating_point():
+    checked("(batch, head, query, head dim)", q=q)
+    checked(_SHAPES[layout], k_pages=k_pages, v_pages=v_pages)
+    if k_pages.shape[:3] != v_pages.shape[:3]:
+        raise ArgumentError(
+            f"k_pages has dims {list(k_pages.shape)} and v_pages {list(v_pages.shape)}; give pages that are alike but "
+            "for the head dim"
+        )
+    checked("(sequence, page)", page_table=page_table)
+    if page_table.shape[0] != q.shape[0] or page_table.is_floating_point():
         raise ArgumentError(
             f"page_table has dims {list(page_table.shape)} and {page_table.dtype}; give integers (sequence, page), a "
             f"row for each of {q.shape[0]} sequences"

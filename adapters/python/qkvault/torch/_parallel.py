@@ -14,9 +14,12 @@ from ._attention import attention, parts
 from ._exchange import Gather, ToHeads, ToRows, group_of
 from ._halo import Halo
 from ._lengths import log_sums, padded, rows
+from ._placed import checked
 from ._spec import Window, band
+from ._words import DOOR
 
 
+@DOOR.worded()
 def context_parallel_attention(
     q: Tensor,
     k: Tensor,
@@ -63,8 +66,7 @@ def context_parallel_attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if hasattr(tensor, "placements"):
             raise ArgumentError(f"{name} is a DTensor; give this rank's rows: {name}.to_local()")
-        if tensor.dim() != 4:
-            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (batch, head, row, head dim)")
+    checked("(batch, head, row, head dim)", q=q, k=k, v=v)
     group, ranks, rank = group_of(group)
     size = sequence.divided(q.shape[2], order, "kv_lengths")
     own_keys = sequence.divided(k.shape[2], order, "kv_lengths")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,20 @@ NAMES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", tor
 KINDS = {name: dtype for dtype, name in NAMES.items()}
 
 
+def checked(shape: str, **given: Any) -> None:
+    """Raises what is no tensor, and what has not the dims of `shape`, such as `(token, head, head dim)`."""
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"{name} is of type {type(tensor).__name__}; give a tensor of {shape}")
+        if tensor.dim() != shape.count(",") + 1:
+            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give {shape}")
+
+
 def placed(tensor: Tensor, device: torch.device, name: str) -> Tensor:
-    """The tensor, if it is where the others are."""
+    """The tensor, if it is one, and where the others are."""
+    if not isinstance(tensor, Tensor):
+        kind = type(tensor).__name__
+        raise ArgumentError(f"{name} is of type {kind}; give a tensor: torch.tensor({name}, device=q.device)")
     if tensor.device != device:
         raise ArgumentError(f"{name} is on {tensor.device}, and q on {device}; move it there: {name}.to(q.device)")
     return tensor

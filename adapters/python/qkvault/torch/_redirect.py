@@ -20,6 +20,8 @@ from qkvault_record import Untraceable
 from .._errors import ArgumentError, Error
 from . import _flex as _flex_operator
 from ._attention import attention
+from ._placed import checked
+from ._words import DOOR
 from .flash_attn import flash_attn_varlen_func
 
 try:
@@ -32,6 +34,7 @@ _SDPA = F.scaled_dot_product_attention
 _FLEX = flex.flex_attention
 
 
+@DOOR.worded()
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -45,6 +48,8 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention` on qkvault. It raises where qkvault cannot compute a call."""
     if attn_mask is not None and is_causal:
         raise ArgumentError("attn_mask and is_causal are both given; give one, as for PyTorch's")
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        checked("(batch, head, query, head dim)", query=query, key=key, value=value)
     if query.dim() == 4:
         return attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
@@ -52,9 +57,13 @@ def scaled_dot_product_attention(
         )  # fmt: skip
     lead = query.shape[:-2]
     if len(lead) == 0 or key.shape[:-2] != lead or value.shape[:-2] != lead:
-        raise ArgumentError(f"q has dims {list(query.shape)}; give (batch, head, query, head dim)")
+        raise ArgumentError(
+            f"query has dims {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}; give each "
+            "(batch, head, query, head dim), or all alike with fewer or more dims before the query"
+        )
     if attn_mask is not None and attn_mask.dim() > 2:
-        raise ArgumentError(f"attn_mask with batches for q of {query.dim()} dims; give four dims")
+        dims = f"attn_mask has dims {list(attn_mask.shape)} and query {list(query.shape)}"
+        raise ArgumentError(f"{dims}; give both four dims")
     q, k, v = (t.flatten(0, -3).unsqueeze(1) for t in (query, key, value))
     o = attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
     return o.squeeze(1).unflatten(0, lead)

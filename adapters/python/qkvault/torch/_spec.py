@@ -6,6 +6,7 @@ values and sizes.
 
 from __future__ import annotations
 
+import numbers
 import re
 from typing import Any, Callable, Optional, Union
 
@@ -28,10 +29,12 @@ def band(is_causal: bool, window: Window, bottom_right: bool) -> str:
     corner = " bottom-right" if bottom_right else ""
     if window is None:
         return f"causal{corner}" if is_causal else "none"
-    left, right = (window, window) if isinstance(window, int) else window
-    left, right = (-1 if side is None else side for side in (left, right))
-    if left < -1 or right < -1:
-        raise ArgumentError(f"window is {window}; give keys on a side, 0 or more, or -1 or None for all of them")
+    sides = (window, window) if isinstance(window, (numbers.Integral, torch.SymInt)) else window
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise ArgumentError(f"window is {window!r}; give one number of keys, or (left, right)")
+    left, right = (-1 if side is None else side for side in sides)
+    if not all(isinstance(side, (numbers.Integral, torch.SymInt)) and side >= -1 for side in (left, right)):
+        raise ArgumentError(f"window is {window!r}; give keys on a side, 0 or more, or -1 or None for all of them")
     if is_causal:
         right = 0
     if left < 0 and right < 0:
@@ -45,15 +48,27 @@ def band(is_causal: bool, window: Window, bottom_right: bool) -> str:
 
 def shaped(tensor: Tensor, dims: tuple, name: str) -> Tensor:
     """A tensor over (batch, head, query, key): extents of the scores, or 1 where it is the same for all."""
+    given = list(tensor.shape)
     if tensor.dim() > 4:
-        raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give at most (batch, head, query, key)")
+        raise ArgumentError(f"{name} has dims {given}; give at most (batch, head, query, key)")
     tensor = tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
     for axis, (n, most) in enumerate(zip(tensor.shape, dims)):
         if n != 1 and n != most:
-            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; the scores have {list(dims)}")
+            raise ArgumentError(
+                f"{name} has dims {given}; give what broadcasts to the scores, (batch, head, query, key): {list(dims)}"
+            )
         if n > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def by_head(given: Tensor, dims: tuple, device: torch.device, name: str) -> Tensor:
+    """Numbers of heads, or of heads of each batch, over (batch, head, query, key), in float32."""
+    heads = list(placed(given, device, name).shape)
+    if given.dim() != 4 and heads not in ([dims[1]], [1, dims[1]], [dims[0], dims[1]]):
+        raise ArgumentError(f"{name} has dims {heads}; give one for each of {dims[1]} heads, or (batch, head)")
+    given = given.reshape(-1, dims[1], 1, 1) if given.dim() < 4 else given
+    return shaped(given, dims, name).to(torch.float32)
 
 
 class Parts:
@@ -97,8 +112,7 @@ class Parts:
             score = f"tanh({score} / $softcap) * $softcap"
             self.number("softcap", softcap)
         if alibi is not None:
-            slopes = alibi.reshape(-1, dims[1], 1, 1) if alibi.dim() < 4 else alibi
-            slopes = shaped(placed(slopes, q.device, "alibi_slopes"), dims, "alibi_slopes").to(torch.float32)
+            slopes = by_head(alibi, dims, q.device, "alibi_slopes")
             heads.append(declared("alibi_slopes", slopes, False))
             away = "float(key - query)" if "causal" in mask else "-float(abs(query - key))"
             score = f"{score} + @alibi_slopes * {away}"
@@ -113,7 +127,7 @@ class Parts:
         if score != "score":
             self.lines.append(f"score_mod: {'; '.join([*heads, score])}")
         if keep is not None:
-            keep = shaped(placed(keep, q.device, "mask"), dims, "mask").to(torch.int32).contiguous()
+            keep = shaped(placed(keep, q.device, "attn_mask"), dims, "attn_mask").to(torch.int32).contiguous()
             self.lines.append(f"mask_mod: {declared('mask', keep, False)}; @mask != 0")
             self.tensor("mask", keep)
 

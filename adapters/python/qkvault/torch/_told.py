@@ -54,7 +54,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: Tensor
 ) -> tuple[Tensor, Tensor]:
     """O and Stats."""
-    o, stats = torch.ops.qkvault.forward_only(q, k, v, extra, spec, numbers.tolist())
+    o, stats = torch.ops.qkvault.forward_only.default(q, k, v, extra, spec, numbers.tolist())
     return o, stats
 
 
@@ -64,7 +64,7 @@ def backward(
     numbers: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
     """The gradients of Q, K, V and of further tensors."""
-    d_q, d_k, d_v, more = torch.ops.qkvault.backward_only(d_o, q, k, v, o, stats, extra, spec, numbers.tolist())
+    d_q, d_k, d_v, more = torch.ops.qkvault.backward_only.default(d_o, q, k, v, o, stats, extra, spec, numbers.tolist())
     return d_q, d_k, d_v, list(more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Callable, Literal, Optional, Union, overload
 
 import torch
@@ -12,7 +13,9 @@ from . import _operators
 from ._attention import Number, parts
 from ._lengths import Padded
 from ._operands import same_type, unrepeated
+from ._placed import checked
 from ._spec import Window, placed
+from ._words import DOOR
 
 
 @overload
@@ -35,6 +38,7 @@ def varlen_attention(
 ) -> Tensor: ...  # fmt: skip
 
 
+@DOOR.worded()
 def varlen_attention(
     q: Tensor,
     k: Tensor,
@@ -68,9 +72,10 @@ def varlen_attention(
     All other options are those of `attention`; `b`, `q_idx` and `kv_idx` of a modification are the sequence, and the
     places in it.
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 3:
-            raise ArgumentError(f"{name} has dims {list(tensor.shape)}; give (token, head, head dim)")
+    checked("(token, head, head dim)", q=q, k=k, v=v)
+    for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if not isinstance(most, (numbers.Integral, torch.SymInt, Tensor)) or most < 1:
+            raise ArgumentError(f"{name} is {most!r}; give the most rows of one sequence, 1 or more")
     q, k, v = unrepeated(*same_type(q, k, v))
     ends_q, ends_k = (
         _ends(name, given, q.device, tokens)
@@ -120,12 +125,13 @@ def varlen_attention(
 
 def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor:
     """Where sequences end, within the tokens and in order: kernels follow it to memory."""
+    given = placed(given, device, name)
     if given.dim() != 1 or given.shape[0] < 2 or given.is_floating_point() or given.dtype is torch.bool:
         raise ArgumentError(
             f"{name} has dims {list(given.shape)} and {given.dtype}; give integers, one more than there are sequences, "
             "of which the first is 0"
         )
-    return placed(given, device, name).to(torch.int64).clamp(0, tokens).cummax(0).values
+    return given.to(torch.int64).clamp(0, tokens).cummax(0).values
 
 
 def _dead(ends: Tensor, lengths: Tensor, tensor: Tensor, of_keys: Optional[Tensor] = None) -> Tensor:

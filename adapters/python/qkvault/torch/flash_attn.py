@@ -11,15 +11,19 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from .._errors import ArgumentError
+from .._errors import ArgumentError, own
 from ._attention import attention
 from ._paged import paged_attention
 from ._varlen import varlen_attention
+from ._placed import checked
+from ._words import DOOR
 
 __all__ = [
     "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
 ]  # fmt: skip
+
+_ROWS = "(batch, sequence, head, head dim)"
 
 
 def _options(
@@ -27,10 +31,12 @@ def _options(
     same: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The options of a call in qkvault's words; `same` says that there are as many queries as keys."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise ArgumentError(f"window_size is {window_size!r}; give (left, right), where -1 is no limit")
     if alibi_slopes is not None and not causal and not same:
         raise ArgumentError(
-            "alibi_slopes without causal=True, and with another number of queries than keys: flash-attn counts from "
-            "the bottom right there; give the slopes in a score_mod of qkvault.torch.attention"
+            "alibi_slopes are given without causal=True, and with another number of queries than keys: flash-attn "
+            "counts from the bottom right there; give the slopes in a score_mod of qkvault.torch.attention"
         )
     window = None if tuple(window_size) == (-1, -1) else tuple(window_size)
     return {
@@ -39,6 +45,7 @@ def _options(
     }  # fmt: skip
 
 
+@DOOR.worded()
 def flash_attn_func(
     q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
     causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
@@ -46,6 +53,7 @@ def flash_attn_func(
 ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
     """`q`, `k`, `v` are (batch, sequence, head, head dim). With `return_attn_probs`, also the log-sum-exp (batch, head,
     query), and None for the probabilities, which no kernel writes."""
+    checked(_ROWS, q=q, k=k, v=v)
     given = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, q.shape[1] == k.shape[1])
     turned = [t.transpose(1, 2) for t in (q, k, v)]
     if return_attn_probs:
@@ -54,16 +62,21 @@ def flash_attn_func(
     return attention(*turned, dropout_p=dropout_p, deterministic=deterministic, **given).transpose(1, 2)
 
 
+@DOOR.worded(flash_attn_func, k="kv[:, :, 0]", v="kv[:, :, 1]")
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *args: Any, **kwargs: Any) -> Any:
     """The same; `kv` is (batch, sequence, 2, head, head dim)."""
+    checked("(batch, sequence, 2, head, head dim)", kv=kv)
     return flash_attn_func(q, kv[:, :, 0], kv[:, :, 1], *args, **kwargs)
 
 
+@DOOR.worded(flash_attn_func, q="qkv[:, :, 0]", k="qkv[:, :, 1]", v="qkv[:, :, 2]")
 def flash_attn_qkvpacked_func(qkv: Tensor, *args: Any, **kwargs: Any) -> Any:
     """The same; `qkv` is (batch, sequence, 3, head, head dim)."""
+    checked("(batch, sequence, 3, head, head dim)", qkv=qkv)
     return flash_attn_func(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], *args, **kwargs)
 
 
+@DOOR.worded()
 def flash_attn_varlen_func(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
     dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False, window_size: tuple = (-1, -1),
@@ -73,7 +86,9 @@ def flash_attn_varlen_func(
     """`q`, `k`, `v` are (token, head, head dim), and `cu_seqlens` tell where sequences end. With `return_attn_probs`,
     also the log-sum-exp (head, token)."""
     if block_table is not None:
-        raise ArgumentError("block_table with sequences behind each other; use flash_attn_with_kvcache, a row for each")
+        raise ArgumentError(
+            "block_table is given with sequences behind each other; use flash_attn_with_kvcache, a row for each"
+        )
     given = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, cu_seqlens_q is cu_seqlens_k)
     lens = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     if not return_attn_probs:
@@ -84,6 +99,7 @@ def flash_attn_varlen_func(
     return o, lse.transpose(0, 1), None
 
 
+@DOOR.worded()
 def flash_attn_with_kvcache(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
     rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None,
@@ -98,11 +114,16 @@ def flash_attn_with_kvcache(
     it."""
     for name, tensor in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin)):
         if tensor is not None:
-            raise ArgumentError(f"{name} is given; apply the rotary embedding to q and k before this call")
+            raise own(ArgumentError(f"{name} is given; apply the rotary embedding to q and k before this call"))
     if cache_leftpad is not None:
         raise ArgumentError("cache_leftpad is given; let sequences begin at the first row of the cache")
     if (k is None) != (v is None):
-        raise ArgumentError("k and v come together: the new keys and values of each sequence")
+        lacking = "k is given without v" if v is None else "v is given without k"
+        raise own(ArgumentError(f"{lacking}; give both: the new keys and values of each sequence"))
+    checked(_ROWS, q=q)
+    checked(_ROWS if block_table is None else "(page, row, head, head dim)", k_cache=k_cache, v_cache=v_cache)
+    if block_table is not None:
+        checked("(sequence, page)", block_table=block_table)
     paged, count = block_table is not None, q.shape[0]
     rows = k_cache.shape[1]
     whole = rows * block_table.shape[1] if block_table is not None else rows
@@ -126,7 +147,8 @@ def flash_attn_with_kvcache(
     if paged:
         for name, asked in (("return_softmax_lse", return_softmax_lse), ("alibi_slopes", alibi_slopes is not None)):
             if asked:
-                raise ArgumentError(f"{name} over pages; gather the pages of the cache for it")
+                gathered = "k_cache[block_table].flatten(1, 2), and v_cache likewise"
+                raise ArgumentError(f"{name} is given with block_table; gather the pages of the cache: {gathered}")
         more = {name: given[name] for name in ("scale", "is_causal", "window", "softcap")}
         assert block_table is not None
         return paged_attention(query, k_cache, v_cache, block_table, lengths, **more).transpose(1, 2)
