@@ -13,9 +13,16 @@ import math
 import types
 import unittest
 
-from test_jax import Case, jax, jnp, keys, make, np, plain, qj, squares
+from test_jax import Case, jax, jnp, keys, np, plain, qj, squares
 
 ROWS, WIDTH, HEADS = 12, 8, 2
+RNG = np.random.default_rng(37)
+
+
+def make(*shape, dtype=jnp.bfloat16):
+    return jnp.asarray(RNG.standard_normal(shape), dtype)
+
+
 Q, K, V = (make(2, ROWS, HEADS, WIDTH) for _ in range(3))
 HELD = types.SimpleNamespace()
 

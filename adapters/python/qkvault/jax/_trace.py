@@ -20,7 +20,7 @@ from ._primitives import FUNCTIONS, NoWord, computes, constant, written
 from ._shards import varying
 from ._values import AXES, Node, Value
 
-_NAMES = {"b": "<batch>", "h": "head", "q": "query", "k": "key"}
+_NAMES = {"b": "<batch>", "h": "<head>", "q": "query", "k": "key"}
 _JAX = os.path.dirname(jax.__file__)
 _OWN = os.path.dirname(__file__)
 
