@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
-from ._arguments import Number, Window, integers, program_of
+from ._arguments import Number, Window, program_of
 from ._operator import operator
+from ._segments import integers
 from ._shards import varying
 
 
