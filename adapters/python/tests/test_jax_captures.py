@@ -213,6 +213,30 @@ class Captures(Case):
                     )  # fmt: skip
                     self.near(found, right, 4e-2 if "grad" in way or way == "checkpoint" else 1.5e-2)
 
+    def test_policies_of_checkpoint(self):
+        from jax.ad_checkpoint import checkpoint_name
+
+        policies, state = jax.checkpoint_policies, fresh()
+        functions = of_object(state)
+        given = (Q, K, V, state.table)
+
+        def loss(attend, policy):
+            def layer(q, k, v, t):
+                return checkpoint_name(once(attend, jnp.sin(q), k, v, t, state, functions), "o")
+
+            layer = jax.checkpoint(layer, policy=policy)
+            return jax.grad(squares(lambda q, k, v, t: layer(layer(q, k, v, t), k, v, 2 * t)), (0, 1, 2, 3))
+
+        for name, policy in {
+            "nothing": policies.nothing_saveable, "everything": policies.everything_saveable,
+            "dots": policies.dots_with_no_batch_dims_saveable, "names": policies.save_only_these_names("o"),
+            "others": policies.save_any_names_but_these("o"),
+        }.items():
+            with self.subTest(name):
+                state.cap += 1.0
+                self.near(loss(ours, policy)(*given), loss(exact, policy)(*given), 4e-2)
+                self.near(jax.jit(loss(ours, policy))(*given), loss(exact, policy)(*given), 4e-2)
+
     def test_a_float_that_changes_changes_no_plan(self):
         for source, make_one in SOURCES.items():
             with self.subTest(source):
