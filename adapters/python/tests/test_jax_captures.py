@@ -277,6 +277,7 @@ class Captures(Case):
             "an error of it": lambda c: lambda s, b, h, i, j: s * _tried(c),
             "its text": lambda c: lambda s, b, h, i, j: s * {"2.0": 3.0}.get(f"{c}", 1.0),
             "an integer": lambda c: lambda s, b, h, i, j: s + (j % int(c + 1)),
+            "more than float32 has": lambda c: lambda s, b, h, i, j, low=-c * 1e300: jnp.where(j <= i, s, low),
             "infinity": lambda c: lambda s, b, h, i, j: jnp.where(j <= i + c, s, -HUGE),
         }.items():
             with self.subTest(name):

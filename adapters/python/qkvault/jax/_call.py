@@ -169,7 +169,8 @@ def _bound(kind: Kind, batch: int, arrays: dict[str, Any]) -> tuple:
 
 def run(kind: Kind, arrays: dict[str, Any]) -> dict[str, Any]:
     """The results of a call by name."""
-    folded = _once(_foldable(kind, arrays["q"].shape[0]))
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays.values())
+    folded = _once(_foldable(kind, arrays["q"].shape[0], traced))
     return dict(zip(kind.outputs, folded(*(arrays[name] for name in kind.names))))
 
 
@@ -190,12 +191,15 @@ def _once(compute: Callable) -> Callable:
     return function
 
 
-def _foldable(kind: Kind, batch: int) -> Any:
-    """The call as a function that `vmap` folds into the batch. `batch` is the batch that the user's functions know."""
+def _foldable(kind: Kind, batch: int, traced: bool) -> Any:
+    """The call as a function that `vmap` folds into the batch. `batch` is the batch that the user's functions know.
+    What is not `traced` runs at once, and is no program that is divided."""
 
     @custom_vmap
     def called(*arrays):
-        return partitioned(kind, batch, _bound, _types)(*arrays)
+        if traced:
+            return partitioned(kind, batch, _bound, _types)(*arrays)
+        return _bound(kind, batch, dict(zip(kind.names, arrays)))
 
     @called.def_vmap
     def rule(count, batched, *arrays):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dis
 import functools
-import math
 import types
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,8 @@ from .._follow import Followed
 from .._objects import trusted
 
 #: Parameters of a trace in wait of floats: of Python's, which take the types of others, and of NumPy's.
-SPARE = (16, 8)
-_MOST = 6
+SPARE = (10, 4)
+_MOST, _LARGE = 6, 65536.0
 #: What a function learns of a value besides its number, by which it may take another way for a traced one.
 _ASKING = {"isinstance", "type", "issubclass", "callable", "hasattr", "getattr", "repr", "str", "format", "id"}
 _ASKING_STEPS = ("PUSH_EXC_INFO", "SETUP_FINALLY", "MATCH_CLASS", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
@@ -67,11 +66,29 @@ class _Opened(Followed):
         return super()._function(function, path)
 
     def opaque(self, value: Any, path: tuple, what: str) -> Any:
+        self.note(path, "same", value)
         return value  # Nothing is kept of a trace: floats that are read of it are constants.
+
+    def key(self) -> tuple:
+        """All that it read, without the values of numbers and arrays."""
+        def of(kind: str, value: Any) -> Any:
+            if kind in ("float", "tensor"):
+                return None
+            return (type(value), id(value)) if kind in ("same", "method") else (type(value), value)
+
+        return tuple((read.path, read.kind, of(read.kind, read.value)) for read in self.reads)
+
+    def result(self, jaxpr: Any) -> Traced:
+        named: dict[str, tuple[int, float]] = {}
+        for path, (place, value) in self.taken.items():
+            name = self.named(path)
+            named[name if name not in named else f"{name}_{place}"] = place, value
+        return Traced(jaxpr, {place: (name, value) for name, (place, value) in named.items()})
 
     def number(self, value: Any, path: tuple) -> Any:
         self.note(path, "float", value)
-        if not math.isfinite(value) or self.only is not None and path not in self.only:
+        # What stands for infinity is a constant: rules judge rows that have nothing else.
+        if not abs(value) < _LARGE or self.only is not None and path not in self.only:
             return value
         place = next(self.left[isinstance(value, np.generic)], None)
         if place is None:
@@ -84,12 +101,8 @@ def traced(function: Callable, given: list) -> Traced:
     """The trace of a function of abstract numbers; raises what JAX raises of it."""
     weak = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
     front = [weak] * SPARE[0] + [jax.ShapeDtypeStruct((), jnp.float32)] * SPARE[1]
-    # A function of its own each time: JAX keeps traces by identity, and what a function captures may change.
-    plain = jax.make_jaxpr(lambda *args: function(*args[sum(SPARE):]))(*front, *given)
-    if not any(_floats(plain.jaxpr)):
-        return Traced(plain, {})
 
-    def opened(only: Optional[set]) -> Optional[tuple[Any, _Opened]]:
+    def opened(only: Optional[set]) -> tuple[Any, Optional[_Opened]]:
         followed: list[_Opened] = []
 
         def call(*args):
@@ -100,39 +113,30 @@ def traced(function: Callable, given: list) -> Traced:
             jaxpr = jax.make_jaxpr(call)(*front, *given)
         except Exception:
             # Python wants a value, or what was read is not followed: as constants they are right.
-            return (None, followed[0]) if followed else None
-        (own,) = followed
-        if own.unfollowed or any(map(_asks, own.codes)) or not _alike(jaxpr, plain):
-            return None
-        return jaxpr, own
+            return None, followed[0] if followed else None
+        asks = followed[0].unfollowed or any(map(_asks, followed[0].codes))
+        return None if asks else jaxpr, None if asks else followed[0]
 
-    found = opened(None)
-    if found is not None and found[0] is None:
-        paths = list(found[1].taken)
+    jaxpr, own = opened(None)
+    if jaxpr is not None and own is not None and own.key() in _right:
+        return own.result(jaxpr)
+    # A function of its own each time: JAX keeps traces by identity, and what a function captures may change.
+    plain = jax.make_jaxpr(lambda *args: function(*args[sum(SPARE):]))(*front, *given)
+    if jaxpr is None and own is not None:
+        paths = list(own.taken)
         several = 1 < len(paths) <= _MOST
-        good = {path for path in paths if (opened({path}) or (None,))[0] is not None} if several else set()
-        found = opened(good) if good else None
-    if found is None or found[0] is None or not found[1].taken:
-        return Traced(plain, {})
-    jaxpr, own = found
-    named: dict[str, int] = {}
-    for path, (place, _) in own.taken.items():
-        name = own.named(path)
-        named[name if name not in named else f"{name}_{place}"] = place
-    values = dict(own.taken.values())
-    return Traced(jaxpr, {place: (name, values[place]) for name, place in named.items()})
+        good = {path for path in paths if opened({path})[0] is not None} if several else set()
+        jaxpr, own = opened(good) if good else (None, None)
+    elif jaxpr is not None and own is not None and _alike(jaxpr, plain):
+        if len(_right) >= _KEPT:
+            _right.clear()
+        _right.add(own.key())
+    return own.result(jaxpr) if jaxpr is not None and own is not None and _alike(jaxpr, plain) else Traced(plain, {})
 
 
-def _floats(jaxpr: Any) -> Iterator[bool]:
-    """Whether numbers of a trace are floats."""
-    for var in jaxpr.constvars:
-        yield not var.aval.shape and jnp.issubdtype(var.aval.dtype, jnp.floating)
-    for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            yield hasattr(atom, "val") and jnp.issubdtype(atom.aval.dtype, jnp.floating)
-        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            if hasattr(inner, "eqns"):
-                yield from _floats(getattr(inner, "jaxpr", inner))
+#: What was read of functions whose followed copies were seen to be them, at most `_KEPT`.
+_right: set[tuple] = set()
+_KEPT = 1024
 
 
 def _alike(one: Any, other: Any) -> bool:
