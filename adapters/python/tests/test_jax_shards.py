@@ -4,9 +4,10 @@
 """
 
 import itertools
+import tempfile
 import unittest
 
-from test_jax import CAUSAL, K, P, Q, V, Case, jax, jnp, np, plain, qj, squares
+from test_jax import CAUSAL, K, P, Q, V, Case, jax, jnp, np, plain, qj, qkvault, squares
 
 RNG = np.random.default_rng(38)
 
@@ -178,6 +179,21 @@ class Jit(Case):
             self.alike(ours, exact, mesh(), *((x, ROWS) for x in (Q, K, V)), (TABLE, P()), (SLOPES, P()))
         finally:
             jax.config.update("jax_use_shardy_partitioner", was)
+
+    def test_plans_are_those_of_parts(self):
+        q = make(2, 64, 4, 64)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                qj.configure(vault=folder, target="h200", build=False)
+                with self.assertRaises(qkvault.PlanMissing) as error:
+                    jax.jit(qj.attention).lower(q, q, q)
+                self.said(error, "b2 h4")
+                given = put(mesh(), *[(q, ROWS)] * 3)
+                with self.assertRaises(Exception) as error:
+                    jax.jit(qj.attention).lower(*given).compile()
+                self.said(error, "PlanMissing", "b1 h2")
+            finally:
+                qj.configure()
 
     def test_one_device_of_several_computes_whole_arrays(self):
         one = jax.jit(lambda *a: qj.attention(*a, is_causal=True))
