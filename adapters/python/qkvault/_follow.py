@@ -14,6 +14,7 @@ from __future__ import annotations
 import dis
 import enum
 import functools
+import re
 import sys
 import types
 from typing import Any, Callable, Optional
@@ -86,9 +87,7 @@ class Followed:
     def _value(self, value: Any, path: tuple) -> Any:
         kind = type(value)
         if kind is float:
-            made = Number(self.instead.get(path, value))
-            self.numbers[self.note(path, "float", value)] = made
-            return made
+            return self.number(value, path)
         if kind in _PLAIN or isinstance(value, enum.Enum):
             self.note(path, "value", value)
             return value
@@ -132,6 +131,24 @@ class Followed:
             return self.opaque(value, path, f"a {kind.__name__}")
         self.note(path, "type", kind)
         return object_of(self, value, path)
+
+    def number(self, value: Any, path: tuple) -> Any:
+        """What the function gets for a float."""
+        made = Number(self.instead.get(path, value))
+        self.numbers[self.note(path, "float", value)] = made
+        return made
+
+    def named(self, path: tuple) -> str:
+        """A name for what was read at a path: an identifier, of the variable in the place of its cell."""
+        steps: list[tuple] = []
+        for at, step in enumerate(path):
+            if at >= 1 and path[at - 1] == ("attr", "__closure__"):
+                owner = next((r.value for r in self.reads if r.kind == "code" and r.path == path[: at - 1]), None)
+                names = () if owner is None else owner.co_freevars
+                step = ("attr", names[step[1]]) if step[1] < len(names) else step
+            steps.append(step)
+        name = re.sub(r"[^A-Za-z0-9_]", "_", told(tuple(steps)).split(".")[-1])[:48].strip("_")
+        return name if name and not name[0].isdigit() else f"t_{name}" if name else "tensor"
 
     def opaque(self, value: Any, path: tuple, what: str) -> Any:
         """A value that is given as it is: what is read of it is not known."""

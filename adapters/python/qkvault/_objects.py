@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Modules whose functions read nothing that changes. Their names may be part of a path's end, but no value of it.
 TRUSTED = {
-    "torch", "jax", "jaxlib", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing",
+    "torch", "jax", "jaxlib", "flax", "equinox", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing",
     "collections", "einops", "dataclasses", "enum", "qkvault", "qkvault_record",
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from .._errors import ArgumentError
 from ._origins import Origin, origins_of
 from ._origins import within as _within
 from ._program import DTYPES, Program
+from ._segments import array, integers, segments
 from ._shards import whole
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
@@ -53,15 +54,6 @@ def is_array(name: str, given: Any) -> None:
     """Raises what has no shape and type."""
     if not hasattr(given, "shape") or not hasattr(given, "dtype"):
         raise ArgumentError(f"{name} is of type {type(given).__name__}; give an array: jnp.asarray({name})")
-
-
-def array(name: str, given: Any) -> Any:
-    """An array of what may be a list or a number."""
-    try:
-        return jnp.asarray(given)
-    except (TypeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise ArgumentError(f"{name} is of type {type(given).__name__}; give an array of numbers: {first}") from None
 
 
 def _whole(name: str, x: Any, axes: tuple) -> None:
@@ -127,8 +119,11 @@ def program_of(
     own: list[Any] = []
     if bias is not None:
         bias = array("bias", bias)
+        if bias.dtype == jnp.bool_:
+            raise ArgumentError("bias is bool; give it as mask, true where a key stays, or give numbers")
         if not jnp.issubdtype(bias.dtype, jnp.floating) and not jnp.issubdtype(bias.dtype, jnp.integer):
             raise ArgumentError(f"bias is {bias.dtype}; give numbers, which are added, or truth values as mask")
+        bias = bias.astype(jnp.float32) if jnp.issubdtype(bias.dtype, jnp.integer) else bias
         own.append(broadcast("bias", bias, full))
     if mask is not None:
         mask = array("mask", mask)
@@ -136,7 +131,7 @@ def program_of(
             raise ArgumentError(f"mask is {mask.dtype}; give bool, true where a key stays, or give numbers as bias")
         own.append(broadcast("mask", mask, full))
     if segment_ids is not None:
-        own += _segments(segment_ids, full)
+        own += segments(segment_ids, full)
     if isinstance(scale, numbers.Real) or scale is None:
         fixed = float(q.shape[-1] ** -0.5 if scale is None else scale)
     else:
@@ -204,32 +199,6 @@ def _rate(rate: float, rng: Any) -> float:
     if rate and rng is None:
         raise ArgumentError(f"dropout_rate is {rate}, and dropout_rng is missing; give a key: jax.random.key(seed)")
     return float(rate)
-
-
-def integers(name: str, given: Any) -> Any:
-    """An array of integers, as int32."""
-    given = array(name, given)
-    if not jnp.issubdtype(given.dtype, jnp.integer):
-        raise ArgumentError(f"{name} has the element type {given.dtype}; give integers")
-    return given.astype(jnp.int32)
-
-
-def _segments(given: Any, full: tuple) -> list:
-    """Segment ids of queries and keys over (batch, head, query, key)."""
-    both = given if isinstance(given, (tuple, list)) else (given, given)
-    if len(both) != 2:
-        raise ArgumentError(f"segment_ids are {len(both)} arrays; give one, or one for queries and one for keys")
-    found = []
-    for name, ids, extent, shape in zip(
-        ("queries", "keys"), both, (full[2], full[3]), ((full[0], 1, full[2], 1), (full[0], 1, 1, full[3])),
-    ):
-        ids = integers(f"segment_ids of {name}", ids)
-        if ids.shape != (full[0], extent):
-            raise ArgumentError(
-                f"segment_ids of {name} have the shape {ids.shape}; they are (batch, sequence): {(full[0], extent)}"
-            )
-        found.append(jnp.reshape(ids, shape))
-    return found
 
 
 def _scaled(scale, inner, score, b, h, q_idx, kv_idx):

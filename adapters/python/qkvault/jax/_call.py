@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from .._attention import Attention, Operand
 from .._errors import ArgumentError
 from ._config import TARGET, workspace
+from ._partition import partitioned
 from ._program import Program
 from ._shards import whole
 
@@ -39,17 +40,25 @@ class Kind:
     #: Whether a forward writes `stats` for its backward.
     stats: bool
     names: tuple[str, ...]
+    #: The indices that do not count from 0, in a part of the batch or of the heads.
+    moved: frozenset = frozenset()
 
     def attention(self, arrays: dict[str, Any], batch: int) -> Attention:
         """Its description for arrays."""
         sizes = self.program.sizes(arrays, batch)
         count = len(self.program.expressions(self.dense).tensors)
         tensors = [arrays[f"t{number}"] for number in range(count)]
-        text = self.program.text(sizes, arrays["q"].dtype, tensors, self.dense, self.grads)
+        text = self.program.text(sizes, arrays["q"].dtype, tensors, self.dense, self.grads, self.moved)
         forward = described(text)
         if not self.stats and not self.backward:
             return forward
         return trained(text, self.program.deterministic, self.d_sink)[int(self.backward)]
+
+    @property
+    def divisible(self) -> bool:
+        """Whether parts of the batch and of the heads are computed apart. Weights that are dropped are those of a
+        whole batch."""
+        return self.program.packed is None and not self.program.paged and not self.program.dropout
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -73,7 +82,7 @@ def trained(text: str, deterministic: bool, d_sink: bool) -> tuple[Attention, At
 
 def _like(x: Any, shape: tuple, dtype: Any, order: Any = None) -> Any:
     """The type of a result: with the mesh and the manual axes of `x`, whose axes of `order` it has."""
-    known = jax.typeof(x)
+    known = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     spec = tuple(known.sharding.spec) + (None,) * (known.ndim - len(known.sharding.spec))
     taken = [spec[at] if at is not None else None for at in (order or range(len(shape)))]
     sharding = known.sharding.update(spec=PartitionSpec(*taken))
@@ -127,34 +136,41 @@ def _array(program: Program, operand: Operand, arrays: dict[str, Any]) -> Any:
     return array if operand.dtype == "i64" else jnp.reshape(array, _shape(program, operand, arrays))
 
 
-def _bound(attention: Attention, kind: Kind, arrays: dict[str, Any]) -> tuple:
+def _results(kind: Kind, attention: Attention, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The types of the results of the custom call by name, in its order."""
+    found = {}
+    for operand in attention.operands:
+        if operand.output and not operand.constant and not operand.scalar:
+            shape, order = _shape(kind.program, operand, arrays), _order(kind.program, operand.role)
+            found[operand.name or operand.role] = _like(arrays["q"], shape, _JAX[operand.dtype], order)
+    return found
+
+
+def _types(kind: Kind, batch: int, arrays: dict[str, Any]) -> list:
+    found = _results(kind, kind.attention(arrays, batch), arrays)
+    return [found[name] for name in kind.outputs]
+
+
+def _bound(kind: Kind, batch: int, arrays: dict[str, Any]) -> tuple:
     """Binds the custom call."""
+    attention = kind.attention(arrays, batch)
+    values, results = kind.program.values(kind.scale), _results(kind, attention, arrays)
     operands = [operand for operand in attention.operands if not operand.constant]
-    given, results, names, scalars = [], [], [], []
-    program, values = kind.program, kind.program.values(kind.scale)
-    for operand in operands:
-        name = operand.name or operand.role
-        if operand.scalar:
-            scalars.append(values[name])
-            continue
-        if not operand.output:
-            given.append(_array(program, operand, arrays))
-            continue
-        names.append(name)
-        shape, order = _shape(program, operand, arrays), _order(program, operand.role)
-        results.append(_like(arrays["q"], shape, _JAX[operand.dtype], order))
+    scalars = [values[operand.name or operand.role] for operand in operands if operand.scalar]
+    given = [_array(kind.program, one, arrays) for one in operands if not one.scalar and not one.output]
     scratch = workspace(attention)
-    results.append(_like(arrays["q"], (scratch + 255 if scratch else 0,), jnp.uint8, (None,)))
-    found = jax.ffi.ffi_call(TARGET, results)(
+    types = [*results.values(), _like(arrays["q"], (scratch + 255 if scratch else 0,), jnp.uint8, (None,))]
+    found = jax.ffi.ffi_call(TARGET, types)(
         *given, key=attention.key, text=attention.text, scalars=np.array(scalars, np.float64), v=np.int32(1)
     )
-    by_name = dict(zip(names, found))
+    by_name = dict(zip(results, found))
     return tuple(by_name[name] for name in kind.outputs)
 
 
 def run(kind: Kind, arrays: dict[str, Any]) -> dict[str, Any]:
     """The results of a call by name."""
-    folded = _once(_foldable(kind, arrays["q"].shape[0]))
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays.values())
+    folded = _once(_foldable(kind, arrays["q"].shape[0], traced))
     return dict(zip(kind.outputs, folded(*(arrays[name] for name in kind.names))))
 
 
@@ -175,14 +191,16 @@ def _once(compute: Callable) -> Callable:
     return function
 
 
-def _foldable(kind: Kind, batch: int) -> Any:
-    """The call as a function that `vmap` folds into the batch. `batch` is the batch that the user's functions know."""
+def _foldable(kind: Kind, batch: int, traced: bool) -> Any:
+    """The call as a function that `vmap` folds into the batch. `batch` is the batch that the user's functions know.
+    What is not `traced` runs at once, and is no program that is divided."""
 
     @custom_vmap
     def called(*arrays):
-        named = dict(zip(kind.names, arrays))
         with kind.program.words.speaking():
-            return _bound(kind.attention(named, batch), kind, named)
+            if traced:
+                return partitioned(kind, batch, _bound, _types)(*arrays)
+            return _bound(kind, batch, dict(zip(kind.names, arrays)))
 
     @called.def_vmap
     def rule(count, batched, *arrays):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._call import Kind, run
 from ._program import Program
-from ._shards import varying, whole
+from ._shards import manual, varying, whole
 
 
 @jax.tree_util.register_static
@@ -114,7 +114,8 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
         return (result,)
 
     function.defvjp(forward, backward, symbolic_zeros=True)
-    return function
+    # A `shard_map` that is not compiled itself runs no derivative rule with symbolic zeros, and runs compiled functions.
+    return jax.jit(function) if manual() else function
 
 
 def _zero(tensor: Any) -> Any:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import ArgumentError
-from ._arguments import Number, Window, integers, is_array, program_of
+from ._arguments import Number, Window, is_array, program_of
 from ._operator import operator
+from ._segments import integers
 from ._shards import varying
 from ._words import DOOR
 

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from .. import _sequence as sequence
 from .._errors import ArgumentError
 from . import _by_heads
-from ._arguments import Number, Window, band, checked, integers, program_of
+from ._arguments import Number, Window, band, checked, program_of
 from ._exchange import gathered, ranks_of, whole_of
 from ._halo import halo
 from ._operator import operator
+from ._segments import integers, narrow
 from ._shards import varying
 from ._words import DOOR
 
@@ -140,7 +141,7 @@ def _ids(given: Any, axis_name: Any, order: str) -> Any:
     both = given if isinstance(given, (tuple, list)) else (given, given)
     if len(both) != 2:
         raise ArgumentError(f"segment_ids are {len(both)} arrays; give one, or one for queries and one for keys")
-    queries, keys = (integers("segment_ids", ids) for ids in both)
+    queries, keys = (integers("segment_ids", ids) for ids in narrow("segment_ids", both))
     if queries.ndim != 2 or keys.ndim != 2:
         text = f"segment_ids have the shapes {queries.shape} and {keys.shape}; they are (batch, a rank's rows)"
         raise ArgumentError(text)

@@ -173,8 +173,10 @@ class Program:
         found = compute(self.expressions(dense).tensors, captured, sizes.axes())
         return [wide(tensor) if number in grads else tensor for number, tensor in enumerate(found)]
 
-    def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset) -> str:
-        """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted."""
+    def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset,
+             moved: frozenset = frozenset()) -> str:
+        """The description for shapes. `grads` are the tensors, by number, whose gradient is wanted; `moved` the
+        indices that count from a number in a tensor on."""
         found, word = self.expressions(dense), dtype_word(dtype)
         b = sizes.b
         lines = [
@@ -190,17 +192,23 @@ class Program:
         lines += ["origins: any"] if isinstance(self.origins, tuple) else []
         for name, root in (("score_mod", found.score), ("mask_mod", found.mask)):
             if root is not None:
-                lines.append(f"{name}: {{ {self._expression(root, sizes, found.tensors, tensors, grads)} }}")
+                lines.append(f"{name}: {{ {self._expression(root, sizes, found.tensors, tensors, grads, moved)} }}")
         return "\n".join(lines) + "\n"
 
-    def _expression(self, root: Node, sizes: Sizes, values: list, tensors: list, grads: frozenset) -> str:
+    def _expression(self, root: Node, sizes: Sizes, values: list, tensors: list, grads: frozenset,
+                    moved: frozenset) -> str:
         heads, numbers = [], {id(value): number for number, value in enumerate(values)}
-        batch = "batch" if sizes.b == sizes.batch else f"(batch % {sizes.batch})"
+        head, batch = ("(head + @first_h)" if "h" in moved else "head"), "batch"
+        if "b" in moved:
+            batch = f"((batch + @first_b) % {sizes.batch})"
+        elif sizes.b != sizes.batch:
+            batch = f"(batch % {sizes.batch})"
 
         def leaf(node: Node) -> str:
             return f"@t{numbers[id(node.tensor)]}"
 
-        body = printed(root, leaf).replace("<batch>", batch)
+        body = printed(root, leaf).replace("<batch>", batch).replace("<head>", head)
+        heads += [f"tensor @first_{axis}: i32[1,1,1,1]; " for axis in sorted(moved) if f"@first_{axis}" in body]
         for number in sorted(numbers[id(value)] for value in tensors_of([root])):
             tensor, grad = tensors[number], " grad" if number in grads else ""
             dims = ", ".join(map(str, tensor.shape))

@@ -30,6 +30,12 @@ def varying(arrays: Any) -> Any:
     return jax.tree.map(cast, arrays) if every else arrays
 
 
+def manual() -> bool:
+    """Whether this is inside of a `shard_map`, where arrays are the shards of one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh is not None and bool(getattr(mesh, "manual_axes", ()))
+
+
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
     """Around what is computed beside a call: JAX's error for arrays of an explicit mesh, with what helps."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import types
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -18,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import Error
+from ._numbers import SPARE, traced
 from ._primitives import FUNCTIONS, NoWord, computes, constant, written
 from ._shards import varying
 from ._values import AXES, Node, Value
 
-_NAMES = {"b": "<batch>", "h": "head", "q": "query", "k": "key"}
+_NAMES = {"b": "<batch>", "h": "<head>", "q": "query", "k": "key"}
 _JAX = os.path.dirname(jax.__file__)
 _OWN = os.path.dirname(__file__)
 
@@ -47,30 +47,19 @@ class Function:
     def __init__(self, function: Callable, what: str, prefix: str):
         self.what = what
         _takes(function, what)
-        #: Numbers that the function captured, by their names in the text.
-        self.scalars, opened = _opened(function, prefix)
-        try:
-            self.jaxpr = self._traced(opened)
-        except jax.errors.ConcretizationTypeError as error:
-            if not self.scalars:
-                raise TraceError(_conditional(what, error)) from None
-            # A captured number that decides something in Python is a constant.
-            self.scalars = {}
-            try:
-                self.jaxpr = self._traced(function)
-            except jax.errors.ConcretizationTypeError as second:
-                raise TraceError(_conditional(what, second)) from None
-
-    def _traced(self, function: Callable) -> Any:
         number, index = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-        score = [number] if self.what == "score_mod" else []
         try:
-            # A function of its own each time: JAX keeps traces by identity, and what a function captures may change.
-            return jax.make_jaxpr(lambda *given: function(*given))(*[number] * len(self.scalars), *score, *[index] * 4)
+            found = traced(function, [*([number] if what == "score_mod" else []), *[index] * 4])
         except jax.errors.TracerArrayConversionError as error:
             first = str(error).strip().splitlines()[0]
-            text = f"{self.what} uses an index or the score with NumPy; make its arrays with jnp.asarray: {first}"
+            text = f"{what} uses an index or the score with NumPy; make its arrays with jnp.asarray: {first}"
             raise TraceError(text) from None
+        except jax.errors.ConcretizationTypeError as error:
+            raise TraceError(_conditional(what, error)) from None
+        self.jaxpr = found.jaxpr
+        #: Floats that the function read: their names in the text and values, by their place among its parameters.
+        self.numbers = {place: (f"{prefix}{name}", value) for place, (name, value) in found.numbers.items()}
+        self.scalars = dict(self.numbers.values())
 
     def written(self, dense: bool, captured: list, moved: dict[str, Value]) -> Written:
         """It as expressions. Arrays that it captured are added to `captured`; `moved` are indices that do not count
@@ -86,10 +75,10 @@ class Function:
                   frozenset(axis))
             for axis in AXES
         ]
-        named = [Value(_aval(jnp.float32), None, Node(f"${name}")) for name in self.scalars]
+        numbers = [self._number(place) for place in range(sum(SPARE))]
         score = [Value(_aval(jnp.float32), None, Node("score"))] if what == "score_mod" else []
         writer = _Writer(what, dense, captured)
-        outputs = writer.run(self.jaxpr.jaxpr, self.jaxpr.consts, named + score + indices)
+        outputs = writer.run(self.jaxpr.jaxpr, self.jaxpr.consts, numbers + score + indices)
         if len(outputs) != 1 or outputs[0].aval.shape != ():
             given = ", ".join(output.aval.str_short() for output in outputs) or "nothing"
             raise TraceError(f"{what} gives {given}; it must give one number")
@@ -105,47 +94,14 @@ class Function:
         _finite(changed, what)
         return Written(None if changed.form == "score" else changed, mask)
 
+    def _number(self, place: int) -> Value:
+        """A float that the function read: of what is computed ahead it is part, and no text depends on its value."""
+        name, value = self.numbers.get(place, ("", 0.0))
+        return Value(_aval(jnp.float32), lambda ahead: np.float32(value), Node(f"${name}"))
+
 
 def _aval(dtype: Any) -> Any:
     return jax.core.ShapedArray((), jnp.dtype(dtype))
-
-
-def _opened(function: Callable, prefix: str) -> tuple[dict[str, float], Callable]:
-    """The floats that a function captured, and the function with them as parameters in front."""
-    named = dict(function.keywords) if isinstance(function, functools.partial) and not function.args else {}
-    inner = function.func if named else function
-    names: list[tuple[str, Optional[int]]] = [(name, None) for name, value in named.items() if type(value) is float]
-    cells = inner.__closure__ or () if isinstance(inner, types.FunctionType) else ()
-    free = inner.__code__.co_freevars if cells else ()
-    names += [(name, at) for at, name in enumerate(free) if type(_content(cells[at])) is float]
-    values = {f"{prefix}{name}": named[name] if at is None else _content(cells[at]) for name, at in names}
-    if len(values) != len(names) or not all(name.isascii() and np.isfinite(value) for name, value in values.items()):
-        return {}, function
-    if not names:
-        return {}, function
-
-    def call(*args):
-        given, rest = args[: len(names)], args[len(names):]
-        keywords, opened = dict(named), list(cells)
-        for (name, at), value in zip(names, given):
-            if at is None:
-                keywords[name] = value
-            else:
-                opened[at] = types.CellType(value)
-        if not cells:
-            return inner(*rest, **keywords)
-        copy = types.FunctionType(inner.__code__, inner.__globals__, inner.__name__, inner.__defaults__, tuple(opened))
-        copy.__kwdefaults__ = inner.__kwdefaults__
-        return copy(*rest, **keywords)
-
-    return values, call
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _takes(function: Callable, what: str) -> None:

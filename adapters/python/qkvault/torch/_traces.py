@@ -20,7 +20,6 @@ from torch import Tensor
 from qkvault_record import Captured, Traced, Untraceable, trace
 
 from .._follow import Followed
-from .._reads import told
 from ._fake import BETWEEN
 from ._placed import of_ranks, there, typed
 
@@ -270,11 +269,6 @@ def _names(followed, function) -> tuple:
     return _Names(own), _Floats(own)
 
 
-def _identifier(path: tuple) -> str:
-    name = re.sub(r"[^A-Za-z0-9_]", "_", told(path).split(".")[-1])[:48].strip("_")
-    return name if name and not name[0].isdigit() else f"t_{name}" if name else "tensor"
-
-
 class _Names:
     """Names of tensors by their identity."""
 
@@ -284,7 +278,7 @@ class _Names:
     def get(self, identity: int) -> Optional[str]:
         for tensor, read in zip(self.followed.stands, (r for r in self.followed.reads if r.kind == "tensor")):
             if id(tensor) == identity:
-                return _identifier(_named(self.followed, read.path))
+                return self.followed.named(read.path)
         return None
 
 
@@ -300,20 +294,8 @@ class _Floats:
             return None
         for place, number in self.followed.numbers.items():
             if float.__eq__(float(number), value) is True:
-                return _identifier(_named(self.followed, self.followed.reads[place].path))
+                return self.followed.named(self.followed.reads[place].path)
         return None
-
-
-def _named(followed: Followed, path: tuple) -> tuple:
-    """A path with names of variables in the place of cells."""
-    named: list[tuple] = []
-    for at, step in enumerate(path):
-        if at >= 1 and path[at - 1] == ("attr", "__closure__"):
-            owner = next((r.value for r in followed.reads if r.kind == "code" and r.path == path[: at - 1]), None)
-            names = () if owner is None else owner.co_freevars
-            step = ("attr", names[step[1]]) if step[1] < len(names) else step
-        named.append(step)
-    return tuple(named)
 
 
 def _numbers(traced: Traced, followed: list, dims: tuple, moves: bool) -> tuple[list, list]:
