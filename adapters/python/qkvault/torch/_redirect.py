@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
 _told: set = set()
 
 
-def _tell(what: str, query: Tensor, why: Any) -> None:
+def tell(what: str, query: Tensor, why: Any) -> None:
     """Says once for each reason that a call is passed on."""
     reason = str(why).split("\n")[0]
     if (what, reason) not in _told:
@@ -79,7 +79,7 @@ class _Sdpa(TorchFunctionMode):
         try:
             return scaled_dot_product_attention(*args, **kwargs)
         except (Error, Untraceable) as why:
-            _tell("scaled_dot_product_attention", args[0] if args else kwargs["query"], why)
+            tell("scaled_dot_product_attention", args[0] if args else kwargs["query"], why)
             return func(*args, **kwargs)
 
 
@@ -101,7 +101,7 @@ def _flex(
             return (found[0], flex.AuxOutput(lse=found[1])) if both else (found, flex.AuxOutput())
         return found
     except (Error, Untraceable) as why:
-        _tell("flex_attention", query, why)
+        tell("flex_attention", query, why)
         given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
         return _FLEX(*given, **kwargs)
 
@@ -119,7 +119,7 @@ def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwarg
         )  # fmt: skip
         return found[:2] if both else found
     except (Error, Untraceable) as why:
-        _tell("varlen_attn", query, why)
+        tell("varlen_attn", query, why)
         return _VARLEN(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs)
 
 

@@ -1,0 +1,110 @@
+"""Masks as transformers makes them: which are options of a call, and which stay tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from ._packed import begun, recording
+
+
+def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
+    """The mask of a layer: None where the layer's own properties say it, else as for SDPA, and with what it is if it
+    hides padding behind the tokens or keeps packed sequences apart."""
+    from transformers import masking_utils
+
+    rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
+    sequences = _apart(rule)
+    if sequences is not None and not recording() and kwargs.get("attention_mask") is None:
+        made: Tensor = masking_utils.sdpa_mask(*args, **kwargs)
+        begins = sequences.diff(prepend=sequences[:, :1] - 1) != 0
+        made._qkvault = begun(begins)  # type: ignore[attr-defined]
+        return made
+    if kwargs.get("allow_is_causal_skip", True) and _known(rule, kwargs.get("local_size")):
+        start = kwargs.get("q_offset", 0)
+        queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
+        if isinstance(start, int) and start == 0 and queries is not None and queries == keys:
+            padding = kwargs.get("attention_mask")
+            if padding is None:
+                return None
+            known, lengths = _padded_behind(padding, keys)
+            if known and lengths is None:
+                return None
+            if known:
+                made = masking_utils.sdpa_mask(*args, **kwargs)
+                if made is not None:
+                    made._qkvault = lengths  # type: ignore[attr-defined]
+                return made
+    return masking_utils.sdpa_mask(*args, **kwargs)
+
+
+def flash_mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
+    """The same for layers that are told sequences as flash-attention is: packed ones need no mask."""
+    if kwargs.get("attention_mask") is None and _apart(kwargs.get("mask_function")) is not None:
+        return None
+    return mask(*args, **kwargs)
+
+
+def _held(function: Any, name: str) -> Optional[dict[str, Any]]:
+    """What a function of this name holds."""
+    if getattr(function, "__qualname__", "") != name:
+        return None
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
+
+
+def _known(rule: Any, local: Optional[int]) -> bool:
+    """Whether a rule is the causal one, if with a window of so many keys. Chunks have a size too, and are another
+    mask."""
+    from transformers import masking_utils
+
+    causal = masking_utils.causal_mask_function
+    if rule is causal:
+        return True
+    both = (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ())
+    others = [one for one in both if one is not causal]
+    if local is None or len(both) != 2 or len(others) != 1:
+        return False
+    size = _held(others[0], "sliding_window_overlay.<locals>.inner_mask")
+    return size is not None and size.get("sliding_window") == local
+
+
+def _apart(rule: Any) -> Optional[Tensor]:
+    """The number of the sequence of each token, if a rule only keeps sequences of a row apart, each with a mask that is
+    known."""
+    both = (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ())
+    if len(both) != 2:
+        return None
+    same = _held(both[0], "packed_sequence_mask_function.<locals>.inner_mask")
+    within = _held(both[1], "remap_positions_for_packed_sequence.<locals>.inner_mask")
+    if same is None or within is None:
+        return None
+    inner = within["mask_function"]
+    if not _known(inner, _window(inner)):
+        return None
+    found: Tensor = same["packed_sequence_mask"]
+    return found
+
+
+def _window(rule: Any) -> Optional[int]:
+    """The window that a rule of two has."""
+    for one in (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ()):
+        size = _held(one, "sliding_window_overlay.<locals>.inner_mask")
+        if size is not None:
+            return size.get("sliding_window")
+    return None
+
+
+def _padded_behind(padding: Tensor, keys: int) -> tuple[bool, Optional[Tensor]]:
+    """Whether a mask of tokens only hides what is behind them, and the lengths if it hides anything. It waits for the
+    GPU, once for all layers of a step, so not while a program is traced or a graph is recorded."""
+    if padding.dim() != 2 or padding.shape[1] != keys or recording():
+        return False, None
+    seen = padding.bool()
+    lengths = seen.sum(-1, dtype=torch.int32)
+    behind = (seen == (torch.arange(keys, device=seen.device) < lengths[:, None])).all()
+    behind, least = torch.stack([behind.int(), lengths.min()]).tolist()
+    if not behind or least == 0:
+        return False, None
+    return True, None if least == keys else lengths
