@@ -11,6 +11,7 @@ from unittest import mock
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
+import torch.nn.functional as F
 
 if not os.environ.get("QKVAULT_LIBRARY"):
     raise unittest.SkipTest("QKVAULT_LIBRARY names no library")
@@ -40,7 +41,7 @@ def setUpModule():
 def made(kind, **more):
     """A model of random weights."""
     torch.manual_seed(3)
-    config = getattr(transformers, f"{kind}Config")(**SMALL, **KINDS[kind], **more)
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **KINDS.get(kind, {}), **more)
     config._attn_implementation = "eager"
     return getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16).eval()
 
@@ -134,6 +135,98 @@ class Batches(Case):
                     others = [[*prompt[1:], 7, 7] for prompt in self.PROMPTS]
                     again = specs(lambda: self.batched(model, pages, others))[2]
                     self.assertLess(len(again - plans), 2, again - plans)
+
+class Masks(Case):
+    """Masks that are not the causal one, beside eager."""
+
+    def beside_eager(self, model, given, which=None):
+        """Outputs and gradients of the attention, with no call but ours."""
+        found = []
+        for way in ("eager", "qkvault"):
+            model.set_attn_implementation(way)
+            model.zero_grad()
+            with self.subTest(way=way), mock.patch.object(F, "scaled_dot_product_attention", None):
+                out = model(**given)
+                out = out.logits if hasattr(out, "logits") else out.last_hidden_state
+                seen = out if which is None else out[which]
+                # Not the squares, which a last norm makes the same.
+                (seen.float() * torch.randn(seen.shape, generator=torch.Generator().manual_seed(1))).mean().backward()
+            words = ("attn", "attention", "Attention")
+            found.append((seen, {
+                n: p.grad.clone() for n, p in model.named_parameters() if any(w in n for w in words) and p.grad is not None
+            }))  # fmt: skip
+        (wanted, right), (mine, own) = found
+        self.near(mine, wanted, 0.03)
+        self.assertEqual(right.keys(), own.keys())
+        for n, gradient in right.items():
+            if gradient.norm() > 1e-2 * max(g.norm() for g in right.values()):
+                self.near(own[n], gradient, 0.1)
+
+    def test_windows_that_only_the_mask_tells(self):
+        experts = {"num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        tokens = torch.randint(1, 40, (2, 12))
+        for kind, more in (
+            ("Qwen2Moe", {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["sliding_attention"] * 2}),
+            ("Phimoe", {"sliding_window": 4}),
+        ):  # fmt: skip
+            with self.subTest(model=kind):
+                self.beside_eager(made(kind, **experts, **more), {"input_ids": tokens})
+
+    def test_encoders(self):
+        torch.manual_seed(5)
+        sizes = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4)
+        kinds = {
+            "Bert": {}, "Roberta": {}, "DistilBert": {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 32},
+            "ModernBert": {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+        }  # fmt: skip
+        tokens, seen = torch.randint(4, 40, (2, 14)), torch.ones(2, 14, dtype=torch.long)
+        behind, before = seen.clone(), seen.clone()
+        behind[0, 9:], before[1, :3] = 0, 0
+        for kind, more in kinds.items():
+            config = getattr(transformers, f"{kind}Config")(**({} if kind == "DistilBert" else sizes), **more)
+            model = getattr(transformers, f"{kind}Model")(config).to(torch.bfloat16).eval()
+            for mask in (None, behind, before):
+                with self.subTest(model=kind, mask=mask):
+                    given = {} if mask is None else {"attention_mask": mask}
+                    self.beside_eager(model, {"input_ids": tokens, **given}, None if mask is None else mask.bool())
+
+    def test_an_encoder_and_a_decoder_with_learned_positions_in_the_scores(self):
+        torch.manual_seed(5)
+        sizes = dict(vocab_size=40, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, pad_token_id=0)
+        tokens, target = torch.randint(1, 40, (2, 11)), torch.randint(1, 40, (2, 7))
+        mask = torch.ones_like(tokens)
+        mask[0, 6:] = 0
+        for kind in ("T5", "MT5"):
+            config = getattr(transformers, f"{kind}Config")(**sizes, decoder_start_token_id=1, dropout_rate=0.0)
+            model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).to(torch.bfloat16).eval()
+            for given in ({}, {"attention_mask": mask}):
+                with self.subTest(model=kind, **given):
+                    self.beside_eager(model, {"input_ids": tokens, "decoder_input_ids": target, **given})
+
+    def test_tokens_of_an_image_see_each_other(self):
+        torch.manual_seed(5)
+        text = {**SMALL, "sliding_window": 4, "image_token_id": 39}
+        vision = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, image_size=16,
+                      patch_size=8)  # fmt: skip
+        gemma3 = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4,
+                                           image_token_index=39)  # fmt: skip
+        paligemma = transformers.PaliGemmaConfig(
+            text_config={**SMALL, "model_type": "gemma"}, vision_config={**vision, "model_type": "siglip_vision_model"},
+            image_token_index=39, projection_dim=32, hidden_size=32,
+        )  # fmt: skip
+        tokens = torch.randint(1, 38, (2, 12))
+        tokens[:, 2:6] = 39
+        kinds = (tokens == 39).long()
+        pixels = torch.randn(2, 3, 16, 16, dtype=torch.bfloat16)
+        prefix = torch.zeros_like(tokens)
+        prefix[:, 8:] = 1
+        for model, types in (
+            (transformers.Gemma3ForConditionalGeneration(gemma3), kinds),
+            (transformers.PaliGemmaForConditionalGeneration(paligemma), prefix),
+        ):
+            with self.subTest(model=type(model).__name__):
+                given = {"input_ids": tokens, "pixel_values": pixels, "token_type_ids": types}
+                self.beside_eager(model.to(torch.bfloat16).eval(), {**given, "attention_mask": torch.ones_like(tokens)})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+import sys
 from typing import Any, Optional
 
 import torch
@@ -16,13 +20,13 @@ def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
     from transformers import masking_utils
 
     rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
-    sequences = _apart(rule)
+    sequences = _apart(rule, kwargs.get("config"))
     if sequences is not None and not recording() and kwargs.get("attention_mask") is None:
         made: Tensor = masking_utils.sdpa_mask(*args, **kwargs)
         begins = sequences.diff(prepend=sequences[:, :1] - 1) != 0
         made._qkvault = begun(begins)  # type: ignore[attr-defined]
         return made
-    if kwargs.get("allow_is_causal_skip", True) and _known(rule, kwargs.get("local_size")):
+    if kwargs.get("allow_is_causal_skip", True) and _known(rule, kwargs.get("local_size"), kwargs.get("config")):
         start = kwargs.get("q_offset", 0)
         queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
         if isinstance(start, int) and start == 0 and queries is not None and queries == keys:
@@ -42,7 +46,8 @@ def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
 
 def flash_mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
     """The same for layers that are told sequences as flash-attention is: packed ones need no mask."""
-    if kwargs.get("attention_mask") is None and _apart(kwargs.get("mask_function")) is not None:
+    apart = _apart(kwargs.get("mask_function"), kwargs.get("config"))
+    if kwargs.get("attention_mask") is None and apart is not None:
         return None
     return mask(*args, **kwargs)
 
@@ -54,7 +59,7 @@ def _held(function: Any, name: str) -> Optional[dict[str, Any]]:
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
 
 
-def _known(rule: Any, local: Optional[int]) -> bool:
+def _known(rule: Any, local: Optional[int], config: Any) -> bool:
     """Whether a rule is the causal one, if with a window of so many keys. Chunks have a size too, and are another
     mask."""
     from transformers import masking_utils
@@ -64,13 +69,28 @@ def _known(rule: Any, local: Optional[int]) -> bool:
         return True
     both = (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ())
     others = [one for one in both if one is not causal]
-    if local is None or len(both) != 2 or len(others) != 1:
+    if local is None or len(both) != 2 or len(others) != 1 or not _tells_windows(type(config).__module__):
         return False
     size = _held(others[0], "sliding_window_overlay.<locals>.inner_mask")
     return size is not None and size.get("sliding_window") == local
 
 
-def _apart(rule: Any) -> Optional[Tensor]:
+@torch.compiler.assume_constant_result
+@functools.cache
+def _tells_windows(configuration: str) -> bool:
+    """Whether the layers of the model of a configuration tell their window to the attention. Those of a few models, such
+    as Phimoe and Qwen2Moe, leave it to the mask."""
+    model = sys.modules.get(configuration.replace(".configuration_", ".modeling_"))
+    try:
+        return model is not None and _TOLD.search(inspect.getsource(model)) is not None
+    except (OSError, TypeError):
+        return False
+
+
+_TOLD = re.compile(r"attention_interface\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?\bsliding_window=")
+
+
+def _apart(rule: Any, config: Any) -> Optional[Tensor]:
     """The number of the sequence of each token, if a rule only keeps sequences of a row apart, each with a mask that is
     known."""
     both = (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ())
@@ -81,7 +101,7 @@ def _apart(rule: Any) -> Optional[Tensor]:
     if same is None or within is None:
         return None
     inner = within["mask_function"]
-    if not _known(inner, _window(inner)):
+    if not _known(inner, _window(inner), config):
         return None
     found: Tensor = same["packed_sequence_mask"]
     return found
