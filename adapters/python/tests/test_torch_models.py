@@ -21,6 +21,7 @@ except ImportError:
     raise unittest.SkipTest("transformers is not installed") from None
 
 import qkvault.torch as qt
+from transformers import cache_utils
 from transformers.generation.continuous_batching import initialization
 from qkvault.torch import _operators
 from torch_common import FOLDER, Case
@@ -227,6 +228,54 @@ class Masks(Case):
             with self.subTest(model=type(model).__name__):
                 given = {"input_ids": tokens, "pixel_values": pixels, "token_type_ids": types}
                 self.beside_eager(model.to(torch.bfloat16).eval(), {**given, "attention_mask": torch.ones_like(tokens)})
+
+class Eighths(cache_utils.QuantizedLayer):
+    """Keys and values of 8 bits with a number for each row, as packages have them that need a compiler."""
+
+    def _quantize(self, tensor, axis):
+        most = tensor.abs().amax(-1, keepdim=True).clamp(min=1e-6)
+        return (tensor / most * 127).round().to(torch.int8), most
+
+    def _dequantize(self, found):
+        return found[0].to(found[1].dtype) / 127 * found[1]
+
+
+@mock.patch.object(cache_utils, "QuantoQuantizedLayer", Eighths)
+class Caches(Case):
+    """Generation with each cache of transformers, beside the same with eager."""
+
+    def test_tokens_are_those_of_eager_and_no_token_needs_a_plan(self):
+        prompt = torch.randint(1, 40, (2, 10))
+        left = torch.ones_like(prompt)
+        left[0, :3] = 0
+        caches = {
+            "dynamic": lambda config: {}, "static": lambda config: {"cache_implementation": "static"},
+            # Keys of 8 bits, and the last few as they came.
+            "residual": lambda config: {"past_key_values": cache_utils.QuantizedCache(
+                "quanto", config, nbits=4, q_group_size=16, residual_length=4
+            )},
+        }  # fmt: skip
+        for kind in KINDS:
+            model = made(kind)
+            for (name, more), mask in itertools.product(caches.items(), (None, left)):
+                if kind != "Llama" and name == "residual":
+                    continue  # transformers has it for full layers alone.
+                with self.subTest(model=kind, cache=name, padded=mask is not None):
+                    given = dict(max_new_tokens=9, min_new_tokens=9, do_sample=False, disable_compile=True,
+                                 output_logits=True, return_dict_in_generate=True)  # fmt: skip
+                    given |= {} if mask is None else {"attention_mask": mask}
+                    model.set_attn_implementation("eager")
+                    wanted = model.generate(prompt, **given, **more(model.config))
+                    model.set_attn_implementation("qkvault")
+                    found, seen, plans = specs(lambda: model.generate(prompt, **given, **more(model.config)))
+                    # One for the prompt and one for tokens, of full layers and of those with a window.
+                    self.assertLess(len(plans), 5, plans)
+                    same = torch.ones(2, dtype=torch.bool)
+                    for at, (mine, right) in enumerate(zip(found.logits, wanted.logits)):
+                        self.near(mine[same], right[same], 0.04)
+                        same &= (found.sequences == wanted.sequences)[:, prompt.shape[1] + at]
+                    self.assertTrue(found.sequences.shape == wanted.sequences.shape)
+
 
 
 if __name__ == "__main__":

@@ -26,22 +26,24 @@ def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
         begins = sequences.diff(prepend=sequences[:, :1] - 1) != 0
         made._qkvault = begun(begins)  # type: ignore[attr-defined]
         return made
-    if kwargs.get("allow_is_causal_skip", True) and _known(rule, kwargs.get("local_size"), kwargs.get("config")):
-        start = kwargs.get("q_offset", 0)
-        queries, keys = kwargs.get("q_length"), kwargs.get("kv_length")
-        if isinstance(start, int) and start == 0 and queries is not None and queries == keys:
-            padding = kwargs.get("attention_mask")
-            if padding is None:
-                return None
-            known, lengths = _padded_behind(padding, keys)
-            if known and lengths is None:
-                return None
-            if known:
-                made = masking_utils.sdpa_mask(*args, **kwargs)
-                if made is not None:
-                    made._qkvault = lengths  # type: ignore[attr-defined]
-                return made
-    return masking_utils.sdpa_mask(*args, **kwargs)
+    start, queries, keys = (kwargs.get(name) for name in ("q_offset", "q_length", "kv_length"))
+    start = 0 if start is None else start
+    if not kwargs.get("allow_is_causal_skip", True) or not isinstance(start, int):
+        return masking_utils.sdpa_mask(*args, **kwargs)
+    known: Any = GROWS if start else None
+    if start == 0 and queries == keys and _known(rule, kwargs.get("local_size"), kwargs.get("config")):
+        padding = kwargs.get("attention_mask")
+        plain, known = (True, None) if padding is None else _padded_behind(padding, keys)
+        if plain and known is None:
+            return None
+    made = masking_utils.sdpa_mask(*args, **kwargs)
+    if made is not None and known is not None and not recording():
+        made._qkvault = known
+    return made
+
+
+#: What a mask is that has a key more with every token, of a cache that grows.
+GROWS = object()
 
 
 def flash_mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import Error
@@ -40,24 +41,30 @@ def attention_interface(
     options: dict[str, Any] = {"softcap": softcap, "sinks": s_aux, "scale": scaling, "dropout_p": dropout}
     if kwargs.get("cache") is not None:
         return _batching.attend(module, query, key, value, sliding_window, options, kwargs), None
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
+    decoder = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = decoder and query.shape[2] > 1
+    known = getattr(attention_mask, "_qkvault", None)
     if attention_mask is not None and attention_mask.dim() == 2:  # Which tokens there are, as flash-attention has it.
         attention_mask = attention_mask[:, None, None, :].bool()
     else:
-        causal = causal and (attention_mask is None or hasattr(attention_mask, "_qkvault"))
+        causal = causal and (attention_mask is None or isinstance(known, (Tensor, Packed)))
     # transformers counts the query itself. Without a mask the first query stands at the first key, as for SDPA: a
     # prompt in an empty static cache has more keys than queries, and those behind are unseen.
     window = sliding_window - 1 if causal and sliding_window and sliding_window < key.shape[2] else None
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[2]:
         attention_mask = attention_mask[..., : key.shape[2]]
     sequences = _sequences(query, key, attention_mask, kwargs)
+    grows = known is _masks.GROWS or (attention_mask is None and query.shape[2] == 1)
     try:
-        o = _attend(query, key, value, attention_mask, sequences, causal, window, position_bias, options)
+        if decoder and grows and position_bias is None and sequences is None and not _trained(query, key):
+            o = _grown(query, key, value, attention_mask, options)
+        else:
+            o = _attend(query, key, value, attention_mask, known, sequences, causal, window, position_bias, options)
     except (Error, Untraceable) as why:
         if softcap is not None or s_aux is not None or torch.compiler.is_compiling():
             raise
         tell("attention of a model", query, why)
-        return _as_sdpa(module, query, key, value, attention_mask, sequences, causal, window, position_bias, options)
+        return _as_sdpa(module, query, key, value, attention_mask, known, sequences, causal, window, position_bias, options)
     return o.transpose(1, 2).contiguous(), None
 
 
@@ -69,12 +76,26 @@ def _sequences(query: Tensor, key: Tensor, mask: Optional[Tensor], kwargs: dict[
     return told
 
 
+def _trained(query: Tensor, key: Tensor) -> bool:
+    return torch.compiler.is_compiling() or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad))
+
+
+def _grown(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], options: dict[str, Any]) -> Tensor:
+    """Attention over keys of a cache that grows with every token. A plan is for a number of keys, so there is one for
+    many: those behind the last are unseen, as keys of later positions, or by the mask."""
+    count, queries = key.shape[2], query.shape[2]
+    step = max(64, 1 << max(0, (count - 1).bit_length() - 2))
+    more = -count % step
+    key, value = (F.pad(t, (0, 0, 0, more)) for t in (key, value))
+    if mask is None:
+        return attention(query, key, value, is_causal=True, query_origin=count - queries, **options)
+    return attention(query, key, value, attn_mask=F.pad(mask, (0, more)), **options)
+
+
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], sequences: Optional[Packed], causal: bool,
-    window: Optional[int], bias: Optional[Tensor], options: dict[str, Any],
+    query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], known: Any, sequences: Optional[Packed],
+    causal: bool, window: Optional[int], bias: Optional[Tensor], options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
-    # What a mask is known to be. A model that makes another mask of it has that one.
-    known = getattr(mask, "_qkvault", None)
     lengths = known if isinstance(known, Tensor) else None
     if isinstance(known, Packed):
         sequences = known if sequences is None else sequences
@@ -100,15 +121,15 @@ def _both(mask: Optional[Tensor], seen: Tensor) -> Tensor:
 
 
 def _as_sdpa(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], sequences: Optional[Packed],
-    causal: bool, window: Optional[int], bias: Optional[Tensor], options: dict[str, Any],
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], known: Any,
+    sequences: Optional[Packed], causal: bool, window: Optional[int], bias: Optional[Tensor], options: dict[str, Any],
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The same with SDPA, whose only mask is a tensor or the causal one."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if sequences is not None:
         mask = _both(mask, sequences.apart(query, key))
-    if causal and (mask is not None or window is not None) and not hasattr(mask, "_qkvault"):
+    if causal and (mask is not None or window is not None) and known is None:
         row, column = (torch.arange(t.shape[2], device=t.device) for t in (query, key))
         away = row[:, None] - column
         mask = _both(mask, (away >= 0) & (away <= (key.shape[2] if window is None else window)))
