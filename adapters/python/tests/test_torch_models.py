@@ -24,6 +24,7 @@ import qkvault.torch as qt
 from transformers import cache_utils
 from transformers.generation.continuous_batching import initialization
 from qkvault.torch import _operators
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch_common import FOLDER, Case
 
 SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "pad_token_id": 0,
@@ -276,6 +277,48 @@ class Caches(Case):
                         same &= (found.sequences == wanted.sequences)[:, prompt.shape[1] + at]
                     self.assertTrue(found.sequences.shape == wanted.sequences.shape)
 
+
+class Compiled(Case):
+    def test_programs_are_as_many_as_those_of_the_models_own_attention(self):
+        prompt = torch.randint(1, 40, (2, 10))
+        left = torch.ones_like(prompt)
+        left[0, :3] = 0
+        for kind, other in (("Mistral", "sdpa"),):
+            model, counts = made(kind), []
+            for way in (other, "qkvault"):
+                model.set_attn_implementation(way)
+                with self.subTest(model=kind, way=way):
+                    torch._dynamo.reset()
+                    counts.append(self.forwards(model, prompt, left) + self.tokens(model, prompt))
+            with self.subTest(model=kind):
+                self.assertEqual(*counts)
+
+    def forwards(self, model, prompt, left):
+        """With and without padding, of several lengths, and with gradients."""
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled, counts = torch.compile(model, backend=counter, fullgraph=True), []
+        for tokens, mask in ((prompt, None), (prompt, left), (prompt[:, :7], None), (prompt[:, :9], left[:, :9])):
+            given = {"use_cache": False, **({} if mask is None else {"attention_mask": mask})}
+            with torch.no_grad():
+                found, wanted = compiled(tokens, **given).logits, model(tokens, **given).logits
+            seen = slice(None) if mask is None else mask.bool()
+            self.near(found[seen], wanted[seen], 0.01)
+            counts.append(counter.frame_count)
+        compiled(prompt, labels=prompt, use_cache=False).loss.backward()
+        return [*counts, counter.frame_count]
+
+    def tokens(self, model, prompt):
+        """Generated with a static cache."""
+        given = dict(max_new_tokens=4, min_new_tokens=4, do_sample=False, disable_compile=True, output_logits=True,
+                     cache_implementation="static", return_dict_in_generate=True)  # fmt: skip
+        wanted = [model.generate(prompt[:, :n], **given).logits for n in (10, 8)]
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model.forward, backend=counter)
+        with mock.patch.object(model, "forward", compiled):
+            for n, right in zip((10, 8), wanted):
+                for mine, own in zip(model.generate(prompt[:, :n], **given).logits, right):
+                    self.near(mine, own, 0.01)
+        return [counter.frame_count]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import _masks
 from ._packed import Packed, rounded
 from ._paged import paged_attention, places
 from ._varlen import varlen_attention
@@ -53,7 +52,7 @@ def _padded(rows: Tensor, least: int = 8) -> Tensor:
     return F.pad(rows, (*(0, 0) * (rows.dim() - 1), 0, rounded(rows.shape[0], least) - rows.shape[0]))
 
 
-def register(name: str, attend: Callable) -> None:
+def register(name: str, attend: Callable, mask: Callable) -> None:
     """Lets continuous batching take an implementation. It takes those that have flash in their name, and has tables of
     pages for version 2 and 3: while a model generates so, another name stands for its own."""
     try:
@@ -68,7 +67,7 @@ def register(name: str, attend: Callable) -> None:
         return
     served = f"{name}_flash_2"
     AttentionInterface.register(served, attend)
-    AttentionMaskInterface.register(served, _masks.flash_mask)
+    AttentionMaskInterface.register(served, mask)
     if name in _SERVED:
         return
     _SERVED[name] = served

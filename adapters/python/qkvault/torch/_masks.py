@@ -1,4 +1,7 @@
-"""Masks as transformers makes them: which are options of a call, and which stay tensors."""
+"""Masks as transformers makes them: which are options of a call, and which stay tensors.
+
+transformers is imported here, and this file by `register_transformers`: an import within a function breaks a program.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,17 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from transformers import masking_utils
 
-from ._packed import begun, recording
+from ._packed import GROWS, begun, recording
 
 
 def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
     """The mask of a layer: None where the layer's own properties say it, else as for SDPA, and with what it is if it
     hides padding behind the tokens or keeps packed sequences apart."""
-    from transformers import masking_utils
-
     rule = kwargs.get("mask_function", masking_utils.causal_mask_function)
-    sequences = _apart(rule, kwargs.get("config"))
-    if sequences is not None and not recording() and kwargs.get("attention_mask") is None:
+    sequences = None if recording() else _apart(rule, kwargs.get("config"))
+    if sequences is not None and kwargs.get("attention_mask") is None:
         made: Tensor = masking_utils.sdpa_mask(*args, **kwargs)
         begins = sequences.diff(prepend=sequences[:, :1] - 1) != 0
         made._qkvault = begun(begins)  # type: ignore[attr-defined]
@@ -42,15 +44,11 @@ def mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
     return made
 
 
-#: What a mask is that has a key more with every token, of a cache that grows.
-GROWS = object()
-
-
 def flash_mask(*args: Any, **kwargs: Any) -> Optional[Tensor]:
     """The same for layers that are told sequences as flash-attention is: packed ones need no mask."""
-    apart = _apart(kwargs.get("mask_function"), kwargs.get("config"))
-    if kwargs.get("attention_mask") is None and apart is not None:
-        return None
+    if kwargs.get("attention_mask") is None and not torch.compiler.is_compiling():
+        if _apart(kwargs.get("mask_function"), kwargs.get("config")) is not None:
+            return None
     return mask(*args, **kwargs)
 
 
@@ -64,11 +62,9 @@ def _held(function: Any, name: str) -> Optional[dict[str, Any]]:
 def _known(rule: Any, local: Optional[int], config: Any) -> bool:
     """Whether a rule is the causal one, if with a window of so many keys. Chunks have a size too, and are another
     mask."""
-    from transformers import masking_utils
-
     causal = masking_utils.causal_mask_function
-    if rule is causal:
-        return True
+    if rule is causal or torch.compiler.is_compiling():  # What functions hold is not seen in a program.
+        return rule is causal
     both = (_held(rule, "and_masks.<locals>.and_mask") or {}).get("mask_functions", ())
     others = [one for one in both if one is not causal]
     if local is None or len(both) != 2 or len(others) != 1 or not _tells_windows(type(config).__module__):
@@ -77,7 +73,6 @@ def _known(rule: Any, local: Optional[int], config: Any) -> bool:
     return size is not None and size.get("sliding_window") == local
 
 
-@torch.compiler.assume_constant_result
 @functools.cache
 def _tells_windows(configuration: str) -> bool:
     """Whether the layers of the model of a configuration tell their window to the attention. Those of a few models, such

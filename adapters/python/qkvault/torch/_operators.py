@@ -204,7 +204,7 @@ def run(
     if torch.compiler.is_compiling() or type(q) not in _PLAIN:
         _shards.check(q, extra, spec)
         if torch.compiler.is_compiling() and not hasattr(q, "placements"):
-            numbers = _told.told(numbers)
+            numbers = _told.told(numbers, spec)
             if isinstance(numbers, Tensor):
                 return _told.forward(q, k, v, extra, spec, numbers)
         if training or both:

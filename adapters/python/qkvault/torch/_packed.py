@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 
+#: What a mask is that has a key more with every token, of a cache that grows.
+GROWS = object()
+
+
 class Packed(NamedTuple):
     """Sequences of queries and keys behind each other, rows of a batch too, and the most tokens of one."""
 

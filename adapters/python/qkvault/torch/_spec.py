@@ -18,6 +18,7 @@ from .._errors import ArgumentError
 from . import _traces
 from ._fake import BETWEEN, beside
 from ._placed import NAMES, placed, typed
+from ._told import SIZED, constant
 
 Window = Union[int, tuple, None]
 
@@ -138,8 +139,11 @@ class Parts:
 
 def declared(name: str, tensor: Tensor, grad: bool) -> str:
     """A tensor of an expression in text form."""
-    dims = ", ".join(str(int(n)) for n in tensor.shape)
-    return f"tensor @{name}: {NAMES[tensor.dtype]}[{dims}]{' grad' if grad else ''}"
+    if torch.compiler.is_compiling() and not all(constant(n) for n in tensor.shape):
+        dims = SIZED
+    else:
+        dims = f"[{', '.join(str(int(n)) for n in tensor.shape)}]"
+    return f"tensor @{name}: {NAMES[tensor.dtype]}{dims}{' grad' if grad else ''}"
 
 
 __all__ = ["Parts", "Untraceable", "band", "placed", "shaped"]

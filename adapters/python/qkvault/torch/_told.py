@@ -7,6 +7,7 @@ graphs of Inductor take no tensors of the host.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Union
 
 import torch
@@ -41,12 +42,24 @@ def constant(number: Any) -> bool:
     return not isinstance(number, Tensor) and has_static_value(number)
 
 
-def told(numbers: list[Any]) -> Union[list[Any], Tensor]:
-    """Numbers as they are if all are constants of the program, else a tensor of them."""
-    if all(constant(number) for number in numbers):
+def told(numbers: list[Any], spec: str) -> Union[list[Any], Tensor]:
+    """Numbers as they are if all of a call are constants of the program, else a tensor of them."""
+    if all(constant(number) for number in numbers) and SIZED not in spec:
         return numbers
     zero = torch.zeros((), dtype=torch.float64, device="cpu")
     return torch.stack([zero + number for number in numbers])
+
+
+#: The dims of a tensor that are no constants of the program; it has them when it is launched.
+SIZED = "[?]"
+
+
+def _sized(spec: str, extra: list[Tensor]) -> str:
+    """A specification with the dims of its tensors."""
+    if SIZED not in spec:
+        return spec
+    dims = {name: [int(n) for n in tensor.shape] for name, tensor in zip(_fake.names_of(spec, "extra"), extra)}
+    return re.sub(r"tensor @(\w+): (\w+)\[\?\]", lambda found: f"tensor @{found[1]}: {found[2]}{dims[found[1]]}", spec)
 
 
 @torch.library.custom_op("qkvault::forward_told", mutates_args=())
@@ -54,7 +67,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, numbers: Tensor
 ) -> tuple[Tensor, Tensor]:
     """O and Stats."""
-    o, stats = torch.ops.qkvault.forward_only(q, k, v, extra, spec, numbers.tolist())
+    o, stats = torch.ops.qkvault.forward_only(q, k, v, extra, _sized(spec, extra), numbers.tolist())
     return o, stats
 
 
@@ -64,6 +77,7 @@ def backward(
     numbers: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
     """The gradients of Q, K, V and of further tensors."""
+    spec = _sized(spec, extra)
     d_q, d_k, d_v, more = torch.ops.qkvault.backward_only(d_o, q, k, v, o, stats, extra, spec, numbers.tolist())
     return d_q, d_k, d_v, list(more)
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import Error
-from . import _batching, _masks
+from . import _batching
 from ._attention import attention
-from ._packed import Packed, given, restarted
+from ._packed import GROWS, Packed, given, restarted
 from ._redirect import tell
 from ._spec import Untraceable
 from ._varlen import varlen_attention
@@ -54,7 +54,7 @@ def attention_interface(
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[2]:
         attention_mask = attention_mask[..., : key.shape[2]]
     sequences = _sequences(query, key, attention_mask, kwargs)
-    grows = known is _masks.GROWS or (attention_mask is None and query.shape[2] == 1)
+    grows = known is GROWS or (attention_mask is None and query.shape[2] == 1)
     try:
         if decoder and grows and position_bias is None and sequences is None and not _trained(query, key):
             o = _grown(query, key, value, attention_mask, options)
@@ -151,7 +151,9 @@ def register_transformers(name: str = "qkvault") -> str:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
+    from . import _masks
+
     AttentionInterface.register(name, attention_interface)
     AttentionMaskInterface.register(name, _masks.mask)
-    _batching.register(name, attention_interface)
+    _batching.register(name, attention_interface, _masks.flash_mask)
     return name
