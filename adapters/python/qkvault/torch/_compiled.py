@@ -197,7 +197,7 @@ def _attend(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor]
     parts.lines = [*text, *([lines] if lines else [])]
     spec, tensors = parts.spec(), parts.tensors
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *tensors))
-    told = _told.told(parts.values)
+    told = _told.told(parts.values, spec)
     if isinstance(told, Tensor):
         return _told.forward(q, k, v, tensors, spec, told)
     if training or flags["both"]:
