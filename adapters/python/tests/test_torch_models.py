@@ -20,10 +20,11 @@ try:
 except ImportError:
     raise unittest.SkipTest("transformers is not installed") from None
 
+import qkvault
 import qkvault.torch as qt
 from transformers import cache_utils
 from transformers.generation.continuous_batching import initialization
-from qkvault.torch import _operators
+from qkvault.torch import _operators, _redirect
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch_common import FOLDER, Case
 
@@ -319,6 +320,30 @@ class Compiled(Case):
                 for mine, own in zip(model.generate(prompt[:, :n], **given).logits, right):
                     self.near(mine, own, 0.01)
         return [counter.frame_count]
+
+class PassedOn(Case):
+    def test_what_is_not_taken_is_told_once_and_goes_on_to_sdpa(self):
+        tokens, left = torch.randint(1, 40, (2, 10)), torch.ones(2, 10, dtype=torch.long)
+        left[0, :3] = 0
+        positions = torch.cat([torch.arange(4), torch.arange(6)])[None].expand(2, -1)
+        for kind in ("Llama", "Mistral"):
+            model = made(kind).float()
+            for given in ({}, {"attention_mask": left}, {"position_ids": positions, "use_cache": False}):
+                with self.subTest(model=kind, given=list(given)):
+                    model.set_attn_implementation("eager")
+                    wanted = model(tokens, **given).logits
+                    model.set_attn_implementation("qkvault")
+                    _redirect._told.clear()
+                    with self.assertLogs("qkvault", "WARNING") as logs:
+                        found = model(tokens, **given).logits
+                    seen = given.get("attention_mask", torch.ones_like(left)).bool()
+                    self.near(found[seen], wanted[seen], 1e-5)
+                    self.assertEqual(len(logs.output), 1)
+        # SDPA has no softcap.
+        model = made("Gemma2").float()
+        model.set_attn_implementation("qkvault")
+        with self.assertRaisesRegex(qkvault.ArgumentError, "q is float32"):
+            model(tokens)
 
 
 if __name__ == "__main__":
