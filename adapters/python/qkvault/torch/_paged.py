@@ -83,3 +83,10 @@ def paged_attention(
     lengths(made, q, keys, q_lengths, kv_lengths)
     o, _ = _operators.run_parts(made, q, k_pages, v_pages, False)
     return o.masked_fill(dead(q_lengths, kv_lengths, o.shape[2]), 0)
+
+
+def places(page_table: Tensor, lengths: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
+    """The pages, and the rows in them, of so many rows behind the `lengths` of each sequence. A sequence of -1 rows only
+    fills a batch, and has the first row of the first page."""
+    at = (lengths.to(torch.int64)[:, None] + torch.arange(count, device=lengths.device)).clamp(min=0)
+    return page_table.to(torch.int64).gather(1, at // rows).clamp(min=0), at % rows

@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
 _told: set = set()
 
 
-def _tell(what: str, query: Tensor, why: Exception) -> None:
+def tell(what: str, query: Tensor, why: Exception) -> None:
     """Says once for each reason that a call is passed on. Dynamo, which traces no logging, does so as it compiles."""
     reason = why.args[0]
     comptime(_say_at_compile_time, lambda: _say(what, _dims(query), reason))
@@ -105,7 +105,7 @@ class _Sdpa(TorchFunctionMode):
         try:
             return scaled_dot_product_attention(*args, **kwargs)
         except (Error, Untraceable) as why:
-            _tell("scaled_dot_product_attention", args[0] if args else kwargs["query"], why)
+            tell("scaled_dot_product_attention", args[0] if args else kwargs["query"], why)
             return func(*args, **kwargs)
 
 
@@ -129,7 +129,7 @@ def _flex(
             return (found[0], flex.AuxOutput(lse=found[1])) if both else (found, flex.AuxOutput())
         return found
     except (Error, Untraceable) as why:
-        _tell("flex_attention", query, why)
+        tell("flex_attention", query, why)
         given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
         if torch.compiler.is_compiling():
             return _FLEX(*given, **kwargs)
@@ -165,13 +165,13 @@ def _varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwarg
         )  # fmt: skip
         return found[:2] if both else found
     except (Error, Untraceable) as why:
-        _tell("varlen_attn", query, why)
+        tell("varlen_attn", query, why)
         return _VARLEN(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *given, **kwargs)
 
 
 #: Functions that modules have by name, and what they are inside `use()`.
 _NAMES = {"flex_attention": (_FLEX, _flex), "varlen_attn": (_VARLEN, _varlen)}
-if (_HOP := _flex_operator.operator(_tell)) is not None:
+if (_HOP := _flex_operator.operator(tell)) is not None:
     _NAMES["flex_attention_hop"] = (_flex_operator.BEFORE, _HOP)
 _lock = threading.Lock()
 _users = 0

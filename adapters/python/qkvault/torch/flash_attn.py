@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._errors import ArgumentError, own
 from ._attention import attention
-from ._paged import paged_attention
+from ._paged import paged_attention, places
 from ._varlen import varlen_attention
 from ._placed import checked
 from ._words import DOOR
@@ -134,10 +134,10 @@ def flash_attn_with_kvcache(
     lengths = cache_seqlens
     which = torch.arange(count, device=q.device) if cache_batch_idx is None else cache_batch_idx.to(torch.int64)
     if k is not None and v is not None:
-        at = cache_seqlens.to(torch.int64)[:, None] + torch.arange(k.shape[1], device=q.device)
         if block_table is not None:
-            place = (block_table.to(torch.int64).gather(1, at // rows), at % rows)
+            place = places(block_table, cache_seqlens, k.shape[1], rows)
         else:
+            at = cache_seqlens.to(torch.int64)[:, None] + torch.arange(k.shape[1], device=q.device)
             place = (which[:, None].expand_as(at), at)
         k_cache[place] = k.to(k_cache.dtype)
         v_cache[place] = v.to(v_cache.dtype)
