@@ -91,6 +91,8 @@ class Captured:
     positions of the first query and the first key."""
     roots: tuple = ()
     """The tensors that the function read and that the values are made of."""
+    moves: bool = False
+    """Whether the values depend on origins, if there are any."""
     bind: Optional[Callable[..., torch.Tensor]] = None
     """Computes the values from others in the place of `roots`: it takes them by the `id` of a root, and origins."""
 
@@ -286,6 +288,9 @@ class _Operations(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Untraceable(f"{func._opname} {_RANDOM}", _place(sys._getframe(2)))
         out = func(*args, **kwargs)
+        if func._opname in ("lift_fresh", "lift_fresh_copy"):  # A literal of the function.
+            self.made.update(map(id, flat))
+            self.alive += flat
         captured = [a for a in flat if isinstance(a, torch.Tensor) and id(a) not in self.made]
         self.alive += captured
         outputs = _leaves(out)
@@ -603,6 +608,8 @@ class _Operand:
     alibi: Optional[int] = None
     roots: list = field(default_factory=list)
     operations: Any = None
+    own: tuple = ()
+    """The dims of its values, some of which `dims` repeat."""
 
 
 _ROLES = (
@@ -859,7 +866,9 @@ class _Writer:
             kind = self.grad_dtype
         key = ("operand", id(node) if node is not None else id(source), dims, alibi)
         if key not in self.operands:
-            self.operands[key] = _Operand(name, dims, kind, node, source, grad, alibi, captured, self.operations)
+            # Kernels give gradients for every query and key; PyTorch adds up those of a tensor that has fewer.
+            whole = (*dims[:2], *self.sizes[2:]) if grad else dims
+            self.operands[key] = _Operand(name, whole, kind, node, source, grad, alibi, captured, self.operations, dims)
         read = self.make("tensor", (self.operands[key],), "i" if ty == "b" else ty)
         return self.compare("!=", read, self.int(0)) if ty == "b" else read
 
@@ -961,9 +970,11 @@ class _Writer:
                 raise
             return self.computed(node, str(why))
         if not node.score and any(
-            t.node is not None and not t.alibi and self.spans(t, node) for t in self.tables(term)
+            # A table of this size is needed anyway: then it may as well hold the whole. And gradients are those of
+            # tables that are added to the score as they are.
+            t.node is not None and not t.alibi and self.spans(t, node) or t.grad and term.kind != "tensor"
+            for t in self.tables(term)
         ):
-            # A table of this size is needed anyway: then it may as well hold the whole.
             return self.computed(node, "")
         return term
 
@@ -1187,7 +1198,7 @@ class _Writer:
                 known[term.serial] = f"${name}"
             elif term.kind == "tensor":
                 operand = term.args[0]
-                axes = "" if operand.node else "".join(a[0] for a, n in zip(AXES, operand.dims) if n > 1)
+                axes = "" if operand.node else "".join(a[0] for a, n in zip(AXES, operand.own) if n > 1)
                 name = name_of(("tensor", id(operand)), operand.name, axes)
                 heads.append(self.declared(name, operand))
                 known[term.serial] = f"@{name}"
@@ -1212,9 +1223,12 @@ class _Writer:
 
     def read(self, operand):
         bind = self.binder(operand)
-        compute = None if operand.node is None else lambda *origins: bind({}, *origins)
-        captured = Captured(operand.dims, operand.dtype, operand.grad, operand.alibi, operand.source, compute)
+        repeated = operand.own != operand.dims
+        compute = None if operand.node is None and not repeated else lambda *origins: bind({}, *origins)
+        source = None if repeated else operand.source
+        captured = Captured(operand.dims, operand.dtype, operand.grad, operand.alibi, source, compute)
         captured.roots, captured.bind = tuple(operand.roots), bind
+        captured.moves = operand.node is not None and operand.own[2:] != (1, 1)
         return captured
 
     def binder(self, operand):
@@ -1222,7 +1236,7 @@ class _Writer:
         operations, node, source = operand.operations, operand.node, operand.source
         writer = self
 
-        def bind(given, origins=(0, 0)):
+        def values(given, origins):
             if node is None:
                 return operations.again(source, given, {})
             kept, writer.operations = writer.operations, operations
@@ -1230,6 +1244,10 @@ class _Writer:
                 return writer.values(node, origins, given)
             finally:
                 writer.operations = kept
+
+        def bind(given, origins=(0, 0)):
+            made = values(given, origins)
+            return made if operand.own == operand.dims else made.reshape(operand.own).expand(operand.dims)
 
         return bind
 

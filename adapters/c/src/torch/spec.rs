@@ -312,7 +312,8 @@ mod tests {
     #[test]
     fn a_tensor_of_an_expression_is_as_large_as_the_scores_of_a_call() {
         let key = |text: &str| {
-            let spec = Spec::read(&format!("extra: bias :: numbers: scale :: {text}")).expect("it reads");
+            let text = format!("extra: bias :: numbers: scale :: {text}");
+            let spec = Spec::read(&text).expect("it reads");
             spec.attention([BHSD; 3], Wanted::Stats).expect("sound").key()
         };
         let words = "score_mod: tensor @bias: f16[1, head, query, key] grad; score + @bias";

@@ -215,7 +215,7 @@ def computed(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor
     for name, captured in traced.tensors.items():
         if captured.alibi is not None:
             continue
-        if flags["origins"] and captured.source is None and captured.dims[2:] != (1, 1):
+        if flags["origins"] and captured.moves:
             raise ArgumentError(
                 "under torch.compile, query_origin and key_origin move the place where a modification reads a table; "
                 "call the attention outside of what is compiled"

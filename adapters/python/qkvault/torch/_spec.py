@@ -121,6 +121,8 @@ class Parts:
             bias = shaped(placed(bias, q.device, "bias"), dims, "bias")
             grad = torch.is_grad_enabled() and bias.requires_grad
             bias = bias.to(q.dtype) if grad or bias.dtype not in NAMES else bias
+            # Kernels give gradients for every query and key; PyTorch adds up those of a tensor that has fewer.
+            bias = bias.expand(*bias.shape[:2], *dims[2:]) if grad else bias
             heads.append(declared("bias", bias, grad))
             score = f"{score} + @bias"
             self.tensor("bias", bias.contiguous())

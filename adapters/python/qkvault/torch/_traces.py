@@ -158,7 +158,7 @@ def laid_out(
 ) -> Tensor:  # fmt: skip
     """A tensor of an expression, as a launch takes it. Where PyTorch counts the changes of all that it is made of, and
     none has a gradient, it is made once for what they are."""
-    moves = origins is not None and captured.source is None and captured.dims[2:] != (1, 1)
+    moves = origins is not None and captured.moves
     given = origins if moves else None
     if bound is None or read is None:
         tensor = captured.source

@@ -99,6 +99,8 @@ def varlen_attention(
         t.requires_grad for t in (q, k, v, *(t for t in made.tensors if t.is_floating_point()))
     )
     if training:
+        # A backward writes gradients with the steps of what it reads, and these have no gaps.
+        q, k, v = (t.contiguous() for t in (q, k, v))
         dead_q, dead_k = _dead(ends_q, of_q, q), _dead(ends_k, of_k, k)
         q, k, v = Padded.apply(q, dead_q), Padded.apply(k, dead_k), Padded.apply(v, dead_k)
     rows, keys = ends_q.reshape(-1, 1, 1, 1), ends_k.reshape(-1, 1, 1, 1)
