@@ -70,7 +70,7 @@ MET = """
     backward.deterministic-philox backward.deterministic-query-tensor backward.deterministic-sink
     backward.deterministic-tensor-gradient backward.keys-tail-old backward.lowest-row backward.one-query-philox
     backward.query-tensor backward.query-tensor-gradient backward.single-row backward.sink-philox
-    backward.tensor-factor backward.tensor-gradient backward.wide-gradient band.rows-without-keys band.window-old
+    backward.tensor-factor backward.wide-gradient band.rows-without-keys band.window-old
     band.window-wrong cudnn.major cudnn.too-old cudnn.withdrawn dropout.philox-old head-dim.backward
     head-dim.backward-latent head-dim.backward-latent-one-query head-dim.forward-old head-dim.multiple-of-8
     head-dim.philox-one-query heads.group mask.contradiction origins.extent queries.one-old queries.one-sink

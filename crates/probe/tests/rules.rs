@@ -260,6 +260,11 @@ const BOUNDS: &[(&str, Given, Given)] = &[
         ("pass: backward\nq: bf16 [2,8,64,128] varlen tokens 99\nlengths: per-sequence", "h200", "9.18"),
     ),
     (
+        "backward.varlen-head-dim",
+        ("pass: backward\nq: bf16 [2,8,64,72] varlen tokens 99\nlengths: per-sequence", "h200", "9.27"),
+        ("pass: backward\nq: bf16 [2,8,64,80] varlen tokens 99\nlengths: per-sequence", "h200", "9.27"),
+    ),
+    (
         "backward.varlen-no-queries-old",
         ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.18.1"),
         ("pass: backward\nq: bf16 [2,8,64,64] varlen tokens 99\nlengths: per-sequence", "h200", "9.19"),

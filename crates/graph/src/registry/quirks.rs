@@ -212,6 +212,7 @@ mod tests {
             "fp8.hopper-keys-tail",
             "storage.varlen-no-keys-old",
             "queries.one-sink",
+            "backward.varlen-head-dim",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }
