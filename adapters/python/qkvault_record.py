@@ -50,6 +50,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["Captured", "Traced", "Untraceable", "describe", "record", "trace"]
 
@@ -573,10 +574,24 @@ class _Wide(_Missing):
     """A value that no 32-bit integer holds."""
 
 
+_wide = WeakTensorKeyDictionary()
+"""What was found of tensors of integers, and of which of their versions: to look at one waits for its GPU."""
+
+
 def _is_wide(tensor) -> bool:
     """Whether a tensor has integers that need more than 32 bits, as far as its values are known."""
     if tensor.dtype not in (torch.int64, torch.uint32, torch.uint64) or not _concrete(tensor) or not tensor.numel():
         return False
+    if tensor.is_inference():
+        return _has_wide(tensor)
+    version, found = _wide.get(tensor, (None, False))
+    if version != tensor._version:
+        found = _has_wide(tensor)
+        _wide[tensor] = (tensor._version, found)
+    return found
+
+
+def _has_wide(tensor) -> bool:
     with _plain():
         least, most = tensor.detach().to(torch.int64).aminmax()
         return bool((least < -INT_MAX - 1) | (most > INT_MAX))

@@ -259,6 +259,21 @@ class Captures(Case):
                 self.near(found.double(), exact(q, k, v, holder.scores, holder.mask), 0.03)
                 holder.table.add_(torch.randn(ROWS, ROWS))
 
+    def test_integers_that_grow_beyond_32_bits_do_not_wrap(self):
+        """In silence, documents 1 and 1 + 2**32 were one."""
+        q, k, v = (torch.randn(SHAPE, dtype=torch.bfloat16) for _ in range(3))
+        if q.is_cuda:
+            return  # An assertion of a kernel ends the process's use of its GPU.
+        docs = torch.arange(ROWS) // 4
+        mask = lambda b, h, i, j: docs[i] == docs[j]  # noqa: E731
+        runs = [qt.attention, torch.compile(qt.attention, backend="aot_eager", fullgraph=True)]
+        for run in runs:
+            docs.copy_(torch.arange(ROWS) // 4)
+            run(q, k, v, mask_mod=mask)
+            docs[:4] += 1 + 2**32
+            with self.assertRaisesRegex(RuntimeError, "the tensor .* has integers of more than 32 bits now"):
+                run(q, k, v, mask_mod=mask)
+
     def test_floats_that_decide_are_compared(self):
         q, k, v = (torch.randn(SHAPE, dtype=torch.bfloat16) for _ in range(3))
         every = lambda b, h, i, j: b >= 0  # noqa: E731

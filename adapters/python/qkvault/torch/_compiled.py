@@ -20,7 +20,7 @@ from qkvault_record import Traced, trace
 from .._errors import ArgumentError
 from .._reads import Number
 from . import _fake, _told
-from ._placed import of_ranks, there, typed
+from ._placed import converted, of_ranks, there, typed
 
 
 class _Attend(HigherOrderOperator):
@@ -225,7 +225,7 @@ def computed(q, k, v, functions, dims, described, flags) -> tuple[Tensor, Tensor
             raise of_ranks(name)
         text, kind = typed(text, name, captured, q.dtype)
         tensor = there(captured.bind(given), captured, q.device, name)
-        parts.tensor(name, tensor.reshape(captured.dims).to(kind).contiguous())
+        parts.tensor(name, converted(tensor.reshape(captured.dims), kind, name).contiguous())
     for name, value in traced.scalars.items():
         parts.numbers.append(name)
         parts.values.append(real.get(value, value))

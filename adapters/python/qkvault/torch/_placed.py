@@ -46,6 +46,23 @@ def there(tensor: Tensor, captured: Captured, device: torch.device, name: str) -
     return placed(tensor, device, f"the tensor {name} that the modification reads")
 
 
+_WIDE = (torch.int64, torch.uint32, torch.uint64)
+
+
+def converted(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """The tensor of a type that kernels read. Integers that do not fit are an error, on a GPU an assertion of a kernel:
+    a trace was made for smaller ones, and to look at these would wait for the GPU."""
+    if dtype is torch.int32 and tensor.dtype in _WIDE and tensor.device.type != "meta":
+        wide = tensor if tensor.dtype is torch.int64 else tensor.to(torch.int64)
+        least, most = wide.aminmax()
+        torch._assert_async(
+            (least >= -(2**31)) & (most < 2**31),
+            f"the tensor {name} that a modification reads has integers of more than 32 bits now; give smaller ones, such "
+            "as places of its numbers in torch.unique(tensor, return_inverse=True)",
+        )
+    return tensor.to(dtype)
+
+
 def of_ranks(name: str) -> ArgumentError:
     """What is said of a captured tensor with a gradient, in a rank's part of a call."""
     return ArgumentError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import math
 import re
 import types
 import weakref
@@ -20,8 +21,9 @@ from torch import Tensor
 from qkvault_record import Captured, Traced, Untraceable, trace
 
 from .._follow import Followed
+from . import _numbers
 from ._fake import BETWEEN
-from ._placed import of_ranks, there, typed
+from ._placed import converted, of_ranks, there, typed
 
 #: What is in lines of a specification, which Inductor writes into comments and between quotes.
 _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*")
@@ -165,9 +167,9 @@ def laid_out(
         if tensor is None:
             tensor = captured.compute(*(() if given is None else (given,)))
         tensor = there(tensor, captured, device, name)
-        return tensor.reshape(captured.dims).to(dtype).contiguous()
+        return converted(tensor.reshape(captured.dims), dtype, name).contiguous()
     tensor = there(bound.of(read, given), captured, device, name)
-    tensor = tensor.reshape(captured.dims).to(dtype).contiguous()
+    tensor = converted(tensor.reshape(captured.dims), dtype, name).contiguous()
     bound.kept = bound.itself = None
     roots = [(read[place], place, _version(read[place])) for place in bound.places]
     for root, place, _ in roots:
@@ -246,7 +248,7 @@ def _traced(score_mod, mask_mod, dims: tuple, moves: bool) -> tuple[Entry, bool]
         if any(map(_transformed, (tensor for f in reads for tensor in f.tensors))):
             raise Untraceable(f"{lost} cannot be followed, and it reads tensors of torch.func's transforms")
         return Entry(_trace(functions, dims, moves), [], [], []), False
-    numbers, bound = _numbers(traced, followed, dims, moves)
+    numbers, bound = _numbers.found(traced, followed, dims, moves, _trace)
     checks = [None if f is None else f.checked(frozenset(b)) for f, b in zip(followed, bound)]
     tensors_of = [Bound(name, one, [places[id(root)] for root in one.roots]) for name, one in captured.items()]
     return Entry(traced, checks, tensors_of, numbers), True
@@ -296,55 +298,3 @@ class _Floats:
             if float.__eq__(float(number), value) is True:
                 return self.followed.named(self.followed.reads[place].path)
         return None
-
-
-def _numbers(traced: Traced, followed: list, dims: tuple, moves: bool) -> tuple[list, list]:
-    """The numbers of a trace, as (name, value, place among the numbers that a call reads or None), and the places among
-    each function's reads of those that a call reads.
-
-    A float is such a number if the trace only passes it on: with another value, nothing but the number changes.
-    """
-    candidates = [
-        (which, place)
-        for which, f in enumerate(followed) if f is not None
-        for place, number in f.numbers.items()
-        if not number.used and float(number) not in (0.0, 1.0, -1.0) and math.isfinite(float(number))
-    ]  # fmt: skip
-    places: dict = {}
-    if traced.scalars:
-        passed = functools.partial(_passed_on, traced, followed, dims, moves)
-        places = passed(candidates)
-        if places is None and 1 < len(candidates) <= 4:
-            places = passed([one for one in candidates if passed([one]) is not None])
-    bound: list[set] = [set(), set()]
-    for which, place in (places or {}).values():
-        bound[which].add(place)
-    order = [(which, place) for which in (0, 1) for place in sorted(bound[which])]
-    return [
-        (name, value, order.index(places[name]) if places and name in places else None)
-        for name, value in traced.scalars.items()
-    ], bound  # fmt: skip
-
-
-def _passed_on(traced: Traced, followed: list, dims: tuple, moves: bool, candidates: list) -> Optional[dict]:
-    """The floats that numbers of a trace are, by name; None if others change more than numbers."""
-    instead: list[dict] = [{}, {}]
-    of_value = {}
-    for at, (which, place) in enumerate(candidates):
-        other = float(followed[which].numbers[place]) * (1.0 + (at + 1) * 2.0**-20)
-        instead[which][followed[which].reads[place].path] = other
-        of_value[other] = (which, place)
-    if len(of_value) != len(candidates) or not candidates:
-        return None
-    again = [None if f is None else f.again(instead[which]) for which, f in enumerate(followed)]
-    try:
-        second = _trace([None if f is None else f.function for f in again], dims, moves, again)
-    except Exception:
-        return None
-    if second.lines() != traced.lines() or list(second.scalars) != list(traced.scalars):
-        return None
-    found = {name: of_value[value] for name, value in second.scalars.items() if value in of_value}
-    # All others are what they were.
-    if any(value != traced.scalars[name] for name, value in second.scalars.items() if name not in found):
-        return None
-    return found

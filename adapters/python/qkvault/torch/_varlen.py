@@ -102,7 +102,7 @@ def varlen_attention(
     if training:
         # A backward writes gradients with the steps of what it reads, and these have no gaps.
         q, k, v = (t.contiguous() for t in (q, k, v))
-        if q.shape[2] % 16:  # `backward.varlen-head-dim`; zeros change no score.
+        if q.shape[2] % 16 and not deterministic:  # `backward.varlen-head-dim`; zeros change no score.
             q, k = (F.pad(t, (0, -t.shape[2] % 16)) for t in (q, k))
         dead_q, dead_k = _dead(ends_q, of_q, q), _dead(ends_k, of_k, k)
         q, k, v = Padded.apply(q, dead_q), Padded.apply(k, dead_k), Padded.apply(v, dead_k)
