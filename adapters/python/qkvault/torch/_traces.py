@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import math
 import re
 import types
 import weakref
