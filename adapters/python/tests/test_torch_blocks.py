@@ -141,7 +141,7 @@ class Blocks(Case):
         rows = create_block_mask(causal, None, None, S, S, device=DEVICE, BLOCK_SIZE=BLOCK)[:, :, 0:2]
         rows.mask_mod = causal
         for name, blocks, words in (
-            ("batch", few, "lists of dims .3, 1, 3.*B, H"), ("rows", rows, "lists of dims .*3 blocks of queries"),
+            ("batch", few, "lists of dims .3, 1, 3.*B, H"), ("rows", rows, "lists of dims .*3 blocks of queries|is for 32 queries"),
             ("batch is read", one, r"for 1 sequences and 1 heads, and its mask_mod is another.*mask_mod, 2, 4"),
         ):  # fmt: skip
             with self.subTest(name), self.assertRaisesRegex(qkvault.ArgumentError, words):
