@@ -200,8 +200,8 @@ SENTENCES = {
     "backward.varlen-head-dim-old":
         "gradients of sequences behind each other with head dims {0} and {1} are wrong under this cuDNN; " + _DENSE,
     "backward.varlen-head-dim":
-        "gradients of sequences behind each other with a head dim of {0} are wrong if they are not deterministic; ask for "
-        "that, or give {q} and {k} a head dim that is a multiple of 16 ({pad} with zeros), and the scale of {0}",
+        "gradients of sequences behind each other with a head dim of {0} are wrong; give {q} and {k} a head dim that is a "
+        "multiple of 16 ({pad} with zeros), and the scale of {0}",
     "backward.varlen-no-queries-old":
         "gradients of sequences behind each other are not written for a sequence without queries; use {newer}",
     "backward.varlen-key-gradients-old":
