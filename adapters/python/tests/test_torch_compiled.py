@@ -40,7 +40,7 @@ def options(size):
         "kv_lengths": dict(kv_lengths=torch.tensor([size, size // 2], dtype=torch.int32)),
         "score_mod": dict(score_mod=lambda s, b, h, i, j: s + 0.1 * (i - j)),
         "documents": dict(mask_mod=lambda b, h, i, j: (DOCS[i] == DOCS[j]) & (i >= j)),
-        "table": dict(score_mod=lambda s, b, h, i, j: s + table[h, i] * 0.5, sinks=torch.zeros(4, requires_grad=True)),
+        "table": dict(score_mod=lambda s, b, h, i, j: s + table[h, j] * 0.5, sinks=torch.zeros(4, requires_grad=True)),
         "size": dict(mask_mod=lambda b, h, i, j: i - j <= size // 2, bias=torch.randn(1, 4, size, size)),
         "origin": dict(mask_mod=lambda b, h, i, j: DOCS[i] == DOCS[j], query_origin=size // 2, key_origin=size // 2),
     }
