@@ -94,6 +94,9 @@ fn next(waiting: &Mutex<Vec<String>>) -> Option<String> {
     waiting.lock().expect("no thread panics").pop()
 }
 
+/// How many modules run at a time.
+const JOBS: usize = 2;
+
 /// Runs the tests of both doors on the CPU with the library that was built beside the tests of this workspace.
 ///
 /// # Errors
@@ -102,6 +105,6 @@ fn next(waiting: &Mutex<Vec<String>>) -> Option<String> {
 pub(crate) fn test() -> Result<()> {
     let library = PathBuf::from(cargo::target()?).join("debug/deps/libqkvault_c.so");
     ensure!(library.is_file(), "{} is not there: `cargo test --no-run` builds it", library.display());
-    torch_tests::with_library(&library, 1)?;
-    jax_tests::with_library(&library, 1)
+    torch_tests::with_library(&library, JOBS)?;
+    jax_tests::with_library(&library, JOBS)
 }
