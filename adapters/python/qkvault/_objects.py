@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 #: Modules whose functions read nothing that changes. Their names may be part of a path's end, but no value of it.
 TRUSTED = {
-    "torch", "jax", "jaxlib", "flax", "equinox", "numpy", "math", "cmath", "operator", "functools", "itertools", "builtins", "typing",
-    "collections", "einops", "dataclasses", "enum", "qkvault", "qkvault_record",
+    "torch", "jax", "jaxlib", "flax", "equinox", "numpy", "math", "cmath", "operator", "functools", "itertools",
+    "builtins", "typing", "collections", "einops", "dataclasses", "enum", "qkvault", "qkvault_record",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@
 import unittest
 
 from test_jax import Case, jax, jnp, make, qj, qkvault  # noqa: I001
-from words_common import samples, wrong
+from words_common import answered, samples, wrong
 
 from qkvault.jax._words import DOOR
 
@@ -69,14 +69,7 @@ class Words(Case):
         for arrays, options in CALLS:
             for gpu in ("a100", "h200", "b200", "z80"):
                 for cudnn in VERSIONS if gpu != "z80" else ("9.19.0",):
-                    try:
-                        said = qj.explain(*arrays, gpu=gpu, cudnn=cudnn, **options)
-                        reasons, text = () if said else said.reasons, str(said)
-                    except qkvault.Refused as error:
-                        reasons, text = error.reasons, str(error)
-                    for reason in reasons:
-                        told = next(line for line in text.splitlines() if f"[{reason.code}] " in line)
-                        met[reason.code] = told.strip()
+                    answered(lambda: qj.explain(*arrays, gpu=gpu, cudnn=cudnn, **options), met)
         self.assertEqual(sorted(set(MET) - set(met)), [])
         for text in met.values():
             self.assertEqual(wrong(DOOR.base, text), [], text)

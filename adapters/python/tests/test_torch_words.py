@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 from torch_common import FOLDER, Case
-from words_common import samples, wrong
+from words_common import answered, samples, wrong
 
 import qkvault
 import qkvault.torch as qt
@@ -112,14 +112,9 @@ class Words(Told):
         for operands, options in CALLS:
             for gpu in ("a100", "h200", "b200", "z80"):
                 for cudnn in VERSIONS:
-                    try:
-                        said = qt.explain(*operands, gpu=gpu, cudnn=cudnn, **options)
-                        reasons, text = () if said else said.reasons, str(said)
-                    except qkvault.Refused as error:
-                        reasons, text = error.reasons, str(error)
-                    for reason in reasons:
-                        told = next(line for line in text.splitlines() if f"[{reason.code}] " in line)
-                        met[reason.code] = told.strip()
+                    reasons, text = answered(
+                        lambda: qt.explain(*operands, gpu=gpu, cudnn=cudnn, **options), met
+                    )
                     if reasons and text.startswith("refused on"):
                         self.assertEqual(wrong(DOOR.base, text.split("\n", 1)[1]), [], text)
         self.assertEqual(sorted(set(MET) - set(met)), [])

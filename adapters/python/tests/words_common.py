@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from qkvault import Reason
+from qkvault import Reason, Refused
 from qkvault._sentences import SENTENCES
 
 #: Words of the library's descriptions and op graphs, and braces that nothing filled.
@@ -44,6 +44,19 @@ def wrong(words, text):
     own = " ".join(words.given.values())
     names = set(_ARGUMENTS.findall(plain)) - words.parameters
     return [*found, *(name for name in sorted(names) if not re.search(rf"\b{name}\b", own))]
+
+
+def answered(explain, met):
+    """The reasons of a call, and what is said of it; the line of each code is noted."""
+    try:
+        said = explain()
+        reasons, text = () if said else said.reasons, str(said)
+    except Refused as error:
+        reasons, text = error.reasons, str(error)
+    for reason in reasons:
+        told = next(line for line in text.splitlines() if f"[{reason.code}] " in line)
+        met[reason.code] = told.strip()
+    return reasons, text
 
 
 _NEEDED = {"dtype.mixed": "the element type of Q, which is f16", "target.unknown": "one of a100, h200"}

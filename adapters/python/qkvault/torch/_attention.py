@@ -103,8 +103,8 @@ def attention(
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
       launch of the backward; `lse.detach()` needs none.
     * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
-      copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but for
-      one head of keys and values without gradients.
+      copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but
+      for one head of keys and values without gradients.
 
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.
@@ -148,8 +148,8 @@ def attention(
     alone = q_lengths is kv_lengths is query_origin is key_origin is None and not dropout_p
     if not (plain and alone) or parted and return_lse:
         if alone and bias is attn_mask is sinks is alibi_slopes is block_mask is softcap is window is None:
-            options = is_causal or deterministic or parted or torch.compiler.is_compiling()
-            if not options and all(f is None or callable(f) for f in (score_mod, mask_mod)):
+            more = is_causal or deterministic or parted or torch.compiler.is_compiling()
+            if not more and all(f is None or callable(f) for f in (score_mod, mask_mod)):
                 o, stats = _of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
                 return (o, stats) if return_lse else o
         options = {
@@ -161,7 +161,8 @@ def attention(
         }  # fmt: skip
         if parted:
             if block_mask is not None and mask_mod is None:
-                options.update(block_mask=None, mask_mod=predicate(block_mask, tuple(q.shape[:3]) + (k.shape[2],), device))
+                dims = (*q.shape[:3], k.shape[2])
+                options.update(block_mask=None, mask_mod=predicate(block_mask, dims, device))
             return _shards.attention(_of_part, q, k, v, return_lse, options)
         return _full(q, k, v, return_lse, **options)
     key = (is_causal, window, bottom_right, softcap is None, deterministic)
@@ -271,11 +272,13 @@ def parts(
             bias = shaped(bias, dims, "bias") + attn_mask
     if block_mask is not None:
         if mask_mod is not None:
-            raise ArgumentError("block_mask and mask_mod are both given; give one: block_mask has a mask_mod of its own")
+            raise ArgumentError(
+                "block_mask and mask_mod are both given; give one: block_mask has a mask_mod of its own"
+            )
         if made.origins is not None:
             raise ArgumentError(
-                "block_mask with query_origin or key_origin: its lists count from the first query of the call; give its "
-                "mask_mod alone"
+                "block_mask with query_origin or key_origin: its lists count from the first query of the call; give "
+                "its mask_mod alone"
             )
         mask_mod = predicate(block_mask, tuple(dims), q.device)
     _capped(softcap)

@@ -31,6 +31,12 @@ def forward(q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], spec: str, num
 BETWEEN = " :: "
 
 
+def written(extra: list[str], numbers: list[str], lines: list[str]) -> str:
+    """A specification of the names of further tensors and of numbers, and of its other lines."""
+    head = [f"extra: {' '.join(extra)}"] if extra else []
+    return BETWEEN.join([*head, f"numbers: {' '.join(numbers)}", *lines])
+
+
 def with_gradient(spec: str) -> list[int]:
     """The places of the further tensors that have a gradient, in order."""
     names, lines = names_of(spec, "extra"), spec.split(BETWEEN)

@@ -51,10 +51,13 @@ def log_sums(
 ) -> Tensor:  # fmt: skip
     """The log-sum-exp, of which kernels need not write the rows that see nothing: there it is that of the sink."""
     beyond = dead(of_q, of_k, stats.shape[2])
-    if beyond is None:
-        return stats
-    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.reshape(1, -1, 1).to(stats.dtype)
-    return torch.where(beyond.squeeze(-1), alone, stats)
+    return stats if beyond is None else of_sinks(stats, beyond, None if sinks is None else sinks.reshape(1, -1, 1))
+
+
+def of_sinks(stats: Tensor, unseen: Tensor, sinks: Optional[Tensor]) -> Tensor:
+    """The log-sum-exp with what it is in rows that see nothing: the sink, laid out as it is, or minus infinity."""
+    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.to(stats.dtype)
+    return torch.where(unseen.squeeze(-1), alone, stats)
 
 
 class Padded(torch.autograd.Function):

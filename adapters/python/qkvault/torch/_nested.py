@@ -16,12 +16,15 @@ from .._errors import ArgumentError
     "compiled program does not know; for fullgraph=True, give varlen_attention the most of one sequence"
 )
 def attention(q: Any, k: Any, v: Any, both: bool, dense: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Attention of (batch, head, ragged sequence, head dim), nested as Q is. `dense` are options that only tensors of one
-    length have."""
+    """Attention of (batch, head, ragged sequence, head dim), nested as Q is. `dense` are options that only tensors of
+    one length have."""
     for name, given in dense.items():
         if given is not None:
-            instead = "mask_mod" if "mask" in name else "score_mod" if name == "bias" else "the nested tensors' own lengths"
-            raise ArgumentError(f"{name} with nested tensors, whose sequences have lengths of their own; give {instead}")
+            lengths = "the nested tensors' own lengths"
+            instead = "mask_mod" if "mask" in name else "score_mod" if name == "bias" else lengths
+            raise ArgumentError(
+                f"{name} with nested tensors, whose sequences have lengths of their own; give {instead}"
+            )
     rows, keys = _packed("q", q), _packed("k", k)
     values = _packed("v", v)
     if k.offsets() is not v.offsets() and not torch.equal(k.offsets(), v.offsets()):
@@ -46,7 +49,9 @@ def attention(q: Any, k: Any, v: Any, both: bool, dense: dict[str, Any], options
 def _packed(name: str, tensor: Any) -> Tensor:
     """The tokens of all sequences: (token, head, head dim)."""
     if not tensor.is_nested:
-        raise ArgumentError(f"{name} is no nested tensor and another of q, k and v is; give all of them nested, or none")
+        raise ArgumentError(
+            f"{name} is no nested tensor and another of q, k and v is; give all of them nested, or none"
+        )
     if tensor.layout is not torch.jagged:
         raise ArgumentError(
             f"{name} is a nested tensor of the strided layout; give the jagged one: torch.nested.nested_tensor("
@@ -58,7 +63,9 @@ def _packed(name: str, tensor: Any) -> Tensor:
             "(batch, ragged sequence, head, head dim), transposed with .transpose(1, 2)"
         )
     if tensor.lengths() is not None:
-        raise ArgumentError(f"{name} has holes between its sequences, as torch.nested.narrow makes them; give a copy of it")
+        raise ArgumentError(
+            f"{name} has holes between its sequences, as torch.nested.narrow makes them; give a copy of it"
+        )
     packed: Tensor = tensor.transpose(1, 2).values()
     return packed
 

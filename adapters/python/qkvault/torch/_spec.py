@@ -17,7 +17,7 @@ from qkvault_record import AXES, Untraceable
 
 from .._errors import ArgumentError
 from . import _traces
-from ._fake import BETWEEN, beside
+from ._fake import BETWEEN, beside, written
 from ._placed import NAMES, placed
 from ._told import constant
 
@@ -84,7 +84,8 @@ class Parts:
         self.origins: Optional[tuple] = None
         #: The score modification and the predicate that an operator of a compiled program traces.
         self.later: Optional[tuple] = None
-        #: Whether it is a rank's part of an attention, in which nothing that a function captured has its whole gradient.
+        #: Whether it is a rank's part of an attention, in which nothing that a function captured has its whole
+        #: gradient.
         self.local = False
 
     def tensor(self, name: str, tensor: Tensor) -> None:
@@ -96,8 +97,7 @@ class Parts:
         self.values.append(value if torch.compiler.is_compiling() else float(value))
 
     def spec(self) -> str:
-        head = [f"extra: {' '.join(self.extra)}"] if self.extra else []
-        return BETWEEN.join([*head, f"numbers: {' '.join(self.numbers)}", *self.lines])
+        return written(self.extra, self.numbers, self.lines)
 
     def options(
         self, mask: str, dims: tuple, q: Tensor, softcap: Optional[float], alibi: Optional[Tensor],

@@ -21,7 +21,7 @@ from qkvault_record import Captured, Traced, Untraceable, trace
 
 from .._follow import Followed
 from . import _numbers
-from ._fake import BETWEEN
+from ._fake import written
 from ._placed import converted, of_ranks, there, typed
 
 #: What is in lines of a specification, which Inductor writes into comments and between quotes.
@@ -124,9 +124,7 @@ class Entry:
     def spec(self, numbers: list) -> str:
         """The specification of a call that has nothing else, after its operands were asked for."""
         if self._spec is None:
-            head = [f"extra: {' '.join(self.names)}"] if self.names else []
-            named = " ".join(["scale", *(name for name, _ in numbers)])
-            self._spec = BETWEEN.join([*head, f"numbers: {named}", *self.lines])
+            self._spec = written(self.names, ["scale", *(name for name, _ in numbers)], self.lines)
         return self._spec
 
     def named(self, numbers: tuple) -> list:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _operators
 from ._attention import Number, parts
-from ._lengths import Padded
+from ._lengths import Padded, of_sinks
 from ._operands import same_type, unrepeated
 from ._placed import checked
 from ._spec import Window, placed
@@ -122,10 +122,7 @@ def varlen_attention(
     o, stats = _operators.run_parts(made, q, k, v, return_lse)
     dead = _dead(ends_q, of_q, q, of_k)
     o = o.masked_fill(dead, 0)
-    if not return_lse:
-        return o
-    alone = stats.new_full((), -torch.inf) if sinks is None else sinks.reshape(1, -1).to(stats.dtype)
-    return o, torch.where(dead.squeeze(-1), alone, stats)
+    return (o, of_sinks(stats, dead, None if sinks is None else sinks.reshape(1, -1))) if return_lse else o
 
 
 def _ends(name: str, given: Tensor, device: torch.device, tokens: int) -> Tensor:
