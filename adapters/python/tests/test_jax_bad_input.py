@@ -123,10 +123,10 @@ class Wrong(Case):
                     qj.configure(vault=folder, target="h200", cudnn=CUDNN, build=build)
                     self.told((qkvault.Refused, qkvault.PlanMissing), ["qkvault warm"] if not build else [
                         "backward.tensor-factor", "add it before softcap", "library."],
-                        lambda: jax.eval_shape(jax.grad(late, 1), good, table))
+                        lambda: jax.jit(jax.grad(late, 1)).lower(good, table))
                 qj.configure(vault=tempfile.mkdtemp(dir=folder), target="h200", cudnn=CUDNN, build=False)
                 self.told(qkvault.PlanMissing, ["qkvault warm", "build=True", "sm_90"],
-                          lambda: jax.eval_shape(qj.attention, good, good, good))
+                          lambda: jax.jit(qj.attention).lower(good, good, good))
             finally:
                 qj.configure()
 

@@ -52,7 +52,8 @@ def configure(
     """Says where plans come from, for programs that are traced from now on and for every call.
 
     `vault` is the folder of plans (None: that of the environment, else the user's). With `build`, plans that it lacks
-    are compiled while a program is traced, 0.3 to 1 second each; without, they raise `PlanMissing`. `target` is the GPU
+    are compiled while a program is traced (among several devices while it is lowered: then it is known how arrays are
+    divided), 0.3 to 1 second each; without, they raise `PlanMissing`. `target` is the GPU
     that programs are traced for, such as `"h200"`, on machines without one and for `jax.export`; None is the GPU of
     this process. `cudnn` names another cuDNN than the one that JAX has loaded. `context` stands for vault, build and
     cudnn. `cpu` says whether arrays on the CPU are computed by the oracle, for tests, slowly, or are an error; None

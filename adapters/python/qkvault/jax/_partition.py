@@ -51,7 +51,9 @@ def partitioned(kind: Any, batch: int, bound: Callable, types: Callable) -> Call
 
 
 def _whole(*arrays, kind, batch, bound, types, attributes):
-    return bound(kind, batch, dict(zip(kind.names, arrays)))
+    # It runs while a program is lowered, outside the call that knows the user's words.
+    with kind.program.words.speaking():
+        return bound(kind, batch, dict(zip(kind.names, arrays)))
 
 
 _later = Primitive("qkvault_attention")
@@ -115,7 +117,8 @@ class _Parts:
             for word, axes in moved.items():
                 first = jax.lax.axis_index(axes) * extents[word]
                 named[f"first_{word}"] = jnp.reshape(first.astype(jnp.int32), (1, 1, 1, 1))
-            found = dict(zip(kind.outputs, bound(kind, batch, named)))
+            with kind.program.words.speaking():
+                found = dict(zip(kind.outputs, bound(kind, batch, named)))
             return tuple(self._summed(name, x) for name, x in found.items())
 
         return part
