@@ -6,7 +6,9 @@
 use std::cell::RefCell;
 
 use qkvault_cache::{Entry, Key, Vault, VaultOptions};
-use qkvault_compile::{Compiler, Nvrtc, OnMiss, PlanFacts, Planner, RebuildCheck, Rebuilder, Resolution};
+use qkvault_compile::{
+    CUDNN, Compiler, FA4, KERNELS, Nvrtc, OnMiss, PlanFacts, Planner, RebuildCheck, Rebuilder, Resolution,
+};
 use qkvault_fa4::Installed;
 use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, scalar, score, tensor};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, EnginePolicy, PlanKey, Target, Tensor, Valid, validate};
@@ -147,9 +149,7 @@ fn audit_3_every_changed_field_of_an_entry_is_seen_by_a_deep_check_and_served_by
     paged.v = paged.k;
     let paged = validate(paged).unwrap();
     let mut all = 0;
-    for (attention, engine) in
-        [(&softcap, EnginePolicy::Cudnn), (&paged, EnginePolicy::Cudnn), (&paged, EnginePolicy::Kernels)]
-    {
+    for (attention, engine) in [(&softcap, CUDNN.policy()), (&paged, CUDNN.policy()), (&paged, KERNELS.policy())] {
         let asked = Asked { attention, target: &h200, engine };
         all += tried(&asked, &rebuilder, &compiler);
     }
@@ -168,7 +168,7 @@ fn audit_3_every_changed_field_of_a_flashattention_4_entry_is_seen() {
     let softcap = modified(library::softcap(score(), scalar("cap")));
     let attention = Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16).with_band(Band::CAUSAL_BOTTOM_RIGHT);
     let attention = validate(attention.with_stats().with_score_mod(softcap)).unwrap();
-    let asked = Asked { attention: &attention, target: &h200, engine: EnginePolicy::Fa4 };
+    let asked = Asked { attention: &attention, target: &h200, engine: FA4.policy() };
     let all = tried(&asked, &rebuilder, &compiler);
     assert!(all > 300, "{all} changes");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
-use qkvault_compile::{OnMiss, Plan, PlanError, Planner};
+use qkvault_compile::{Failure, OnMiss, Plan, Planner};
 use qkvault_graph::{CompileOptions, PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
@@ -200,7 +200,8 @@ fn a_child_process_builds_a_plan_again_after_a_failure() {
         limit(None);
         Some((attention, answer.err()?))
     });
-    let (attention, PlanError::Failure(failure)) = failed.unwrap() else { panic!("no build failed") };
+    let (attention, error) = failed.unwrap();
+    let failure: &Failure = error.failure().unwrap_or_else(|| panic!("no build failed: {error}"));
     assert!(failure.is_uncompiled() && failure.to_string().contains("ulimit -v"), "{failure}");
     let before = planner.vault().stats();
     let again = ask(&attention).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use qkvault::RawRuntime;
 use qkvault::Runtime;
 use qkvault::cache::{Mode, SealKey, UnpackOptions, VaultOptions};
+use qkvault::compile::Engines;
 use qkvault::graph::{CompileOptions, EnginePolicy};
 use qkvault::sys::Search;
 
@@ -172,10 +173,13 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
     let allowed = allow.unwrap_or_default().parse()?;
     let engine = match engine {
         None => EnginePolicy::default(),
-        Some(name) => EnginePolicy::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
-            let names = EnginePolicy::ALL.map(EnginePolicy::name).join(", ");
-            Failure::argument(format!("qkv_options.engine is '{name}'; give one of {names}, or null"))
-        })?,
+        Some(name) => {
+            let engines = Engines::built_in();
+            engines.policy(name).map_err(|_| {
+                let names = engines.words().join(", ");
+                Failure::argument(format!("qkv_options.engine is '{name}'; give one of {names}, or null"))
+            })?
+        }
     };
     let compile = CompileOptions { allowed, engine, ..CompileOptions::default() };
     let search = cudnn.map_or_else(Search::default, Search::at);

@@ -38,6 +38,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use qkvault_cache::{Vault, VaultOptions};
+use qkvault_compile::Engines;
+use qkvault_graph::EnginePolicy;
 
 pub use target::{LibraryArgs, TargetArgs};
 
@@ -67,6 +69,15 @@ pub struct Globals {
 /// The text names no value of `T`.
 pub fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|error| error.to_string())
+}
+
+/// The policy of a word on the command line: `auto`, or an engine.
+///
+/// # Errors
+///
+/// A sentence with the words that there are.
+pub fn policy(text: &str) -> Result<EnginePolicy, String> {
+    Engines::built_in().policy(text)
 }
 
 /// The commands.

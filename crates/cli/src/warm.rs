@@ -10,9 +10,8 @@ mod versions;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use qkvault_compile::{Compiler, OnMiss, PlanError, Planner};
+use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner};
 use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid, ValidCombination};
-use qkvault_kernels::Engine;
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 
@@ -54,7 +53,7 @@ pub struct Args {
     workspace_limit: Option<u64>,
     /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, those of FlashAttention-4's (fa4, which `cargo
     /// xtask fetch --engine fa4` brings), or of each of these where it is faster or alone (auto)
-    #[arg(long, value_name = "ENGINE", value_parser = crate::word::<EnginePolicy>, default_value = "auto")]
+    #[arg(long, value_name = "ENGINE", value_parser = crate::policy, default_value = "auto")]
     engine: EnginePolicy,
     /// On a GPU host: also time the plans of every engine on GPU 0, in turns, and keep the times in the vault, so that
     /// the fastest is chosen here
@@ -103,9 +102,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     let vault = open_vault(globals)?;
     // Plans of kernels need no cuDNN, and are the same with each.
-    let compiler = match args.engine {
-        EnginePolicy::Kernels | EnginePolicy::Fa4 => None,
-        EnginePolicy::Auto | EnginePolicy::Cudnn => Some(Compiler::open_compile_only(&args.library.search()?)?),
+    let compiler = match Engines::built_in().need_target(args.engine) {
+        false => None,
+        true => Some(Compiler::open_compile_only(&args.library.search()?)?),
     };
     let targets = args.target.targets(compiler.as_ref())?;
     if let Some(compiler) = &compiler {
@@ -128,7 +127,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                     let target = &targets[work.target];
                     // Only cuDNN's answers are stored, so a dry run asks the rules.
                     let candidates = planner.candidates(attention, target.sm(), policy.engine);
-                    let of_cudnn = candidates.engines == [Engine::Cudnn];
+                    let of_cudnn = candidates.engines == [CUDNN];
                     match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
                         Some(refusal) => Row::refused(work, &refusal),
                         None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),

@@ -1,5 +1,4 @@
-//! Whose plan is taken: cuDNN's, that of qkvault's kernels or of FlashAttention-4's, by policy, by what each takes, and
-//! by measured times.
+//! Whose plan is taken, by policy, by what each engine takes, and by measured times.
 
 mod ask;
 mod stored;
@@ -10,18 +9,18 @@ use std::fmt;
 
 use qkvault_graph::registry::codes;
 use qkvault_graph::{EnginePolicy, Reason, Refusal, Valid};
-use qkvault_kernels::choice::{Case, Table};
-use qkvault_kernels::{Engine, takes};
 use qkvault_probe::{Chosen, NotChosen};
 
-pub(crate) use ask::kernel_key;
-pub use ask::{Answer, Gap, ask_engines};
+use crate::engine::{Engine, EngineId};
+use crate::engines::Engines;
+use crate::times::{Case, Table};
+pub(crate) use ask::{Answer, ask_engines};
 
 /// Who computes an attention, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineChoice {
     /// The engine.
-    pub engine: Engine,
+    pub engine: EngineId,
     /// The reason.
     pub why: Why,
     /// The engines that have no plan, each with the reason: first those that were asked before, in order, then those
@@ -29,31 +28,13 @@ pub struct EngineChoice {
     pub passed: Vec<Passed>,
 }
 
-/// Why an engine does not take an attention on GPUs of a compute capability (major * 10 + minor), which a GPU and a
-/// library need not be there for; `None` for cuDNN, whose rules are another matter ([`qkvault_probe::check`]).
+/// Reasons of an engine for an attention that another one refuses too: without the advice to leave it to that one.
 #[must_use]
-pub fn refuses(engine: Engine, attention: &Valid, sm: u32) -> Option<Refusal> {
-    match engine {
-        Engine::Cudnn => None,
-        Engine::Kernels => takes(attention, sm).err(),
-        Engine::Fa4 => qkvault_fa4::takes(attention, sm).err(),
-    }
-}
-
-/// Reasons of another engine for an attention that cuDNN refuses too: without the advice to leave it to cuDNN.
-#[must_use]
-pub fn beside_cudnns(refusal: &Refusal) -> Refusal {
-    let reasons = refusal.reasons().iter().cloned().map(|reason| {
-        let to_cudnn = reason.fix.contains("to cuDNN");
-        if to_cudnn { reason.with_fix("") } else { reason }
-    });
+pub fn beside(refusal: &Refusal, other: EngineId) -> Refusal {
+    let advice = format!("to {}", other.title());
+    let reasons = refusal.reasons().iter().cloned();
+    let reasons = reasons.map(|reason| if reason.fix.contains(&advice) { reason.with_fix("") } else { reason });
     Refusal::of(reasons.collect()).unwrap_or_else(|| refusal.clone())
-}
-
-/// Why an engine that takes an attention does so only where the options name it: no GPU has judged these kernels.
-#[must_use]
-pub fn unproven(engine: Engine, attention: &Valid) -> Option<&'static str> {
-    if engine == Engine::Fa4 { qkvault_fa4::unproven(attention) } else { None }
 }
 
 /// Why an engine computes an attention.
@@ -67,7 +48,7 @@ pub enum Why {
         /// Its time divided by that of the other one.
         ratio: f64,
         /// The other one: the fastest beside it.
-        beside: Engine,
+        beside: EngineId,
         /// Doublings between the attention and what was measured.
         distance: f64,
     },
@@ -76,9 +57,9 @@ pub enum Why {
         /// Its time divided by that of the other one.
         ratio: f64,
         /// The other one: the fastest beside it.
-        beside: Engine,
+        beside: EngineId,
     },
-    /// Nothing near was measured, so cuDNN comes first.
+    /// Nothing near was measured, so the engine comes first that does without times.
     Unmeasured,
     /// No other engine takes the attention.
     Alone,
@@ -90,7 +71,7 @@ pub enum Why {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passed {
     /// The engine.
-    pub engine: Engine,
+    pub engine: EngineId,
     /// The reason.
     pub because: Because,
 }
@@ -110,48 +91,45 @@ pub enum Because {
 /// The engines that may have a plan of an attention, in the order in which they are asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidates {
-    /// The first choice, then the others; cuDNN is among them whether it takes the attention or not, which only it can
-    /// tell.
-    pub engines: Vec<Engine>,
+    /// The first choice, then the others; one that only a target tells what it takes, as cuDNN, is among them.
+    pub engines: Vec<EngineId>,
     /// Why the first one is the first.
     pub why: Why,
     /// Engines that do not take the attention.
     pub never: Vec<Passed>,
 }
 
-impl Candidates {
-    /// The candidates for an attention on GPUs of a compute capability (major * 10 + minor). cuDNN is not asked.
+impl Engines {
+    /// The candidates for an attention on GPUs of a compute capability (major * 10 + minor), by the table of measured
+    /// times. No library is asked. An engine that is named and not in the list is none.
     #[must_use]
-    pub fn of(attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
+    pub fn candidates(&self, attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
         match policy {
-            EnginePolicy::Cudnn => Candidates::named(Engine::Cudnn),
-            EnginePolicy::Kernels => Candidates::named(Engine::Kernels),
-            EnginePolicy::Fa4 => Candidates::named(Engine::Fa4),
-            EnginePolicy::Auto => Candidates::auto(attention, sm),
+            EnginePolicy::Named(name) => {
+                let engines = self.named(name).map(Engine::id).into_iter().collect();
+                Candidates { engines, why: Why::Named, never: Vec::new() }
+            }
+            EnginePolicy::Auto => self.by_table(attention, sm),
         }
     }
 
-    fn named(engine: Engine) -> Candidates {
-        Candidates { engines: vec![engine], why: Why::Named, never: Vec::new() }
-    }
-
-    fn auto(attention: &Valid, sm: u32) -> Candidates {
+    fn by_table(&self, attention: &Valid, sm: u32) -> Candidates {
         let case = Case::of(attention);
-        // Without times, cuDNN first; where it has no plan, who makes better use of arithmetic or of memory.
-        let usual = match case.is_dense() {
-            true => [Engine::Cudnn, Engine::Fa4, Engine::Kernels],
-            false => [Engine::Cudnn, Engine::Kernels, Engine::Fa4],
-        };
+        // Without times, who makes better use of what is the limit: arithmetic or memory.
+        let mut usual: Vec<&dyn Engine> = self.iter().collect();
+        usual.sort_by_key(|engine| engine.place(case.is_dense()));
         let mut never = Vec::new();
         let mut taken = Vec::new();
         for engine in usual {
-            match refuses(engine, attention, sm) {
-                None => match unproven(engine, attention) {
-                    None => taken.push(engine),
-                    Some(why) => never.push(Passed { engine, because: Because::Unproven(why) }),
-                },
-                Some(refusal) => never.push(Passed { engine, because: Because::Refuses(refusal) }),
-            }
+            let because = match (engine.takes(attention, sm), engine.unproven(attention)) {
+                (Err(refusal), _) => Because::Refuses(refusal),
+                (Ok(()), Some(why)) => Because::Unproven(why),
+                (Ok(()), None) => {
+                    taken.push(engine.id());
+                    continue;
+                }
+            };
+            never.push(Passed { engine: engine.id(), because });
         }
         if taken.len() == 1 {
             return Candidates { engines: taken, why: Why::Alone, never };
@@ -168,16 +146,43 @@ impl Candidates {
         Candidates { engines, why, never }
     }
 
+    /// The choice by rules, where cuDNN is not asked: these are the reasons why `refusing` does not take the attention,
+    /// and the first other candidate takes its place; `None` if there is none, or the named one does not take it
+    /// either. What exceeds the memory for operands (`memory.budget`) exceeds it with every engine.
+    #[must_use]
+    pub fn by_rules(
+        &self,
+        attention: &Valid,
+        sm: u32,
+        policy: EnginePolicy,
+        (refusing, reasons): (EngineId, &[Reason]),
+    ) -> Option<EngineChoice> {
+        let candidates = self.candidates(attention, sm, policy);
+        let first = *candidates.engines.first()?;
+        if reasons.iter().any(|reason| reason.code == codes::MEMORY_BUDGET)
+            || self.get(first).takes(attention, sm).is_err()
+        {
+            return None;
+        }
+        let Some(refusal) = Refusal::of(reasons.to_vec()).filter(|_| first == refusing) else {
+            return Some(candidates.choice(first, &[]));
+        };
+        let next = *candidates.engines.get(1)?;
+        Some(candidates.choice(next, &[Passed { engine: first, because: Because::Refuses(refusal) }]))
+    }
+}
+
+impl Candidates {
     /// The choice of one of the candidates, after others that have no plan.
     #[must_use]
-    pub fn choice(&self, engine: Engine, before: &[Passed]) -> EngineChoice {
+    pub fn choice(&self, engine: EngineId, before: &[Passed]) -> EngineChoice {
         let why = if before.is_empty() { self.why.clone() } else { Why::OthersHaveNone };
-        let refused =
-            before.iter().any(|passed| passed.engine == Engine::Cudnn && matches!(passed.because, Because::Refuses(_)));
+        let refused = before.iter().filter(|passed| matches!(passed.because, Because::Refuses(_)));
+        let refused: Vec<EngineId> = refused.map(|passed| passed.engine).collect();
         let mut passed: Vec<Passed> = before.iter().chain(&self.never).cloned().collect();
-        for Passed { engine, because } in passed.iter_mut().filter(|_| refused) {
-            if let (Engine::Kernels | Engine::Fa4, Because::Refuses(refusal)) = (*engine, because) {
-                *refusal = beside_cudnns(refusal);
+        for Passed { engine, because } in &mut passed {
+            if let Because::Refuses(refusal) = because {
+                refused.iter().filter(|other| *other != engine).for_each(|other| *refusal = beside(refusal, *other));
             }
         }
         EngineChoice { engine, why, passed }
@@ -185,52 +190,27 @@ impl Candidates {
 }
 
 impl EngineChoice {
-    /// The first of the [`Candidates`]. Whether cuDNN takes the attention is not asked: where it refuses what is chosen
-    /// for it, the next candidate takes its place.
-    #[must_use]
-    pub fn of(attention: &Valid, sm: u32, policy: EnginePolicy) -> EngineChoice {
-        let candidates = Candidates::of(attention, sm, policy);
-        candidates.choice(candidates.engines[0], &[])
-    }
-
-    /// The choice by rules, where cuDNN is not asked: these are the reasons why it does not take the attention, and the
-    /// first other candidate takes its place; `None` if there is none, or the named one does not take it either. What
-    /// exceeds the memory for operands (`memory.budget`) exceeds it with every engine.
-    #[must_use]
-    pub fn by_rules(attention: &Valid, sm: u32, policy: EnginePolicy, reasons: &[Reason]) -> Option<EngineChoice> {
-        let candidates = Candidates::of(attention, sm, policy);
-        let first = candidates.engines[0];
-        if reasons.iter().any(|reason| reason.code == codes::MEMORY_BUDGET) || refuses(first, attention, sm).is_some() {
-            return None;
-        }
-        let Some(refusal) = Refusal::of(reasons.to_vec()).filter(|_| first == Engine::Cudnn) else {
-            return Some(candidates.choice(first, &[]));
-        };
-        let next = *candidates.engines.get(1)?;
-        Some(candidates.choice(next, &[Passed { engine: first, because: Because::Refuses(refusal) }]))
-    }
-
     /// The choice, as an explanation has it.
     #[must_use]
     pub fn explained(&self) -> Chosen {
-        let passed = |passed: &Passed| NotChosen { engine: passed.engine.name().to_owned(), why: passed.to_string() };
+        let passed = |passed: &Passed| NotChosen { engine: passed.engine.name().to_string(), why: passed.to_string() };
         let EngineChoice { engine, why: _, passed: list } = self;
         let passed = list.iter().map(passed).collect();
-        Chosen { engine: engine.name().to_owned(), why: self.to_string(), passed }
+        Chosen { engine: engine.name().to_string(), why: self.to_string(), passed }
     }
 
     /// The engine that the caller names.
     #[must_use]
-    pub const fn named(engine: Engine) -> EngineChoice {
+    pub const fn named(engine: EngineId) -> EngineChoice {
         EngineChoice { engine, why: Why::Named, passed: Vec::new() }
     }
 
-    /// Why cuDNN has no plan, if another engine took its place.
+    /// Why an engine has no plan, if another one took its place.
     #[must_use]
-    pub fn cudnn_refuses(&self) -> Option<&Refusal> {
-        self.passed.iter().find_map(|Passed { engine, because }| match because {
-            Because::Refuses(refusal) if *engine == Engine::Cudnn => Some(refusal),
-            Because::Refuses(_) | Because::Unproven(_) | Because::Missing(_) => None,
+    pub fn refusal_of(&self, engine: EngineId) -> Option<&Refusal> {
+        self.passed.iter().filter(|passed| passed.engine == engine).find_map(|passed| match &passed.because {
+            Because::Refuses(refusal) => Some(refusal),
+            Because::Unproven(_) | Because::Missing(_) => None,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use qkvault_graph::{CompileOptions, PlanKey, Refusal};
 
-use crate::failure::Failure;
+use crate::cudnn::failure::Failure;
 use crate::planner::{OnMiss, PlanError, Planner};
 use qkvault_probe::Near;
 
@@ -31,7 +31,7 @@ impl Planner {
                 Ok(plan) => Confirmation::Supported(plan.facts.key),
                 Err(refusal) => Confirmation::Refused(refusal),
             }),
-            Err(PlanError::Failure(failure)) if matches!(*failure, Failure::OtherLibrary { .. }) => {
+            Err(error) if matches!(error.failure(), Some(Failure::OtherLibrary { .. })) => {
                 Ok(Confirmation::OtherLibrary)
             }
             Err(error) => Err(error),

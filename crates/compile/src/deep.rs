@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_fa4::{CompileError, Installed, SM};
-use qkvault_graph::{PlanKey, Refusal, Valid, codec, plan_key_of};
-use qkvault_kernels::{Generated, generate, generate_combination, generate_conversion};
-use qkvault_probe::lowered;
+use qkvault_graph::{PlanKey, Refusal, Valid, codec};
+use qkvault_kernels::{generate, generate_combination, generate_conversion};
 
-use crate::compile::{Compiled, Compiler};
+use crate::cudnn::OpenCompiler;
+use crate::cudnn::compiler::{Compiled, Compiler};
+use crate::cudnn::failure::Failure;
+use crate::cudnn::job::Job;
 use crate::difference::Difference;
 use crate::fa4::{Fa4Compiler, Fa4Failure, Fa4Plan, compiler, name};
 use crate::facts::{Altered, Made, PlanFacts};
-use crate::failure::Failure;
-use crate::job::Job;
+use crate::kernels::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::kernels::{KernelCompiler, KernelPlan};
-use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::origin::{By, Origin, ValidDescription};
 use crate::plan::{self, Plan};
 use crate::same_code::{Parameter, kernels, parameters_that_differ, same_code};
@@ -127,7 +127,7 @@ impl<'a> Rebuilder<'a> {
     fn cudnn(&self, key: PlanKey, entry: &Entry, plan: &Plan, job: &Job<'_>) -> Result<RebuildCheck, Stop> {
         same_key(key, job.key)?;
         same_facts(&plan.facts, &job.facts(Made::of(&plan.facts)))?;
-        same_labels(entry, &plan.to_entry(job.target))?;
+        same_labels(entry, &plan.to_entry(&job.target))?;
         let Compiled { blob, engine, passed_over, workspace, milliseconds } = match self.compiled(job)? {
             Ok(compiled) => compiled,
             Err(failure) => return Ok(RebuildCheck::Failed(failure)),
@@ -160,7 +160,7 @@ impl<'a> Rebuilder<'a> {
     /// What cuDNN makes of a job, here.
     fn compiled(&self, job: &Job<'_>) -> Result<Result<Compiled, Failure>, Stop> {
         let Some(compiler) = self.cudnn else { return skipped("there is no cuDNN here") };
-        match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
+        match compiler.compile_choice(&job.graph, &job.target, &job.options, job.choice) {
             Err(failure @ Failure::OtherLibrary { .. }) => skipped(failure.to_string()),
             made => Ok(made),
         }
@@ -174,15 +174,15 @@ impl<'a> Rebuilder<'a> {
         of: &ValidDescription,
         sm: u32,
     ) -> Result<RebuildCheck, Stop> {
-        let Generated { source, options, recipe } = match of {
+        let made = match of {
             ValidDescription::Attention(attention) => generate(attention, sm)?,
             ValidDescription::Conversion(conversion) => generate_conversion(conversion, sm)?,
             ValidDescription::Combination(combination) => generate_combination(combination, sm),
         };
-        let now = KernelPlan { of: of.computation(), source: &source, options: &options, recipe: &recipe };
+        let now = KernelPlan { of: of.computation(), made };
         if let Some(KernelCompiler::Nvrtc(major, minor)) = plan.facts.kernels.as_ref().map(|kernels| &kernels.by)
             && (*major, *minor) != NVRTC
-            && now.key_of((*major, *minor)) == key
+            && now.key_by((*major, *minor)) == key
         {
             return skipped(format!("NVRTC {major}.{minor} compiled it, and this is {}.{}", NVRTC.0, NVRTC.1));
         }
@@ -233,7 +233,7 @@ impl<'a> Rebuilder<'a> {
         };
         of_job(&attention, &target, &options, choice, |job| {
             same_key(key, job.key)?;
-            let again = plan::refusal_entry(&stored, job.what, job.target, &job.origin());
+            let again = job.refusal_entry(&stored);
             same_labels(entry, &again)?;
             if (&again.meta, &again.payload) != (&entry.meta, &entry.payload) {
                 return Err(Difference::Description.into());
@@ -256,9 +256,8 @@ fn of_job(
     choice: qkvault_graph::Choice,
     check: impl FnOnce(&Job<'_>) -> Result<RebuildCheck, Stop>,
 ) -> Result<RebuildCheck, Stop> {
-    let graph = lowered(attention, target, options)?;
-    let (key, what) = (plan_key_of(&graph, target, options, choice), attention.to_string());
-    check(&Job { attention, graph: &graph, target, options, choice, key, graph_key: attention.key(), what: &what })
+    let compiler = OpenCompiler::of(None);
+    check(&Job::choosing(attention, target, options, choice, &compiler)?)
 }
 
 fn same_key(stored: PlanKey, found: PlanKey) -> Result<(), Difference> {

@@ -1,145 +1,183 @@
-//! Engines of cuDNN: configurations of named ones, and what engines report about themselves.
+//! What an engine is. Each has a folder beside this file ([`cudnn`](crate::cudnn), [`kernels`](crate::kernels),
+//! [`fa4`](crate::fa4)), and nothing outside asks which one it is.
 
-use std::fmt::Write as _;
+use std::error::Error;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
 
-use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{Heuristics, OpGraph, Reason};
-use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
+use qkvault_cache::Entry;
+use qkvault_graph::{CompileOptions, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Target, Valid};
 
-use crate::status::{self, About};
+use crate::look::BadEntry;
+use crate::plan::Plan;
 
-/// The source of engine configurations.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// The engine that the op graph names.
-    Named(&'a NamedEngine),
-    /// Heuristics, mode A.
-    A,
-    /// Heuristics, the fallback list.
-    Fallback,
+/// An engine by its two names. Engines are equal if they are called the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EngineId {
+    name: EngineName,
+    title: &'static str,
 }
 
-impl<'a> Source<'a> {
-    /// The sources that are asked, in order; for a graph with a named engine, only that one.
-    pub(crate) fn of(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
-        match (&graph.engine, heuristics) {
-            (Some(engine), _) => vec![Source::Named(engine)],
-            (None, Heuristics::AThenFallback) => vec![Source::A, Source::Fallback],
-            (None, Heuristics::A) => vec![Source::A],
-            (None, Heuristics::Fallback) => vec![Source::Fallback],
-        }
+impl EngineId {
+    /// An engine that is called `name` in options and stored entries and `title` in sentences.
+    ///
+    /// # Panics
+    ///
+    /// If the name is none, as [`EngineName::new`] says.
+    #[must_use]
+    pub const fn new(name: &str, title: &'static str) -> EngineId {
+        EngineId { name: EngineName::new(name), title }
     }
 
-    /// The code of a refusal to give a configuration, and its field.
-    pub(crate) fn name(self) -> (&'static Code, String) {
-        match self {
-            Source::Named(engine) => (&codes::LIBRARY_ENGINE, engine.to_string()),
-            Source::A => (&codes::LIBRARY_HEURISTICS, "mode A".to_owned()),
-            Source::Fallback => (&codes::LIBRARY_HEURISTICS, "fallback".to_owned()),
-        }
+    /// Its name, as in options.
+    #[must_use]
+    pub const fn name(&self) -> EngineName {
+        self.name
     }
-}
 
-/// The configuration of an engine by number, with its knobs, for a finalized operation graph on a device given as data.
-///
-/// An engine refuses an unsupported graph when its configuration or its plan is finalized.
-pub(crate) fn named(ops: &Descriptor, device: &Descriptor, engine: &NamedEngine) -> Result<Descriptor, Error> {
-    let library = ops.library();
-    let NamedEngine { index, knobs } = engine;
-    let mut descriptor = Descriptor::create(library, Kind::ENGINE)?;
-    descriptor.set_descriptor(A::ENGINE_OPERATION_GRAPH, ops)?;
-    descriptor.set_one(A::ENGINE_GLOBAL_INDEX, *index)?;
-    descriptor.set_descriptor(A::ENGINE_DEVICEPROP, device)?;
-    descriptor.finalize()?;
-    let choice = |&(knob, value): &(Knob, i64)| {
-        let mut choice = Descriptor::create(library, Kind::KNOB_CHOICE)?;
-        choice.set_one(A::KNOB_CHOICE_KNOB_TYPE, KnobType(knob as u32))?;
-        choice.set_one(A::KNOB_CHOICE_KNOB_VALUE, value)?;
-        choice.finalized()
-    };
-    let choices: Vec<Descriptor> = knobs.iter().map(choice).collect::<Result<_, Error>>()?;
-    let mut config = Descriptor::create(library, Kind::ENGINECFG)?;
-    config.set_descriptor(A::ENGINECFG_ENGINE, &descriptor)?;
-    config.set_descriptors(A::ENGINECFG_KNOB_CHOICES, &choices.iter().collect::<Vec<_>>())?;
-    config.finalized()
-}
-
-/// The reason why a configuration's engine must not compute this graph, if there is one.
-///
-/// If other engines compute a graph wrongly, an engine without a known number does not get it either. A graph of a
-/// deterministic backward does not go to an engine that reports that two runs may differ (the gradient of a bias gives
-/// the same graph, and the same key).
-pub(crate) fn unfit(config: &Descriptor, graph: &OpGraph) -> Result<Option<Reason>, Error> {
-    let engine = index(config)?;
-    let given = engine.map_or_else(|| "an engine without a number".to_owned(), |engine| format!("engine {engine}"));
-    if graph.sums_d_q_directly() && says_runs_differ(config)? {
-        return Ok(Some(codes::ENGINE_NONDETERMINISTIC.reason(given)));
+    /// Its name in sentences.
+    #[must_use]
+    pub const fn title(&self) -> &'static str {
+        self.title
     }
-    if graph.excluded_engines.is_empty() || engine.is_some_and(|engine| !graph.excluded_engines.contains(&engine)) {
-        return Ok(None);
-    }
-    Ok(Some(codes::ENGINE_WRONG.reason(given)))
-}
 
-/// What cuDNN reports, or `None` from a version that cannot report it. A failure now is an error, because a lack of
-/// memory must not have the same result as a missing report.
-fn told<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(told) => Ok(Some(told)),
-        Err(Error::Call(call)) if status::row(call.status).about == About::Request => Ok(None),
-        Err(Error::Count { .. }) => Ok(None),
-        Err(error) => Err(error),
+    /// The policy that takes its plans alone.
+    #[must_use]
+    pub const fn policy(&self) -> EnginePolicy {
+        EnginePolicy::Named(self.name)
     }
 }
 
-/// Number of a configuration's engine, if this cuDNN reports it.
-pub(crate) fn index(config: &Descriptor) -> Result<Option<i64>, Error> {
-    let engines = told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default();
-    let Some(engine) = engines.first() else { return Ok(None) };
-    told(engine.get_one(A::ENGINE_GLOBAL_INDEX))
+impl fmt::Display for EngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title)
+    }
 }
 
-/// Engine number and knobs of a configuration, for people; empty if this cuDNN does not report them.
-pub(crate) fn text(config: &Descriptor) -> Result<String, Error> {
-    let mut text = String::new();
-    if let Some(index) = index(config)? {
-        let _ = write!(text, "engine {index}");
-    }
-    let knobs = told(config.get_descriptors(A::ENGINECFG_KNOB_CHOICES, Kind::KNOB_CHOICE))?.unwrap_or_default();
-    for knob in knobs {
-        let kind = told(knob.get_one::<KnobType>(A::KNOB_CHOICE_KNOB_TYPE))?;
-        let value = told(knob.get_one::<i64>(A::KNOB_CHOICE_KNOB_VALUE))?;
-        if let (Some(kind), Some(value)) = (kind, value) {
-            let _ = write!(text, " k{}={value}", kind.0);
-        }
-    }
-    Ok(text)
+/// The GPU that a plan is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu<'a> {
+    /// Its compute capability, as major * 10 + minor.
+    pub sm: u32,
+    /// All of its properties, with the toolchain; always there for an engine that [needs](Engine::needs_target) them.
+    pub target: Option<&'a Target>,
 }
 
-/// Whether a configuration's engine reports that two runs may differ. No attention engine was seen to report it,
-/// including those that sum in any order (`docs/results/forms.md`), so the absence of the report means little.
-fn says_runs_differ(config: &Descriptor) -> Result<bool, Error> {
-    for engine in told(config.get_descriptors(A::ENGINECFG_ENGINE, Kind::ENGINE))?.unwrap_or_default() {
-        if runs_differ(&told(engine.get(A::ENGINE_NUMERICAL_NOTE))?.unwrap_or_default()) {
-            return Ok(true);
-        }
+impl<'a> From<&'a Target> for Gpu<'a> {
+    fn from(target: &'a Target) -> Gpu<'a> {
+        Gpu { sm: target.sm(), target: Some(target) }
     }
-    Ok(false)
 }
 
-fn runs_differ(notes: &[NumericalNote]) -> bool {
-    notes.contains(&NumericalNote::NONDETERMINISTIC)
+/// What makes plans of attentions. Its value holds the compilers that it needs, which are opened when a plan must be
+/// compiled and not before.
+pub trait Engine: Debug + Send + Sync {
+    /// Its names.
+    fn id(&self) -> EngineId;
+
+    /// Whether its plans depend on more of a GPU than the compute capability, so that each target has its own.
+    fn needs_target(&self) -> bool {
+        false
+    }
+
+    /// Whether it takes an attention on GPUs of a compute capability, as far as that is known without a target, a
+    /// library or a GPU, in microseconds.
+    ///
+    /// # Errors
+    ///
+    /// Every reason why not.
+    fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal>;
+
+    /// Why it takes an attention only if it is named: no GPU has judged what it would run.
+    fn unproven(&self, _attention: &Valid) -> Option<&'static str> {
+        None
+    }
+
+    /// Its place in the order of engines where nothing was measured, lower ones first; the lowest of all computes
+    /// unless another one is clearly faster. In prompts and backwards (`dense`) arithmetic is the limit, else memory.
+    fn place(&self, dense: bool) -> u8;
+
+    /// What is to be found or compiled for an attention. Nothing is compiled yet.
+    ///
+    /// # Errors
+    ///
+    /// The reasons why it does not take the attention there.
+    fn work<'a>(
+        &'a self,
+        attention: &'a Valid,
+        on: Gpu<'_>,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Work + 'a>, Refusal>;
+
+    /// The targets whose plans load on a machine too, in the order of the look-up, less its own.
+    fn other_targets(&self, _here: &Target) -> Vec<Target> {
+        Vec::new()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// One plan that is to be found or compiled: everything that its key contains.
+pub trait Work: Send + Sync {
+    /// The key of the plan.
+    fn key(&self) -> PlanKey;
 
-    #[test]
-    fn one_note_among_others_says_that_runs_differ() {
-        let (tensor_core, differ) = (NumericalNote::TENSOR_CORE, NumericalNote::NONDETERMINISTIC);
-        assert!(!runs_differ(&[]) && !runs_differ(&[tensor_core, NumericalNote::FFT]));
-        assert!(runs_differ(&[differ]) && runs_differ(&[tensor_core, differ]));
+    /// The key of what it computes.
+    fn graph_key(&self) -> GraphKey;
+
+    /// A short description of what it computes.
+    fn what(&self) -> String;
+
+    /// The GPUs that it is for, in messages.
+    fn target(&self) -> String;
+
+    /// The version of the library whose stored refusals count; `None` if refusals are not stored.
+    fn library(&self) -> Option<String> {
+        None
     }
+
+    /// Compiles an entry of the vault: a plan with what it is compiled from, or a refusal.
+    ///
+    /// # Errors
+    ///
+    /// [`Unbuilt`], if there is nothing to be kept.
+    fn build(&self) -> Result<Entry, Unbuilt>;
+
+    /// The plan or the refusal of an entry, if all that it says follows from this work.
+    ///
+    /// # Errors
+    ///
+    /// [`BadEntry`], for every other entry.
+    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry>;
+
+    /// The work for the plan that needs the least scratch memory, if it may be another one.
+    fn smaller(&self) -> Option<Box<dyn Work + '_>> {
+        None
+    }
+}
+
+/// Why a build gave no entry.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unbuilt {
+    /// There is no compiler; an empty text if nobody was to have one.
+    #[error("no compiler: {0}")]
+    NoCompiler(String),
+    /// Compiling does not work here.
+    #[error("{error}")]
+    Failed {
+        /// What went wrong.
+        error: Arc<dyn Error + Send + Sync>,
+        /// What the engine lacks, if another one may take its place.
+        gap: Option<Gap>,
+    },
+    /// It is refused, as an answer of this moment that is not kept.
+    #[error("{0}")]
+    Refused(Refusal),
+}
+
+/// What an engine lacks, in whose place another one may compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// Its plan is missing, or cannot be compiled here.
+    Plan,
+    /// Its compiler is optional and not installed.
+    Compiler,
 }

@@ -7,8 +7,8 @@ use qkvault_graph::{CudnnVersion, GraphKey, LibrarySet, PlanKey, Role, Toolchain
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
 
+use crate::cudnn::passed::PassedOver;
 use crate::kernels::KernelFacts;
-use crate::passed::PassedOver;
 
 /// The facts about a plan that are known without cuDNN.
 ///

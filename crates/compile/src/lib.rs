@@ -10,63 +10,52 @@
 //!
 //! Launching is in `qkvault-exec`.
 
-mod attempt;
 mod blob;
-mod bound;
 mod choice;
-mod combination;
-mod compile;
-mod computation;
 mod confirm;
-mod conversion;
-mod convert;
+mod cudnn;
 mod deep;
 mod difference;
 mod engine;
+mod engines;
 mod fa4;
 mod facts;
-mod failure;
-mod fetch;
-mod job;
+mod fit;
+pub mod host;
 mod kernels;
 mod limit;
 mod look;
-mod nvrtc;
-mod open;
+mod machine;
+mod obtain;
 mod origin;
-mod passed;
 mod plan;
 mod plan_error;
 mod planner;
-mod pressure;
 mod same_code;
-mod status;
-mod toolchain;
-mod uncompiled;
-mod words;
-mod write;
+pub mod times;
 
 pub use blob::Blob;
-pub use choice::{
-    Answer, Because, Candidates, EngineChoice, Gap, Passed, Why, ask_engines, beside_cudnns, refuses, unproven,
-};
-pub use compile::{Compiled, Compiler};
-pub use computation::Computation;
+pub use choice::{Because, Candidates, EngineChoice, Passed, Why, beside};
 pub use confirm::Confirmation;
-pub use convert::library_toolchain;
+pub use cudnn::CUDNN;
+pub use cudnn::compiler::{Compiled, Compiler};
+pub use cudnn::convert::library_toolchain;
+pub use cudnn::failure::{Failure, Here};
+pub use cudnn::passed::PassedOver;
 pub use deep::{RebuildCheck, Rebuilder};
 pub use difference::Difference;
-pub use fa4::{Fa4Failure, Fa4Plan};
+pub use engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
+pub use engines::Engines;
+pub use fa4::{FA4, Fa4Failure, Fa4Plan};
 pub use facts::{Altered, PlanFacts};
-pub use failure::{Failure, Here};
-pub use kernels::{KernelCompiler, KernelFacts, KernelPlan, is_of_kernels, kernel_compiler_of};
-pub use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError, NvrtcTried};
+pub use fit::{Mismatch, OtherMachine, check_fit, check_fit_of_kernels};
+pub use kernels::nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError, NvrtcTried};
+pub use kernels::{Computation, KERNELS, KernelCompiler, KernelFacts, KernelPlan, is_of_kernels, kernel_compiler_of};
+pub use look::BadEntry;
+pub use machine::Machine;
 pub use origin::Description;
-pub use passed::PassedOver;
 pub use plan::{BadPlan, Plan};
 pub use planner::{OnMiss, PlanError, Planner, Resolution};
-
-pub use qkvault_kernels::Engine;
 
 pub use qkvault_cache as cache;
 pub use qkvault_graph as graph;

@@ -12,8 +12,8 @@ use qkvault_graph::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::computation::Computation;
-use crate::planner::unlimited;
+use crate::cudnn::unlimited;
+use crate::kernels::computation::Computation;
 
 /// What a plan is compiled from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,11 @@
 //! Why a planner gives no answer. A refusal is an answer.
 
+use std::error::Error;
 use std::sync::Arc;
 
-use qkvault_graph::PlanKey;
+use qkvault_graph::{EngineName, PlanKey};
 
-use crate::fa4::Fa4Failure;
-use crate::failure::Failure;
-use crate::nvrtc::NvrtcError;
+use crate::engine::{EngineId, Gap};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -39,28 +38,22 @@ pub enum PlanError {
         /// Why no cuDNN was opened; empty for a planner that was given none.
         why: String,
     },
-    /// Compiling does not work here.
-    #[error("{0}")]
-    Failure(Arc<Failure>),
-    /// The kernels must be compiled, and that does not work here.
-    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
-    Kernels {
+    /// The plan must be built, and compiling does not work here.
+    #[error("plan {key} is not in the vault, and {engine} does not compile it here: {error}")]
+    Failed {
         /// The key.
         key: PlanKey,
-        /// Why not.
-        failure: Arc<NvrtcError>,
+        /// Whose plan it is.
+        engine: EngineId,
+        /// Why not: of cuDNN a [`Failure`](crate::Failure), of kernels an [`NvrtcError`](crate::NvrtcError), of
+        /// FlashAttention-4 a [`Fa4Failure`](crate::Fa4Failure).
+        error: Arc<dyn Error + Send + Sync>,
+        /// What the engine lacks, if another one may take its place.
+        gap: Option<Gap>,
     },
-    /// The kernels of FlashAttention-4 must be compiled, and that does not work here.
-    #[error("plan {key} is not in the vault, and its kernels are not compiled here: {failure}")]
-    Fa4 {
-        /// The key.
-        key: PlanKey,
-        /// Why not.
-        failure: Arc<Fa4Failure>,
-    },
-    /// A recipe does not fit its attention.
-    #[error("the kernels of plan {key} are not launched: {why}")]
-    Recipe {
+    /// A plan that was just built does not fit what it was built for.
+    #[error("plan {key} was built and does not fit what it is for: {why}")]
+    Unfit {
         /// The key.
         key: PlanKey,
         /// What is wrong.
@@ -74,6 +67,14 @@ pub enum PlanError {
         /// What happened.
         why: String,
     },
+    /// The options name an engine that the planner does not have.
+    #[error("there is no engine `{name}`; there are {known}")]
+    NoEngine {
+        /// The name.
+        name: EngineName,
+        /// The words that name engines.
+        known: String,
+    },
 }
 
 impl PlanError {
@@ -83,11 +84,29 @@ impl PlanError {
     pub fn cause(&self) -> String {
         match self {
             PlanError::NoCompiler { why, .. } if !why.is_empty() => why.clone(),
-            PlanError::Kernels { failure, .. } => failure.to_string(),
-            PlanError::Fa4 { failure, .. } => failure.to_string(),
+            PlanError::Failed { error, .. } => error.to_string(),
             PlanError::Missing { memory_alone: false, .. } => "it is not in the vault".to_owned(),
             PlanError::Missing { memory_alone: true, .. } => "it is not in the memory of this process".to_owned(),
             other => other.to_string(),
+        }
+    }
+
+    /// What the engine lacks; `None` for an error that no other engine mends.
+    #[must_use]
+    pub fn gap(&self) -> Option<Gap> {
+        match self {
+            PlanError::Missing { .. } | PlanError::NoCompiler { .. } => Some(Gap::Plan),
+            PlanError::Failed { gap, .. } => *gap,
+            PlanError::Unfit { .. } | PlanError::Interrupted { .. } | PlanError::NoEngine { .. } => None,
+        }
+    }
+
+    /// The failure of a compiler, if it is of this type.
+    #[must_use]
+    pub fn failure<E: Error + 'static>(&self) -> Option<&E> {
+        match self {
+            PlanError::Failed { error, .. } => error.downcast_ref(),
+            _ => None,
         }
     }
 }

@@ -3,24 +3,21 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_cache::{Entry, Error as VaultError, Source, StoreError, Vault};
-use qkvault_graph::{CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid, plan_key};
-
-use crate::choice::EngineChoice;
-use crate::compile::{Compiled, Compiler};
-use crate::fa4::{Fa4Compiler, Fa4Plan};
-use crate::facts::Made;
-use crate::failure::Failure;
-use crate::job::{Build, Found, Job};
-use crate::kernels::KernelPlan;
-use crate::limit::within;
-use crate::look::{discredit, look, outcome, vault_key};
-use crate::open::OpenCompiler;
-use crate::plan::{self, Plan};
-pub use crate::plan_error::PlanError;
-use qkvault_kernels::Engine;
-use qkvault_probe::lowered;
+use qkvault_cache::{Entry, Source, StoreError, Vault};
+use qkvault_graph::{CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid};
 use qkvault_sys::Search;
+
+use crate::choice::{Answer, Candidates, EngineChoice, ask_engines};
+use crate::cudnn::OpenCompiler;
+use crate::cudnn::compiler::Compiler;
+use crate::cudnn::job::Job;
+use crate::engine::{Engine, EngineId, Gpu};
+use crate::engines::Engines;
+use crate::facts::Made;
+use crate::kernels::{KERNELS, KernelPlan};
+use crate::obtain::How;
+use crate::plan::Plan;
+pub use crate::plan_error::PlanError;
 
 /// What a planner does for a plan that is not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,7 +58,7 @@ pub enum OnMiss {
 pub struct Planner {
     pub(crate) vault: Vault,
     compiler: Arc<OpenCompiler>,
-    pub(crate) fa4_toolchain: Arc<Fa4Compiler>,
+    pub(crate) engines: Engines,
     pub(crate) allowed: QuirkSet,
 }
 
@@ -89,16 +86,31 @@ impl Planner {
     /// A planner for a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
-        let compiler = Arc::new(OpenCompiler::of(compiler));
-        Planner { vault, compiler, fa4_toolchain: Arc::default(), allowed: QuirkSet::NONE }
+        Planner::with(vault, OpenCompiler::of(compiler))
     }
 
     /// A planner that compiles with the cuDNN that a search finds, which is opened for the first plan of cuDNN that
     /// must be compiled. Plans of kernels need none.
     #[must_use]
     pub fn opening(vault: Vault, search: Search) -> Planner {
-        let compiler = Arc::new(OpenCompiler::by(search));
-        Planner { vault, compiler, fa4_toolchain: Arc::default(), allowed: QuirkSet::NONE }
+        Planner::with(vault, OpenCompiler::by(search))
+    }
+
+    fn with(vault: Vault, compiler: OpenCompiler) -> Planner {
+        let compiler = Arc::new(compiler);
+        Planner { vault, engines: Engines::with(Arc::clone(&compiler)), compiler, allowed: QuirkSet::NONE }
+    }
+
+    /// The same planner with one more engine, or another one in the place of that with its name.
+    #[must_use]
+    pub fn with_engine(self, engine: Arc<dyn Engine>) -> Planner {
+        Planner { engines: self.engines.and(engine), ..self }
+    }
+
+    /// The engines, in no order.
+    #[must_use]
+    pub fn engines(&self) -> &Engines {
+        &self.engines
     }
 
     /// Allows quirks, besides those that the options of a call allow. A plan with an allowed quirk has a separate key;
@@ -149,10 +161,23 @@ impl Planner {
         options: &CompileOptions,
         on_miss: OnMiss,
     ) -> Result<Resolution, PlanError> {
-        let of_cudnn = || self.resolve(attention, target, options, |vault, job| self.find(vault, job, on_miss));
-        let of_kernels = |kernels: &KernelPlan<'_>| self.kernels(kernels, on_miss);
-        let policy = (options.engine, options.workspace_limit);
-        self.choose(attention, target.sm(), policy, of_cudnn, of_kernels, |fa4| self.fa4(fa4, on_miss))
+        self.ask(attention, target.into(), options, on_miss.into())
+    }
+
+    /// The plan of one engine, whatever the options say of engines: kernels need no cuDNN and no target.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`]; [`PlanError::NoEngine`]. That the engine does not take the attention is an answer.
+    pub fn plan_by(
+        &self,
+        engine: EngineId,
+        attention: &Valid,
+        on: Gpu<'_>,
+        options: &CompileOptions,
+        on_miss: OnMiss,
+    ) -> Result<Resolution, PlanError> {
+        self.ask(attention, on, &CompileOptions { engine: engine.policy(), ..*options }, on_miss.into())
     }
 
     /// The key of the plan that [`Planner::plan`] looks for first, in microseconds: nothing is read or compiled.
@@ -161,22 +186,14 @@ impl Planner {
     ///
     /// The reasons of lowering and rules, for which there is no op graph and no key.
     pub fn key(&self, attention: &Valid, target: &Target, options: &CompileOptions) -> Result<PlanKey, Refusal> {
-        let (sm, allowed) = (target.sm(), options.allowed.with(self.allowed));
-        let options = &CompileOptions { allowed, ..*options };
-        let of = |engine: &Engine| match engine {
-            Engine::Kernels => crate::choice::kernel_key(attention, sm),
-            Engine::Fa4 => Fa4Plan::of(attention, sm).map(|plan| plan.key()),
-            Engine::Cudnn => {
-                let graph = lowered(attention, target, options)?;
-                Ok(plan_key(&graph, target, &unlimited(options)))
-            }
-        };
-        let candidates = self.candidates(attention, sm, options.engine).engines;
-        let first = of(&candidates[0]);
-        match first {
-            Ok(key) => Ok(key),
-            Err(refusal) => candidates[1..].iter().find_map(|engine| of(engine).ok()).ok_or(refusal),
-        }
+        let options = self.allowing_too(options);
+        let candidates = self.candidates(attention, target.sm(), options.engine).engines;
+        let mut keys = candidates.into_iter().map(|engine| {
+            let work = self.engines.get(engine).work(attention, target.into(), &options)?;
+            Ok(work.key())
+        });
+        let first: Result<PlanKey, Refusal> = keys.next().expect("a policy that was read names an engine");
+        first.or_else(|refusal| keys.find_map(Result::ok).ok_or(refusal))
     }
 
     /// Does the same as [`Planner::plan`] with [`OnMiss::Compile`], but builds the plan of one key anew, even if the
@@ -192,128 +209,95 @@ impl Planner {
         options: &CompileOptions,
         unusable: &PlanKey,
     ) -> Result<Resolution, PlanError> {
-        let of_cudnn = || {
-            self.resolve(attention, target, options, |vault, job| {
-                let anew = job.key == *unusable;
-                if anew { self.replace(vault, job) } else { self.obtain(vault, job) }
-            })
-        };
-        let again = |kernels: &KernelPlan<'_>| match kernels.key() == *unusable {
-            true => self.kernels_anew(kernels),
-            false => self.kernels(kernels, OnMiss::Compile),
-        };
-        let again_fa4 = |fa4: &Fa4Plan<'_>| match fa4.key() == *unusable {
-            true => self.fa4_anew(fa4),
-            false => self.fa4(fa4, OnMiss::Compile),
-        };
-        let policy = (options.engine, options.workspace_limit);
-        self.choose(attention, target.sm(), policy, of_cudnn, again, again_fa4)
+        self.ask(attention, target.into(), options, How { on_miss: OnMiss::Compile, anew: Some(unusable) })
+    }
+
+    /// A plan of kernels: from the vault, or compiled by NVRTC and stored there. It needs no compiler of cuDNN and no
+    /// GPU; NVRTC is loaded when a plan must be compiled. One plan serves every GPU of the recipe's architecture.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Missing`] if the plan may not be compiled, [`PlanError::Failed`] if that does not work here,
+    /// [`PlanError::Unfit`] if the recipe does not fit the computation.
+    pub fn kernels(&self, kernels: &KernelPlan<'_>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
+        self.resolve(KERNELS, kernels, None, on_miss.into())
+    }
+
+    /// The answer of the engines for an attention, by policy, choice, and the limit of scratch memory.
+    pub(crate) fn ask(
+        &self,
+        attention: &Valid,
+        on: Gpu<'_>,
+        options: &CompileOptions,
+        how: How<'_>,
+    ) -> Result<Resolution, PlanError> {
+        let options = self.allowing_too(options);
+        let candidates = self.candidates(attention, on.sm, options.engine);
+        self.known(&candidates, &options)?;
+        let (answered, passed) = ask_engines(&candidates, |choice| {
+            let started = Instant::now();
+            let answered = match self.engines.get(choice.engine).work(attention, on, &options) {
+                Ok(work) => self.resolve(choice.engine, &*work, options.workspace_limit, how),
+                // Within microseconds, so it is not stored.
+                Err(refusal) => Ok(Resolution {
+                    milliseconds: started.elapsed().as_secs_f64() * 1e3,
+                    ..Resolution::refused(attention.key(), choice.engine, refusal)
+                }),
+            };
+            match answered {
+                Ok(answer) => {
+                    let answer = Resolution { engine: choice.clone(), ..answer };
+                    match answer.outcome.as_ref().err().cloned() {
+                        None => Answer::Plan(Ok(answer)),
+                        Some(refusal) => Answer::Refused(Ok(answer), refusal),
+                    }
+                }
+                Err(error) => {
+                    let (gap, why) = (error.gap(), error.cause());
+                    Answer::lacking(Err(error), gap, why)
+                }
+            }
+        });
+        // A refusal is told with what the other engines lack.
+        answered.map(|mut answer| {
+            if answer.outcome.is_err() {
+                let others = passed.into_iter().filter(|passed| passed.engine != answer.engine.engine);
+                answer.engine.passed = others.chain(candidates.never).collect();
+            }
+            answer
+        })
+    }
+
+    /// Whether the engine that the options name is in the list.
+    pub(crate) fn known(&self, candidates: &Candidates, options: &CompileOptions) -> Result<(), PlanError> {
+        match options.engine {
+            EnginePolicy::Named(name) if candidates.engines.is_empty() => {
+                Err(PlanError::NoEngine { name, known: self.engines.words().join(", ") })
+            }
+            EnginePolicy::Named(_) | EnginePolicy::Auto => Ok(()),
+        }
+    }
+
+    /// The options with what this planner allows besides.
+    pub(crate) fn allowing_too(&self, options: &CompileOptions) -> CompileOptions {
+        CompileOptions { allowed: options.allowed.with(self.allowed), ..*options }
     }
 
     /// An entry with all that a plan of cuDNN for an attention says, over other bytes: for tests of look-ups and loads.
     #[doc(hidden)]
     pub fn entry_over(attention: &Valid, target: &Target, blob: &[u8]) -> Result<(PlanKey, Entry), Refusal> {
-        let options = &unlimited(&CompileOptions::default());
-        let (graph, choice) = (lowered(attention, target, options)?, options.lab.choice());
-        let (key, what) = (plan_key(&graph, target, options), attention.to_string());
-        let graph_key = attention.key();
-        let job = Job { attention, graph: &graph, target, options, choice, key, graph_key, what: &what };
+        let compiler = OpenCompiler::of(None);
+        let job = Job::new(attention, target, &CompileOptions::default(), &compiler)?;
         let (engine, passed_over, blob_bytes) = ("engine 2".to_owned(), Vec::new(), blob.len() as u64);
         let made = Made { engine, passed_over, workspace: 256, compile_ms: 400, blob_bytes };
-        Ok((key, job.entry(made, blob.into())))
-    }
-
-    /// Lowers, and finds the plan or refusal of the op graph with `find`.
-    fn resolve(
-        &self,
-        attention: &Valid,
-        target: &Target,
-        options: &CompileOptions,
-        find: impl Fn(&Vault, &Job<'_>) -> Result<Found, PlanError>,
-    ) -> Result<Resolution, PlanError> {
-        let started = Instant::now();
-        let graph_key = attention.key();
-        let what = attention.to_string();
-        let options = &CompileOptions { allowed: options.allowed.with(self.allowed), ..*options };
-        let graph = match lowered(attention, target, options) {
-            Ok(graph) => graph,
-            Err(refusal) => {
-                // Lowering and rules refuse within microseconds, so their refusals are not stored.
-                let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-                let outcome = Err(refusal);
-                let source = Source::Built;
-                let (unstored, engine) = (None, EngineChoice::named(Engine::Cudnn));
-                return Ok(Resolution { key: None, graph_key, source, unstored, engine, outcome, milliseconds });
-            }
-        };
-        let unlimited = &unlimited(options);
-        let choice = unlimited.lab.choice();
-        let key = plan_key(&graph, target, unlimited);
-        let job = Job { attention, graph: &graph, target, options: unlimited, choice, key, graph_key, what: &what };
-        let vault = self.vault.for_library(&target.cudnn.to_string());
-        let (key, (source, unstored, outcome)) = within(options.workspace_limit, &vault, job, find)?;
-        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        let engine = EngineChoice::named(Engine::Cudnn);
-        Ok(Resolution { key: Some(key), graph_key, source, unstored, engine, outcome, milliseconds })
-    }
-
-    /// Finds a plan or a refusal by its key, as far as `on_miss` allows.
-    fn find(&self, vault: &Vault, job: &Job<'_>, on_miss: OnMiss) -> Result<Found, PlanError> {
-        match on_miss {
-            OnMiss::Memory => look(vault, job, true),
-            OnMiss::Load => look(vault, job, false),
-            OnMiss::Compile => self.obtain(vault, job),
-        }
-    }
-
-    fn obtain(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
-        let key = vault_key(&job.key);
-        let obtained = match vault.get_or_build(&key, || self.build(job)) {
-            Ok(obtained) => obtained,
-            Err(error) => return job.unbuilt(error),
-        };
-        match outcome(job, &obtained.entry) {
-            Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
-            Err(bad) => {
-                // A whole entry of another version of qkvault, or an altered one: the plan is built again.
-                discredit(vault, &job.key, &obtained.entry, &bad);
-                self.replace(vault, job)
-            }
-        }
-    }
-
-    /// Builds a plan and puts it over what is stored under its key.
-    fn replace(&self, vault: &Vault, job: &Job<'_>) -> Result<Found, PlanError> {
-        let entry = match self.build(job) {
-            Ok(entry) => Arc::new(entry),
-            Err(build) => return job.unbuilt(VaultError::Build(Arc::new(build))),
-        };
-        let outcome =
-            outcome(job, &entry).map_err(|bad| PlanError::Interrupted { key: job.key, why: bad.to_string() })?;
-        let unstored = vault.replace(&vault_key(&job.key), Entry::clone(&entry)).err().map(Arc::new);
-        Ok((Source::Built, unstored, outcome))
-    }
-
-    fn build(&self, job: &Job<'_>) -> Result<Entry, Build> {
-        let compiler = self.compiler.get().map_err(Build::NoCompiler)?;
-        let _span = tracing::info_span!("plan.build", key = %job.key, what = job.what).entered();
-        match compiler.compile_choice(job.graph, job.target, job.options, job.choice) {
-            Ok(Compiled { blob, engine, passed_over, workspace, milliseconds }) => {
-                let blob_bytes = blob.len() as u64;
-                let made = Made { engine, passed_over, workspace, compile_ms: milliseconds, blob_bytes };
-                Ok(job.entry(made, blob.into()))
-            }
-            Err(Failure::Refused(refusal)) => Ok(plan::refusal_entry(&refusal, job.what, job.target, &job.origin())),
-            Err(failure) if failure.is_uncompiled() => Err(match job.known_refusal() {
-                Some(refusal) => Build::Known(refusal),
-                None => Build::Failed(Arc::new(failure)),
-            }),
-            Err(failure) => Err(Build::Failed(Arc::new(failure))),
-        }
+        Ok((job.key, job.entry(made, blob.into())))
     }
 }
 
-/// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
-pub(crate) fn unlimited(options: &CompileOptions) -> CompileOptions {
-    CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
+impl Resolution {
+    /// A refusal for which there is no key.
+    pub(crate) fn refused(graph_key: GraphKey, engine: EngineId, refusal: Refusal) -> Resolution {
+        let (engine, outcome) = (EngineChoice::named(engine), Err(refusal));
+        Resolution { key: None, graph_key, source: Source::Built, unstored: None, engine, outcome, milliseconds: 0.0 }
+    }
 }

@@ -4,12 +4,16 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Key, Source, Vault, VaultOptions};
-use qkvault_compile::{Fa4Plan, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, Rebuilder};
+use qkvault_compile::{
+    FA4, Fa4Plan, Gpu, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, Rebuilder,
+};
 use qkvault_fa4::{DRIVER, Installed, SM};
 use qkvault_graph::expr::library;
-use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Valid, validate};
 use qkvault_kernels::recipe::{Step, Value};
 use qkvault_skip::{Need, skip};
+
+const HOPPER: Gpu<'_> = Gpu { sm: SM, target: None };
 
 fn toolchain() -> Option<Installed> {
     Installed::find().map_err(|error| skip(Need::Fa4, &error.to_string())).ok()
@@ -29,11 +33,13 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     let attention = valid(forward());
     let folder = tempfile::tempdir().expect("is made");
     let open = || Planner::new(Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault"), None);
-    let missing = open().fa4_of(&attention, SM, OnMiss::Load).expect_err("it is not there");
+    let missing =
+        open().plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Load).expect_err("it is not there");
     assert!(matches!(missing, PlanError::Missing { .. }), "{missing}");
-    let built = open().fa4_of(&attention, SM, OnMiss::Compile).expect("an answer");
+    let built =
+        open().plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Compile).expect("an answer");
     assert_eq!(built.source, Source::Built);
-    let found = open().fa4_of(&attention, SM, OnMiss::Load).expect("an answer");
+    let found = open().plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Load).expect("an answer");
     assert_eq!((found.source, found.key), (Source::Disk, built.key));
     let (built, found) = (built.outcome.expect("a plan"), found.outcome.expect("a plan"));
     assert_eq!(*built, *found);
@@ -73,7 +79,11 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
     let folder = tempfile::tempdir().expect("is made");
     let vault = || Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
     let planner = Planner::new(vault(), None);
-    let plan = planner.fa4_of(&attention, SM, OnMiss::Compile).expect("an answer").outcome.expect("a plan");
+    let plan = planner
+        .plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Compile)
+        .expect("an answer")
+        .outcome
+        .expect("a plan");
     let recipe = &plan.facts.kernels.as_ref().expect("a plan of kernels").recipe;
     let launches = recipe.steps.iter().filter_map(|step| match step {
         Step::Launch(launch) => Some((launch.module, launch.function.as_str() == "blocks", launch.grid)),
@@ -91,7 +101,8 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
 fn what_the_kernels_do_not_take_is_an_answer_without_a_toolchain() {
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
     let dropout = valid(forward().with_dropout(0.5));
-    let answer = planner.fa4_of(&dropout, SM, OnMiss::Compile).expect("an answer");
+    let answer =
+        planner.plan_by(FA4, &dropout, HOPPER, &CompileOptions::default(), OnMiss::Compile).expect("an answer");
     let refusal = answer.outcome.expect_err("refused");
     assert!(refusal.to_string().contains("fa4.dropout"), "{refusal}");
     assert!(Fa4Plan::of(&valid(forward()), 100).is_err(), "another GPU");

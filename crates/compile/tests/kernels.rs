@@ -10,11 +10,11 @@ use qkvault_compile::graph::{
     PlanKey, Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
-    BadPlan, Because, Difference, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed, Plan, PlanError, PlanFacts,
-    Planner, RebuildCheck, Rebuilder, Why,
+    BadPlan, Because, CUDNN, Difference, FA4, Gpu, KERNELS, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed,
+    Plan, PlanError, PlanFacts, Planner, RebuildCheck, Rebuilder, Why,
 };
 use qkvault_graph::{Partial, Role};
-use qkvault_kernels::Engine;
+use qkvault_kernels::Generated;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
 use qkvault_skip::{Need, skip};
 
@@ -60,14 +60,20 @@ fn entry(planner: &Planner, key: PlanKey) -> Arc<Entry> {
     Arc::new(shown.into_iter().find_map(|(_, entry)| entry.ok()).expect("it is stored"))
 }
 
+/// A source with its options and the recipe.
+fn made(source: &str, options: &[&str]) -> Generated {
+    let options = options.iter().map(|option| (*option).to_owned()).collect();
+    Generated { source: source.to_owned(), options, recipe: recipe() }
+}
+
 #[test]
 fn a_plan_is_compiled_once_and_then_found_by_those_who_may_not_compile() {
     if nvrtc().is_none() {
         return;
     }
     let folder = tempfile::tempdir().expect("is made");
-    let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
-    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let attention = attention();
+    let of = KernelPlan { of: &attention, made: made(SOURCE, &["--std=c++17"]) };
     let first = planner(folder.path());
     let missing = first.kernels(&of, OnMiss::Load).expect_err("nothing is stored");
     assert!(
@@ -98,8 +104,8 @@ fn a_stored_recipe_that_refers_outside_is_no_plan_and_is_compiled_again() {
         return;
     }
     let folder = tempfile::tempdir().expect("is made");
-    let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { of: &attention, source: SOURCE, options: &[], recipe: &recipe };
+    let attention = attention();
+    let of = KernelPlan { of: &attention, made: made(SOURCE, &[]) };
     let key = of.key();
     planner(folder.path()).kernels(&of, OnMiss::Compile).expect("compiles");
     let good = entry(&planner(folder.path()), key);
@@ -137,7 +143,7 @@ fn a_plan_serves_pools_of_every_size_with_the_bytes_of_the_one_that_asks() {
         a.v = a.k;
         let a = validate(a).expect("valid");
         let made = qkvault_kernels::generate(&a, 90).expect("is taken");
-        let of = KernelPlan { of: &a, source: &made.source, options: &made.options, recipe: &made.recipe };
+        let of = KernelPlan { of: &a, made };
         let plan = planner.kernels(&of, on_miss).expect("an answer").outcome.expect("a plan");
         let bytes = plan.facts.bindings.iter().find(|b| b.role == Role::K).expect("keys").bytes;
         (plan.facts.key, plan.facts.graph_key == a.key(), bytes)
@@ -159,7 +165,11 @@ fn a_deep_check_compiles_the_description_again_and_finds_other_code() {
     let attention = validate(a).expect("valid");
     let planner = planner(folder.path());
     let rebuilder = Rebuilder::new(None, Some(&nvrtc), None);
-    let plan = planner.kernels_of(&attention, 90, OnMiss::Compile).expect("compiles").outcome.expect("a plan");
+    let plan = planner
+        .plan_by(KERNELS, &attention, Gpu { sm: 90, target: None }, &CompileOptions::default(), OnMiss::Compile)
+        .expect("compiles")
+        .outcome
+        .expect("a plan");
     let key = plan.facts.key;
     let good = entry(&planner, key);
     let check = rebuilder.verify(key, &good);
@@ -180,8 +190,8 @@ fn a_deep_check_compiles_the_description_again_and_finds_other_code() {
 fn audit_2_a_source_of_somebody_else_is_never_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("is made");
-    let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
-    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let attention = attention();
+    let of = KernelPlan { of: &attention, made: made(SOURCE, &["--std=c++17"]) };
     let planner = planner(folder.path());
     planner.kernels(&of, OnMiss::Compile).expect("compiles");
     // The entry is whole and its key is that of its source; yet the source is not in it, and a check generates its own.
@@ -198,8 +208,8 @@ fn a_source_that_does_not_compile_is_an_error_with_the_log_and_nothing_is_stored
         return;
     }
     let folder = tempfile::tempdir().expect("is made");
-    let (attention, recipe) = (attention(), recipe());
-    let of = KernelPlan { of: &attention, source: "wrong", options: &[], recipe: &recipe };
+    let attention = attention();
+    let of = KernelPlan { of: &attention, made: made("wrong", &[]) };
     let planner = planner(folder.path());
     let text = planner.kernels(&of, OnMiss::Compile).expect_err("does not compile").to_string();
     assert!(text.contains("attention.cu(1)") && text.contains(&of.key().to_string()), "{text}");
@@ -224,15 +234,15 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
         let options = CompileOptions { engine, ..CompileOptions::default() };
         planner.plan(attention, &target(profile), &options, on_miss)
     };
-    let of_cudnn = ask(&refused, "h200", EnginePolicy::Cudnn, OnMiss::Compile).expect("an answer");
+    let of_cudnn = ask(&refused, "h200", CUDNN.policy(), OnMiss::Compile).expect("an answer");
     let why = of_cudnn.outcome.expect_err("cuDNN refuses it");
     let answer = ask(&refused, "h200", EnginePolicy::Auto, OnMiss::Compile).expect("an answer");
-    assert_eq!(answer.engine.cudnn_refuses(), Some(&why));
+    assert_eq!(answer.engine.refusal_of(CUDNN), Some(&why));
     assert!(answer.engine.to_string().starts_with("kernels instead\n  not cuDNN, refused: "), "{}", answer.engine);
     let plan = answer.outcome.expect("kernels take it");
     assert!(plan.facts.kernels.is_some());
     // The same plan on every GPU of the architecture, with any cuDNN, by both policies.
-    for (profile, engine) in [("h100", EnginePolicy::Auto), ("h100-pcie", EnginePolicy::Kernels)] {
+    for (profile, engine) in [("h100", EnginePolicy::Auto), ("h100-pcie", KERNELS.policy())] {
         let again = ask(&refused, profile, engine, OnMiss::Load).expect("it is stored");
         assert_eq!((again.key, again.source), (answer.key, Source::Memory));
         let options = CompileOptions { engine, ..CompileOptions::default() };
@@ -243,20 +253,20 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let reasons = neither.outcome.expect_err("neither");
     assert!(!reasons.has(&codes::KERNELS_GPU), "cuDNN's reasons say what to change: {reasons}");
     assert_eq!(neither.engine.why, Why::Alone);
-    for (engine, code) in [(Engine::Kernels, &codes::KERNELS_GPU), (Engine::Fa4, &codes::FA4_GPU)] {
+    for (engine, code) in [(KERNELS, &codes::KERNELS_GPU), (FA4, &codes::FA4_GPU)] {
         let has = |p: &Passed| p.engine == engine && matches!(&p.because, Because::Refuses(of) if of.has(code));
         assert!(neither.engine.passed.iter().any(has), "{}", neither.engine);
     }
     // A plan of kernels by name, also where cuDNN has one; and cuDNN's without a word stays cuDNN's.
     let plain = attention();
-    let kernels = ask(&plain, "h200", EnginePolicy::Kernels, OnMiss::Compile).expect("an answer");
+    let kernels = ask(&plain, "h200", KERNELS.policy(), OnMiss::Compile).expect("an answer");
     assert_eq!(kernels.engine.why, Why::Named);
     assert!(kernels.outcome.expect("a plan").facts.kernels.is_some());
     let newer = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
     let options = CompileOptions { engine: EnginePolicy::Auto, ..CompileOptions::default() };
     let stored = planner.plan(&plain, &newer, &options, OnMiss::Load).expect("that of kernels is stored");
-    assert_eq!((stored.engine.engine, &stored.engine.why), (Engine::Kernels, &Why::OthersHaveNone));
-    let missing = |p: &Passed| p.engine == Engine::Cudnn && matches!(p.because, Because::Missing(_));
+    assert_eq!((stored.engine.engine, &stored.engine.why), (KERNELS, &Why::OthersHaveNone));
+    let missing = |p: &Passed| p.engine == CUDNN && matches!(p.because, Because::Missing(_));
     assert!(stored.engine.passed.iter().any(missing), "{}", stored.engine);
     let of_cudnn = planner.plan(&plain, &newer, &CompileOptions::cudnn(), OnMiss::Load);
     assert!(matches!(of_cudnn, Err(PlanError::Missing { .. })));
@@ -270,7 +280,7 @@ fn options_without_another_engine_have_the_bytes_of_before() {
     let bytes = codec::encode(&options);
     assert_eq!(bytes[0], 0x94, "an array of four fields");
     assert_eq!(codec::decode::<CompileOptions>(&bytes).expect("reads"), options);
-    let other = CompileOptions { engine: EnginePolicy::Cudnn, ..options };
+    let other = CompileOptions { engine: CUDNN.policy(), ..options };
     assert_eq!(codec::decode::<CompileOptions>(&codec::encode(&other)).expect("reads"), other);
 }
 

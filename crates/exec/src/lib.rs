@@ -64,7 +64,6 @@
 
 mod bind_error;
 mod bindings;
-mod candidates;
 mod check;
 mod clear;
 mod combination;
@@ -77,8 +76,6 @@ mod constants;
 mod conversion;
 mod driver;
 mod find;
-mod fit;
-mod machine;
 mod origins;
 mod properties;
 pub mod raw;
@@ -94,9 +91,8 @@ pub use bind_error::{BindError, BindErrors};
 pub use bindings::Number;
 pub use driver::{MemoryKind, NoDriver};
 pub use find::{PrepareError, Prepared, prepare, prepare_on};
-pub use fit::{Mismatch, OtherMachine};
-pub use machine::Machine;
 pub use properties::PropertiesError;
+pub use qkvault_compile::{Machine, Mismatch, OtherMachine};
 pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
 pub use raw::launch_error::{LaunchError, ScalarError};
 pub use raw::load_error::LoadError;
@@ -125,9 +121,9 @@ pub use safe::{
 #[doc(hidden)]
 pub mod testing {
     pub use crate::driver::{driver, memory_kind};
-    pub use crate::fit::check_fit;
     pub use crate::properties::present_target;
     pub use crate::raw::load::would_load;
+    pub use qkvault_compile::check_fit;
 }
 
 /// The crate whose contexts, streams and slices the safe layer uses.

@@ -7,7 +7,7 @@ use qkvault_graph::{CudnnVersion, DeviceProps, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
 use crate::driver::{NoDriver, driver};
-use crate::machine::Machine;
+use qkvault_compile::Machine;
 
 /// Why the properties of a GPU are unknown.
 #[derive(Debug, thiserror::Error)]

@@ -17,16 +17,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use common::say;
 use kit::{Case, Gpu};
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{OnMiss, Planner};
+use qkvault_compile::{FA4, Gpu as For, OnMiss, Planner};
 use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
+    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
 };
 use qkvault_reference::{Choice, Inputs, LengthChoice, Unused};
 use qkvault_skip::{Need, skip};
 
 /// The compute capability of the plans.
 const SM: u32 = 90;
+
+const HOPPER: For<'_> = For { sm: SM, target: None };
 
 /// Every family with its backwards: head dims, masks, groups, both element types, and lengths that end within a tile.
 fn attentions() -> Vec<Valid> {
@@ -312,7 +314,7 @@ fn fill() {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(attention) = attentions.get(next.fetch_add(1, Relaxed)) {
-                    let answer = planner.fa4_of(attention, SM, OnMiss::Compile);
+                    let answer = planner.plan_by(FA4, attention, HOPPER, &CompileOptions::default(), OnMiss::Compile);
                     let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", **attention));
                     let plan = answer.outcome.unwrap_or_else(|refusal| panic!("{}: {refusal}", **attention));
                     say(&format!("{}: {} bytes", **attention, plan.facts.blob_bytes));
@@ -329,7 +331,11 @@ fn fa4_kernels_compute_what_the_oracle_computes() {
     // All of them, so that one run names every fault.
     let judge = |(seed, attention): (usize, &Valid)| {
         let judged = catch_unwind(AssertUnwindSafe(|| {
-            let answer = gpu.engine.planner().fa4_of(attention, SM, OnMiss::Load).expect("`fill` compiled it");
+            let answer = gpu
+                .engine
+                .planner()
+                .plan_by(FA4, attention, HOPPER, &CompileOptions::default(), OnMiss::Load)
+                .expect("`fill` compiled it");
             let plan = answer.outcome.expect("a plan");
             let loaded = gpu.engine.session().load(&plan).unwrap_or_else(|error| panic!("{error}"));
             let mut case = Case::with(&gpu.stream, attention, inputs(attention, seed as u64));

@@ -68,7 +68,7 @@ fn latent() -> Vec<Valid> {
 
 fn plan(attention: &Valid) -> Plan {
     let made = generate(attention, SM).expect("is taken");
-    let of = KernelPlan { of: attention, source: &made.source, options: &made.options, recipe: &made.recipe };
+    let of = KernelPlan { of: attention, made };
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
     let found = planner.kernels(&of, OnMiss::Compile).unwrap_or_else(|error| panic!("{attention}: {error}"));
     Plan::clone(&found.outcome.expect("a plan"))

@@ -8,7 +8,7 @@ mod common;
 
 use common::{changes, of_machine, say};
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Compiler, Failure, OnMiss, PlanError, Planner};
+use qkvault_compile::{Compiler, Failure, OnMiss, Planner};
 use qkvault_exec::testing::check_fit;
 use qkvault_exec::{Device, DeviceError, Machine, Session};
 use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, validate};
@@ -44,15 +44,13 @@ fn the_gpu_loads_exactly_the_plans_that_the_rules_allow() {
                 continue;
             }
             // With a driver in the process, cuDNN compiles kernels only for its GPU.
-            Err(PlanError::Failure(failure))
-                if there.sm() != here.sm() && matches!(*failure, Failure::OtherGpu { .. }) =>
-            {
-                say(&format!("{name}: not compiled: {failure}"));
+            Err(error) if there.sm() != here.sm() && matches!(error.failure(), Some(Failure::OtherGpu { .. })) => {
+                say(&format!("{name}: not compiled: {error}"));
                 continue;
             }
             // The NVRTC of this machine compiles for no driver of an older CUDA.
-            Err(PlanError::Failure(failure)) if matches!(*failure, Failure::NewerNvrtc { .. }) => {
-                say(&format!("{name}: not compiled: {failure}"));
+            Err(error) if matches!(error.failure(), Some(Failure::NewerNvrtc { .. })) => {
+                say(&format!("{name}: not compiled: {error}"));
                 continue;
             }
             Err(error) => panic!("{name}: {error}"),

@@ -19,6 +19,7 @@ use qkvault_compile::{KernelPlan, OnMiss, Plan, Planner};
 use qkvault_exec::raw::{DeviceBuffer, RawArgs};
 use qkvault_exec::{Args, Device, LoadError, LoadedPlan, Number, Session, cudarc};
 use qkvault_graph::{Attention, DType, Role, Valid, validate};
+use qkvault_kernels::Generated;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
@@ -92,8 +93,9 @@ fn recipe() -> Recipe {
 
 /// The plan: compiled, or from the vault.
 fn plan(planner: &Planner, on_miss: OnMiss) -> Arc<Plan> {
-    let (attention, recipe, options) = (attention(), recipe(), ["--std=c++17".to_owned()]);
-    let of = KernelPlan { of: &attention, source: SOURCE, options: &options, recipe: &recipe };
+    let (attention, options) = (attention(), vec!["--std=c++17".to_owned()]);
+    let made = Generated { source: SOURCE.to_owned(), options, recipe: recipe() };
+    let of = KernelPlan { of: &attention, made };
     planner.kernels(&of, on_miss).expect("the plan").outcome.expect("no refusal")
 }
 

@@ -47,6 +47,7 @@ mod offsets;
 pub mod op;
 mod operands;
 mod origins;
+mod policy;
 mod reason;
 pub mod registry;
 mod role;
@@ -74,8 +75,8 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
-    BadVariant, CompileOptions, EnginePolicy, FUSED_OPS, Form, Gain, Heuristics, LabOptions, UNIFIED_OP, VARIANTS,
-    Variant, VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
+    BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, UNIFIED_OP, VARIANTS, Variant,
+    VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
 };
 pub use lowest_rows::row_of_a_constant;
 pub use mask::{Band, Corner, Lengths, Mask};
@@ -86,6 +87,7 @@ pub use operands::{
     score_tensor,
 };
 pub use origins::{MAX_ORIGIN, Origins};
+pub use policy::{EngineName, EnginePolicy, NoEngineName};
 pub use qkvault_base::{BadVersion, CudnnVersion, LibrarySet};
 pub use reason::{NoReason, Origin, Reason, Refusal};
 pub use registry::{BadQuirk, Code, QUIRKS, QuirkSet};

@@ -16,7 +16,6 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
-pub mod choice;
 mod combine;
 mod convert;
 mod defines;
@@ -30,7 +29,6 @@ mod takes;
 pub mod tiling;
 
 pub use blocks::{BlockLists, ScoreTiles};
-pub use choice::Engine;
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};

@@ -14,9 +14,8 @@ mod page;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_compile::{EngineChoice, beside_cudnns, refuses};
+use qkvault_compile::{CUDNN, Engine, EngineChoice, Engines, beside};
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
-use qkvault_kernels::Engine;
 use qkvault_probe::{
     Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, known_from, known_wrong, nearest,
 };
@@ -209,10 +208,10 @@ fn told(row: &Row, choice: Option<EngineChoice>, target: &Target) -> Vec<String>
     let mut lines: Vec<String> = Vec::new();
     let taken = choice.is_some();
     match choice {
-        Some(choice) if choice.engine != Engine::Cudnn && row.reasons.is_empty() => {
+        Some(choice) if choice.engine != CUDNN && row.reasons.is_empty() => {
             lines.extend(choice.to_string().lines().map(str::to_owned));
         }
-        Some(choice) if choice.engine != Engine::Cudnn => {
+        Some(choice) if choice.engine != CUDNN => {
             lines.push(format!("{} takes it; cuDNN refuses it:", choice.engine.title()));
         }
         _ => {}
@@ -238,18 +237,21 @@ fn told(row: &Row, choice: Option<EngineChoice>, target: &Target) -> Vec<String>
 
 /// The engine that takes an attention by default, and why; `None` if none does.
 fn engine(row: &Row, target: &Target) -> Option<EngineChoice> {
-    EngineChoice::by_rules(row.attention.as_ref().ok()?, target.sm(), EnginePolicy::Auto, &row.reasons)
+    let attention = row.attention.as_ref().ok()?;
+    Engines::built_in().by_rules(attention, target.sm(), EnginePolicy::Auto, (CUDNN, &row.reasons))
 }
 
 /// What the other engines say of a valid attention that cuDNN refuses, by their names.
-fn others(row: &Row, target: &Target) -> Vec<(&'static str, Result<(), Refusal>)> {
+fn others(row: &Row, target: &Target) -> Vec<(String, Result<(), Refusal>)> {
     match row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty()) {
         Some(valid) => {
-            let answer = |engine: Engine| {
-                let refusal = refuses(engine, valid, target.sm());
-                (engine.name(), refusal.map_or(Ok(()), |refusal| Err(beside_cudnns(&refusal))))
+            let engines = Engines::built_in();
+            let others = engines.iter().filter(|engine| engine.id() != CUDNN);
+            let answer = |engine: &dyn Engine| {
+                let takes = engine.takes(valid, target.sm()).map_err(|refusal| beside(&refusal, CUDNN));
+                (engine.id().name().to_string(), takes)
             };
-            [Engine::Kernels, Engine::Fa4].map(answer).into()
+            others.map(answer).collect()
         }
         None => Vec::new(),
     }
@@ -287,7 +289,7 @@ fn entry(row: &Row, target: &Target) -> Value {
     }
     // Only where cuDNN refuses.
     for (name, answer) in others(row, target) {
-        value[name] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
+        value[&name] = answer.map_or_else(|refusal| json!(refusal), |()| json!("supported"));
     }
     value
 }

@@ -5,9 +5,8 @@ use std::path::Path;
 
 use qkvault_base::on_one_line;
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{Because, EngineChoice, PlanError, PlanFacts, Resolution, Why};
+use qkvault_compile::{Because, CUDNN, EngineChoice, PlanError, PlanFacts, Resolution, Why};
 use qkvault_graph::{PlanKey, Refusal, Target};
-use qkvault_kernels::Engine;
 use serde_json::{Value, json};
 
 use super::sharing::Sharing;
@@ -196,7 +195,7 @@ fn entry(row: &Row<'_>) -> Value {
             if let Some(why) = &answer.unstored {
                 value["unstored"] = why.to_string().into();
             }
-            if let Some(refusal) = answer.engine.as_ref().and_then(EngineChoice::cudnn_refuses) {
+            if let Some(refusal) = answer.engine.as_ref().and_then(|choice| choice.refusal_of(CUDNN)) {
                 value["instead"] = json!(refusal);
             }
             match &answer.outcome {
@@ -232,8 +231,8 @@ pub(crate) fn chosen(choice: &EngineChoice) -> Value {
 /// that never take it are as usual.
 fn worth_telling(choice: &EngineChoice) -> Option<String> {
     let mut choice = choice.clone();
-    choice.passed.retain(|passed| passed.engine == Engine::Cudnn || matches!(passed.because, Because::Missing(_)));
-    let told = choice.why != Why::Named && (choice.engine != Engine::Cudnn || !choice.passed.is_empty());
+    choice.passed.retain(|passed| passed.engine == CUDNN || matches!(passed.because, Because::Missing(_)));
+    let told = choice.why != Why::Named && (choice.engine != CUDNN || !choice.passed.is_empty());
     told.then(|| choice.to_string())
 }
 

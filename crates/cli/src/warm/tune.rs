@@ -1,10 +1,10 @@
 //! `warm --autotune`: times the plans of every engine on this machine's GPU, and keeps the times in the vault, where
 //! later look-ups find them.
 
-use qkvault_compile::{Candidates, Engine, OnMiss, Planner};
+use qkvault_compile::times::Times;
+use qkvault_compile::{CUDNN, EngineId, Engines, FA4, KERNELS, OnMiss, Planner};
 use qkvault_exec::{Device, Session};
 use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
-use qkvault_kernels::choice::Times;
 use serde_json::{Value, json};
 
 use super::Args;
@@ -19,8 +19,8 @@ const ROUNDS: usize = 9;
 struct Row {
     what: String,
     /// The engines in order before and after.
-    usual: Engine,
-    chosen: Engine,
+    usual: EngineId,
+    chosen: EngineId,
     times: Times,
     /// Engines without a time, each with the reason; or why nothing was timed.
     notes: Vec<String>,
@@ -58,8 +58,8 @@ pub(super) fn run(globals: &Globals, args: &Args, policy: &CompileOptions, jobs:
     } else {
         let cell = |row: &Row, engine| row.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         let cells = rows.iter().map(|row| {
-            let [cudnn, kernels, fa4] = Engine::ALL.map(|engine| cell(row, engine));
-            vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_owned(), row.status.to_owned()]
+            let [cudnn, kernels, fa4] = [CUDNN, KERNELS, FA4].map(|engine| cell(row, engine));
+            vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_string(), row.status.to_owned()]
         });
         let columns = ["what", ">cuDNN us", ">kernels us", ">FA4 us", "chosen", "status"];
         out::table(&columns, &cells.collect::<Vec<_>>());
@@ -77,11 +77,11 @@ fn tune(
     attention: &Valid,
     time: impl FnOnce(&[qkvault_exec::LoadedPlan]) -> anyhow::Result<Vec<f64>>,
 ) -> anyhow::Result<Row> {
-    let candidates = Candidates::of(attention, session.gpu().sm, EnginePolicy::Auto).engines;
+    let usual = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto);
+    let candidates = &usual.engines;
     let (mut engines, mut plans, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    for &engine in &candidates {
-        let named = EnginePolicy::ALL.into_iter().find(|policy| policy.name() == engine.name());
-        let options = CompileOptions { engine: named.unwrap_or_default(), ..*policy };
+    for &engine in candidates {
+        let options = CompileOptions { engine: engine.policy(), ..*policy };
         match session.prepare(planner, attention, &options, OnMiss::Compile) {
             Ok(prepared) => {
                 engines.push(engine);
@@ -90,18 +90,18 @@ fn tune(
             Err(error) => notes.push(format!("{}: {error}", engine.title())),
         }
     }
-    let (what, usual, mut times) = (String::new(), candidates[0], Times::default());
+    let (what, first, mut times) = (String::new(), candidates[0], Times::default());
     if plans.len() < 2 {
-        let chosen = engines.first().copied().unwrap_or(usual);
-        return Ok(Row { what, usual, chosen, times, notes, status: "alone" });
+        let chosen = engines.first().copied().unwrap_or(first);
+        return Ok(Row { what, usual: first, chosen, times, notes, status: "alone" });
     }
-    engines.iter().zip(time(&plans)?).for_each(|(engine, us)| *times.of_mut(*engine) = Some(us));
-    let chosen = Candidates::of(attention, session.gpu().sm, EnginePolicy::Auto).timed(&times).engines[0];
-    Ok(Row { what, usual, chosen, times, notes, status: "timed" })
+    engines.iter().zip(time(&plans)?).for_each(|(engine, us)| times.set(*engine, us));
+    let chosen = usual.timed(&times).engines[0];
+    Ok(Row { what, usual: first, chosen, times, notes, status: "timed" })
 }
 
 fn failed(attention: &Valid, sm: u32, why: String) -> Row {
-    let usual = Candidates::of(attention, sm, EnginePolicy::Auto).engines[0];
+    let usual = Engines::built_in().candidates(attention, sm, EnginePolicy::Auto).engines[0];
     let (what, times) = (String::new(), Times::default());
     Row { what, usual, chosen: usual, times, notes: vec![why], status: "failed" }
 }

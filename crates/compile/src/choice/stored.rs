@@ -2,14 +2,14 @@
 
 use qkvault_cache::{Entry, EntryKind, Key, Lookup, StoreError};
 use qkvault_fa4::TOOLCHAIN;
-use qkvault_graph::{EnginePolicy, GraphKey, Valid, codec};
-use qkvault_kernels::Engine;
-use qkvault_kernels::choice::{CLEAR, Times};
+use qkvault_graph::{EngineName, EnginePolicy, GraphKey, Valid, codec};
 use qkvault_kernels::recipe::architecture;
 use serde::{Deserialize, Serialize};
 
 use crate::choice::{Candidates, Why};
+use crate::engine::EngineId;
 use crate::planner::Planner;
+use crate::times::{CLEAR, Times};
 
 /// The format of stored times.
 const FORMAT: u32 = 1;
@@ -30,7 +30,7 @@ struct Stored {
     /// Where.
     gpu: String,
     /// Microseconds of each engine.
-    times: Vec<(Engine, f64)>,
+    times: Vec<(EngineName, f64)>,
 }
 
 /// The versions of the engines that this program compiles itself.
@@ -56,9 +56,7 @@ impl Stored {
         if format != FORMAT || graph_key != attention.key() || of != sm || versions != by() || !sound {
             return None;
         }
-        let mut times = Times::default();
-        list.into_iter().for_each(|(engine, us)| *times.of_mut(engine) = Some(us));
-        Some(times)
+        Some(list.into_iter().collect())
     }
 }
 
@@ -71,8 +69,7 @@ impl Planner {
     ///
     /// [`StoreError`] if the vault keeps nothing.
     pub fn store_times(&self, attention: &Valid, sm: u32, gpu: &str, times: &Times) -> Result<(), StoreError> {
-        let list = Engine::ALL.into_iter().filter_map(|engine| Some((engine, times.of(engine)?)));
-        let (graph_key, gpu, times) = (attention.key(), gpu.to_owned(), list.collect());
+        let (graph_key, gpu, times) = (attention.key(), gpu.to_owned(), times.iter().collect());
         let stored = Stored { format: FORMAT, graph_key, sm, by: by(), gpu, times };
         let label = |text: String| text.chars().take(80).collect::<String>();
         let entry = Entry {
@@ -99,10 +96,10 @@ impl Planner {
     }
 
     /// The engines that [`Planner::plan`] asks for an attention on GPUs of a compute capability, in order: by times
-    /// that the vault has for it ([`Planner::store_times`]), else as [`Candidates::of`] says.
+    /// that the vault has for it ([`Planner::store_times`]), else as [`Engines::candidates`](crate::Engines::candidates) says.
     #[must_use]
     pub fn candidates(&self, attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
-        let usual = Candidates::of(attention, sm, policy);
+        let usual = self.engines.candidates(attention, sm, policy);
         if policy != EnginePolicy::Auto || usual.engines.len() < 2 {
             return usual;
         }
@@ -121,7 +118,7 @@ impl Candidates {
         let first = self.engines[0];
         let mut engines = self.engines.clone();
         // Those without a time are last, in their order.
-        let us = |engine: &Engine| times.of(*engine).unwrap_or(f64::INFINITY);
+        let us = |engine: &EngineId| times.of(*engine).unwrap_or(f64::INFINITY);
         engines.sort_by(|a, b| us(a).total_cmp(&us(b)));
         if us(&engines[0]) >= CLEAR * us(&first) {
             engines.retain(|engine| *engine != first);
@@ -140,6 +137,7 @@ mod tests {
     use qkvault_graph::{Attention, DType, validate};
 
     use super::*;
+    use crate::{CUDNN, FA4, KERNELS};
 
     const SM: u32 = 90;
 
@@ -155,30 +153,29 @@ mod tests {
     }
 
     fn times(cudnn_us: f64, fa4_us: f64) -> Times {
-        Times { cudnn_us: Some(cudnn_us), fa4_us: Some(fa4_us), kernels_us: None }
+        [(CUDNN.name(), cudnn_us), (FA4.name(), fa4_us)].into_iter().collect()
     }
 
-    fn engines(planner: &Planner, attention: &Valid, sm: u32) -> Vec<Engine> {
+    fn engines(planner: &Planner, attention: &Valid, sm: u32) -> Vec<EngineId> {
         planner.candidates(attention, sm, EnginePolicy::Auto).engines
     }
 
     #[test]
     fn times_of_this_vault_decide_before_the_table_if_they_are_clear() {
-        use Engine::{Cudnn, Fa4, Kernels};
         let ((_folder, planner), attention) = (planner(), prompt(4096));
-        assert_eq!(engines(&planner, &attention, SM), [Fa4, Cudnn, Kernels]);
+        assert_eq!(engines(&planner, &attention, SM), [FA4, CUDNN, KERNELS]);
         planner.store_times(&attention, SM, "NVIDIA H200", &times(90.0, 100.0)).expect("is kept");
         let candidates = planner.candidates(&attention, SM, EnginePolicy::Auto);
-        assert_eq!(candidates.engines, [Cudnn, Fa4, Kernels]);
-        assert_eq!(candidates.why, Why::Timed { ratio: 0.9, beside: Fa4 });
+        assert_eq!(candidates.engines, [CUDNN, FA4, KERNELS]);
+        assert_eq!(candidates.why, Why::Timed { ratio: 0.9, beside: FA4 });
         // Within the noise the usual choice stays, and the other attention and GPU have their own.
         planner.store_times(&attention, SM, "NVIDIA H200", &times(98.0, 100.0)).expect("is kept");
-        assert_eq!(engines(&planner, &attention, SM), [Fa4, Cudnn, Kernels]);
+        assert_eq!(engines(&planner, &attention, SM), [FA4, CUDNN, KERNELS]);
         planner.store_times(&attention, SM, "NVIDIA H200", &times(90.0, 100.0)).expect("is kept");
-        assert_eq!(engines(&planner, &prompt(8192), SM), [Fa4, Cudnn, Kernels]);
-        assert_eq!(engines(&planner, &attention, 100), [Cudnn]);
-        let named = planner.candidates(&attention, SM, EnginePolicy::Fa4);
-        assert_eq!((named.engines, named.why), (vec![Fa4], Why::Named));
+        assert_eq!(engines(&planner, &prompt(8192), SM), [FA4, CUDNN, KERNELS]);
+        assert_eq!(engines(&planner, &attention, 100), [CUDNN]);
+        let named = planner.candidates(&attention, SM, FA4.policy());
+        assert_eq!((named.engines, named.why), (vec![FA4], Why::Named));
     }
 
     #[test]
@@ -190,7 +187,7 @@ mod tests {
             sm: SM,
             by: by(),
             gpu: String::new(),
-            times: vec![(Engine::Cudnn, 90.0), (Engine::Fa4, 100.0)],
+            times: vec![(CUDNN.name(), 90.0), (FA4.name(), 100.0)],
         };
         let read = |kind, payload| {
             let (target, what, library) = (String::new(), String::new(), String::new());

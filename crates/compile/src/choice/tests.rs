@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 
+use qkvault_fa4::{takes, unproven};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, DType, EnginePolicy, Refusal, Tensor, Valid, validate};
-use qkvault_kernels::Engine;
 
 use super::*;
+use crate::cudnn::CUDNN;
+use crate::fa4::FA4;
+use crate::kernels::KERNELS;
 
 const SM: u32 = 90;
 
@@ -22,41 +25,49 @@ fn backward(a: Attention) -> Valid {
     valid(a.with_stats().backward(Default::default()))
 }
 
-fn engines(a: &Valid) -> Vec<Engine> {
-    Candidates::of(a, SM, EnginePolicy::Auto).engines
+fn asks(a: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
+    Engines::built_in().candidates(a, sm, policy)
+}
+
+fn chosen(a: &Valid, sm: u32, policy: EnginePolicy) -> EngineChoice {
+    let candidates = asks(a, sm, policy);
+    candidates.choice(candidates.engines[0], &[])
+}
+
+fn engines(a: &Valid) -> Vec<EngineId> {
+    asks(a, SM, EnginePolicy::Auto).engines
 }
 
 #[test]
 fn the_fastest_measured_engine_is_asked_first_and_the_others_after_it() {
-    use Engine::{Cudnn, Fa4, Kernels};
-    let candidates = Candidates::of(&valid(prompt(4096, 128)), SM, EnginePolicy::Auto);
-    assert_eq!(candidates.engines, [Fa4, Cudnn, Kernels]);
-    assert!(matches!(candidates.why, Why::Measured { ratio, beside: Cudnn, distance: 0.0 } if ratio < 0.91));
-    assert_eq!(engines(&backward(prompt(4096, 128))), [Fa4, Cudnn], "kernels have no backward");
+    let candidates = asks(&valid(prompt(4096, 128)), SM, EnginePolicy::Auto);
+    assert_eq!(candidates.engines, [FA4, CUDNN, KERNELS]);
+    assert!(matches!(candidates.why, Why::Measured { ratio, beside: CUDNN, distance: 0.0 } if ratio < 0.91));
+    assert_eq!(engines(&backward(prompt(4096, 128))), [FA4, CUDNN], "kernels have no backward");
     // cuDNN keeps d64 at 1k forward, and not backward.
     let short = || Attention::bshd(8, (16, 16), (1024, 1024), 64, DType::BF16).causal();
-    assert_eq!(engines(&valid(short())), [Cudnn, Fa4, Kernels]);
-    assert_eq!(engines(&backward(short())), [Fa4, Cudnn]);
+    assert_eq!(engines(&valid(short())), [CUDNN, FA4, KERNELS]);
+    assert_eq!(engines(&backward(short())), [FA4, CUDNN]);
     let mut decode = Attention::bshd(1, (32, 8), (4, 32_768), 128, DType::BF16).with_lengths();
     decode.k = Tensor::paged_nhd(1, 8, 32_768, 128, 512, 64, DType::BF16);
     decode.v = decode.k;
-    assert_eq!(engines(&valid(decode)), [Kernels, Cudnn], "FlashAttention-4's pages are unproven");
+    assert_eq!(engines(&valid(decode)), [KERNELS, CUDNN], "FlashAttention-4's pages are unproven");
 }
 
 #[test]
 fn without_a_measured_time_cudnn_is_first_and_who_cannot_take_it_is_named() {
     let wide = valid(prompt(200, 256));
-    let candidates = Candidates::of(&wide, SM, EnginePolicy::Auto);
-    assert_eq!((candidates.engines[0], &candidates.why), (Engine::Cudnn, &Why::Unmeasured));
-    let blackwell = EngineChoice::of(&wide, 100, EnginePolicy::Auto);
-    assert_eq!((blackwell.engine, &blackwell.why), (Engine::Cudnn, &Why::Alone));
-    let never: Vec<Engine> = blackwell.passed.iter().map(|passed| passed.engine).collect();
-    assert_eq!(never, [Engine::Fa4, Engine::Kernels]);
+    let candidates = asks(&wide, SM, EnginePolicy::Auto);
+    assert_eq!((candidates.engines[0], &candidates.why), (CUDNN, &Why::Unmeasured));
+    let blackwell = chosen(&wide, 100, EnginePolicy::Auto);
+    assert_eq!((blackwell.engine, &blackwell.why), (CUDNN, &Why::Alone));
+    let never: Vec<EngineId> = blackwell.passed.iter().map(|passed| passed.engine).collect();
+    assert_eq!(never, [FA4, KERNELS]);
     let told = blackwell.to_string();
     assert!(told.contains("not FlashAttention-4, refused: [not built / fa4.gpu]"), "{told}");
-    for policy in EnginePolicy::ALL.into_iter().filter(|policy| *policy != EnginePolicy::Auto) {
-        let named = Candidates::of(&wide, SM, policy);
-        assert_eq!((named.engines.len(), named.engines[0].name(), named.why), (1, policy.name(), Why::Named));
+    for engine in [CUDNN, KERNELS, FA4] {
+        let named = asks(&wide, SM, engine.policy());
+        assert_eq!((named.engines, named.why), (vec![engine], Why::Named));
     }
 }
 
@@ -64,14 +75,14 @@ fn without_a_measured_time_cudnn_is_first_and_who_cannot_take_it_is_named() {
 fn kernels_that_no_gpu_has_judged_are_taken_by_name_only() {
     let q = Tensor::thd(4, 16, 4096, 128, 9000, DType::BF16);
     let packed = valid(Attention::forward(q, q, q, q).with_lengths());
-    assert_eq!(unproven(Engine::Fa4, &packed), Some("no GPU has judged forwards of sequences with lengths"));
-    let candidates = Candidates::of(&packed, SM, EnginePolicy::Auto);
-    assert_eq!((candidates.engines.as_slice(), &candidates.why), (&[Engine::Cudnn][..], &Why::Alone));
-    let told = EngineChoice::of(&packed, SM, EnginePolicy::Auto).to_string();
+    assert_eq!(unproven(&packed), Some("no GPU has judged forwards of sequences with lengths"));
+    let candidates = asks(&packed, SM, EnginePolicy::Auto);
+    assert_eq!((candidates.engines.as_slice(), &candidates.why), (&[CUDNN][..], &Why::Alone));
+    let told = chosen(&packed, SM, EnginePolicy::Auto).to_string();
     assert!(told.contains("not FlashAttention-4 unless it is named: no GPU has judged"), "{told}");
-    let named = Candidates::of(&packed, SM, EnginePolicy::Fa4);
-    assert_eq!((named.engines.as_slice(), refuses(Engine::Fa4, &packed, SM)), (&[Engine::Fa4][..], None));
-    assert_eq!(unproven(Engine::Fa4, &valid(prompt(4096, 128))), None);
+    let named = asks(&packed, SM, FA4.policy());
+    assert_eq!((named.engines.as_slice(), takes(&packed, SM)), (&[FA4][..], Ok(())));
+    assert_eq!(unproven(&valid(prompt(4096, 128))), None);
 }
 
 /// A prompt over pages: cuDNN and kernels have been compared near it, and FlashAttention-4 waits for a GPU.
@@ -81,10 +92,10 @@ fn forwards_over_pages_go_to_who_was_measured_and_name_who_was_not() {
     prompt.k = Tensor::paged_nhd(2, 8, 8192, 128, 256, 64, DType::BF16);
     prompt.v = prompt.k;
     let prompt = valid(prompt.with_band(qkvault_graph::Band::CAUSAL_BOTTOM_RIGHT));
-    assert_eq!(refuses(Engine::Fa4, &prompt, SM), None, "it is taken by name");
-    let candidates = Candidates::of(&prompt, SM, EnginePolicy::Auto);
-    assert_eq!(candidates.engines, [Engine::Cudnn, Engine::Kernels]);
-    let told = EngineChoice::of(&prompt, SM, EnginePolicy::Auto).to_string();
+    assert_eq!(takes(&prompt, SM), Ok(()), "it is taken by name");
+    let candidates = asks(&prompt, SM, EnginePolicy::Auto);
+    assert_eq!(candidates.engines, [CUDNN, KERNELS]);
+    let told = chosen(&prompt, SM, EnginePolicy::Auto).to_string();
     let why = "not FlashAttention-4 unless it is named: no GPU has judged forwards over pages";
     assert!(told.starts_with("cuDNN: 0.73 of the time of kernels") && told.contains(why), "{told}");
 }
@@ -100,9 +111,9 @@ fn expressions_that_flash_attention_4_does_not_differentiate_go_to_cudnn_with_th
     let plain = || Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16);
     let predicate = valid(plain().with_mask_mod(seen).with_stats().backward(ordered));
     for a in [predicate, backward(plain().with_score_mod(biased))] {
-        assert_eq!(engines(&a), [Engine::Cudnn], "{a}");
-        let choice = EngineChoice::of(&a, SM, EnginePolicy::Auto);
-        let why = choice.passed.iter().find(|passed| passed.engine == Engine::Fa4).expect("passed over");
+        assert_eq!(engines(&a), [CUDNN], "{a}");
+        let choice = chosen(&a, SM, EnginePolicy::Auto);
+        let why = choice.passed.iter().find(|passed| passed.engine == FA4).expect("passed over");
         assert!(matches!(&why.because, Because::Refuses(of) if of.has(&codes::FA4_EXPRESSION)), "{a}: {why}");
     }
 }
@@ -114,10 +125,10 @@ fn refusal() -> Refusal {
 /// What is answered if each engine says this, and the choices that were asked.
 fn asked(
     a: &Valid,
-    says: impl Fn(Engine) -> Answer<(Engine, &'static str)>,
-) -> ((Engine, &'static str), Vec<EngineChoice>) {
+    says: impl Fn(EngineId) -> Answer<(EngineId, &'static str)>,
+) -> ((EngineId, &'static str), Vec<EngineChoice>) {
     let choices = RefCell::new(Vec::new());
-    let (answer, _) = ask_engines(&Candidates::of(a, SM, EnginePolicy::Auto), |choice| {
+    let (answer, _) = ask_engines(&asks(a, SM, EnginePolicy::Auto), |choice| {
         choices.borrow_mut().push(choice.clone());
         says(choice.engine)
     });
@@ -126,35 +137,35 @@ fn asked(
 
 #[test]
 fn where_the_first_choice_has_no_plan_the_next_is_asked_and_tells_why() {
-    let missing = |engine| Answer::Missing((engine, "missing"), format!("no plan of {}", Engine::name(engine)));
+    let missing = |engine| Answer::Missing((engine, "missing"), format!("no plan of {}", EngineId::name(&engine)));
     let plan = |engine| Answer::Plan((engine, "plan"));
     let a = valid(prompt(4096, 128));
-    let (answer, choices) = asked(&a, |engine| if engine == Engine::Fa4 { missing(engine) } else { plan(engine) });
-    assert_eq!(answer, (Engine::Cudnn, "plan"));
-    assert_eq!((choices[0].engine, choices[0].passed.len()), (Engine::Fa4, 0));
+    let (answer, choices) = asked(&a, |engine| if engine == FA4 { missing(engine) } else { plan(engine) });
+    assert_eq!(answer, (CUDNN, "plan"));
+    assert_eq!((choices[0].engine, choices[0].passed.len()), (FA4, 0));
     let EngineChoice { engine, why, passed } = &choices[1];
-    assert_eq!((engine, why), (&Engine::Cudnn, &Why::OthersHaveNone));
+    assert_eq!((engine, why), (&CUDNN, &Why::OthersHaveNone));
     let because = Because::Missing("no plan of fa4".to_owned());
-    assert_eq!(passed, &[Passed { engine: Engine::Fa4, because }]);
+    assert_eq!(passed, &[Passed { engine: FA4, because }]);
     assert!(choices[1].to_string().starts_with("cuDNN instead\n  not FlashAttention-4, no plan: "), "{}", choices[1]);
-    assert_eq!(choices[1].cudnn_refuses(), None);
+    assert_eq!(choices[1].refusal_of(CUDNN), None);
 
     // cuDNN refuses: the third one, with both reasons.
     let (answer, choices) = asked(&a, |engine| match engine {
-        Engine::Fa4 => missing(engine),
-        Engine::Cudnn => Answer::Refused((engine, "refused"), refusal()),
-        Engine::Kernels => plan(engine),
+        FA4 => missing(engine),
+        CUDNN => Answer::Refused((engine, "refused"), refusal()),
+        _ => plan(engine),
     });
-    assert_eq!((answer, choices.len()), ((Engine::Kernels, "plan"), 3));
-    assert_eq!(choices[2].cudnn_refuses(), Some(&refusal()));
+    assert_eq!((answer, choices.len()), ((KERNELS, "plan"), 3));
+    assert_eq!(choices[2].refusal_of(CUDNN), Some(&refusal()));
     assert_eq!(choices[2].passed.len(), 2);
 }
 
 #[test]
 fn where_nobody_has_a_plan_the_first_that_could_have_it_answers() {
     let says = |of: [&'static str; 3]| {
-        move |engine: Engine| {
-            let at = Engine::ALL.iter().position(|other| *other == engine).expect("one of them");
+        move |engine: EngineId| {
+            let at = [CUDNN, KERNELS, FA4].iter().position(|other| *other == engine).expect("one of them");
             match of[at] {
                 "missing" => Answer::Missing((engine, "missing"), String::new()),
                 "refused" => Answer::Refused((engine, "refused"), refusal()),
@@ -164,18 +175,18 @@ fn where_nobody_has_a_plan_the_first_that_could_have_it_answers() {
             }
         }
     };
-    // In the order of `Engine::ALL`: cuDNN, kernels, FlashAttention-4, which is asked first.
+    // cuDNN, kernels, FlashAttention-4, which is asked first.
     let a = valid(prompt(4096, 128));
     for (given, wanted, count) in [
-        (["missing", "missing", "missing"], (Engine::Fa4, "missing"), 3),
-        (["refused", "missing", "refused"], (Engine::Kernels, "missing"), 3),
-        (["refused", "refused", "refused"], (Engine::Fa4, "refused"), 3),
-        (["failed", "plan", "refused"], (Engine::Cudnn, "failed"), 2),
-        (["failed", "plan", "missing"], (Engine::Fa4, "missing"), 2),
-        (["plan", "plan", "failed"], (Engine::Fa4, "failed"), 1),
-        (["refused", "refused", "not installed"], (Engine::Cudnn, "refused"), 3),
-        (["missing", "refused", "not installed"], (Engine::Cudnn, "missing"), 3),
-        (["plan", "refused", "not installed"], (Engine::Cudnn, "plan"), 2),
+        (["missing", "missing", "missing"], (FA4, "missing"), 3),
+        (["refused", "missing", "refused"], (KERNELS, "missing"), 3),
+        (["refused", "refused", "refused"], (FA4, "refused"), 3),
+        (["failed", "plan", "refused"], (CUDNN, "failed"), 2),
+        (["failed", "plan", "missing"], (FA4, "missing"), 2),
+        (["plan", "plan", "failed"], (FA4, "failed"), 1),
+        (["refused", "refused", "not installed"], (CUDNN, "refused"), 3),
+        (["missing", "refused", "not installed"], (CUDNN, "missing"), 3),
+        (["plan", "refused", "not installed"], (CUDNN, "plan"), 2),
     ] {
         let (answer, choices) = asked(&a, says(given));
         assert_eq!((answer, choices.len()), (wanted, count), "{given:?}");
@@ -185,17 +196,18 @@ fn where_nobody_has_a_plan_the_first_that_could_have_it_answers() {
 #[test]
 fn if_cudnn_refuses_the_first_other_candidate_is_the_choice() {
     let short = valid(Attention::bshd(8, (16, 16), (1024, 1024), 64, DType::BF16).causal());
-    let by_rules = |a: &Valid, sm, policy, reasons: &[Reason]| EngineChoice::by_rules(a, sm, policy, reasons);
+    let by_rules =
+        |a: &Valid, sm, policy, reasons: &[Reason]| Engines::built_in().by_rules(a, sm, policy, (CUDNN, reasons));
     let (auto, no) = (EnginePolicy::Auto, refusal());
     let choice = by_rules(&short, SM, auto, no.reasons()).expect("others take it");
-    assert_eq!((choice.engine, choice.cudnn_refuses()), (Engine::Fa4, Some(&refusal())));
-    assert_eq!(by_rules(&short, SM, auto, &[]), Some(EngineChoice::of(&short, SM, auto)));
+    assert_eq!((choice.engine, choice.refusal_of(CUDNN)), (FA4, Some(&refusal())));
+    assert_eq!(by_rules(&short, SM, auto, &[]), Some(chosen(&short, SM, auto)));
     // What was chosen anyway needs no refusal.
     let long = valid(prompt(4096, 128));
     let choice = by_rules(&long, SM, auto, no.reasons()).expect("others take it");
     assert!(matches!(choice.why, Why::Measured { .. }) && choice.passed.is_empty());
     assert_eq!(by_rules(&long, 100, auto, no.reasons()), None);
-    assert_eq!(by_rules(&long, SM, EnginePolicy::Cudnn, no.reasons()), None);
+    assert_eq!(by_rules(&long, SM, CUDNN.policy(), no.reasons()), None);
     // No engine makes room for operands.
     assert_eq!(by_rules(&long, SM, auto, &[codes::MEMORY_BUDGET.reason("too much")]), None);
 }
@@ -208,14 +220,14 @@ fn no_advice_below_a_refusal_of_cudnn_names_cudnn() {
     let mut seen = 0;
     for entry in entries().filter(|entry| own(entry.code)) {
         let refusal: Refusal = Code::from(entry.code).reason("given").into();
-        let told = beside_cudnns(&refusal).to_string();
+        let told = beside(&refusal, CUDNN).to_string();
         assert!(!told.contains("fix: leave") && !told.contains("to cuDNN"), "{told}");
         seen += 1;
     }
     assert!(seen > 10, "the codes of kernels and FlashAttention-4 have these names");
     let cudnn = codes::SIZE_GRID.reason("70000 sequences");
     let large = backward(Attention::bshd(70_000, (8, 8), (16, 16), 64, DType::BF16));
-    let choice = EngineChoice::by_rules(&large, SM, EnginePolicy::Auto, &[cudnn]);
+    let choice = Engines::built_in().by_rules(&large, SM, EnginePolicy::Auto, (CUDNN, &[cudnn]));
     let told = choice.map(|choice| choice.to_string()).unwrap_or_default();
     assert!(!told.contains("leave it to cuDNN"), "{told}");
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
@@ -12,14 +12,12 @@ use qkvault_graph::{
     plan_key, validate,
 };
 
+use qkvault_compile::host::{DRIVERS, NVRTCS, candidates};
+use qkvault_compile::{CUDNN, FA4, KERNELS, Machine, check_fit};
 use qkvault_graph::EnginePolicy;
-use qkvault_kernels::Engine;
 
 use super::*;
-use crate::candidates::{DRIVERS, NVRTCS};
 use crate::common::{forward, h200};
-use crate::fit::check_fit;
-use crate::machine::Machine;
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
@@ -376,7 +374,7 @@ fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_nee
     };
     let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
     // Its plan is looked for by the architecture alone.
-    for engine in [EnginePolicy::Kernels, EnginePolicy::Auto] {
+    for engine in [KERNELS.policy(), EnginePolicy::Auto] {
         let error = ask(&decode, engine).expect_err("nothing is stored");
         assert!(
             matches!(&error, PrepareError::Plan(PlanError::Missing { target, .. }) if target == "sm_90a"),
@@ -385,9 +383,7 @@ fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_nee
     }
     // What kernels do not take, or what the caller wants of cuDNN, names cuDNN.
     let backward = Attention::bshd(1, (8, 8), (64, 64), 64, DType::BF16).with_stats().backward(Default::default());
-    for (attention, engine) in
-        [(backward.validate().expect("valid"), EnginePolicy::Auto), (decode, EnginePolicy::Cudnn)]
-    {
+    for (attention, engine) in [(backward.validate().expect("valid"), EnginePolicy::Auto), (decode, CUDNN.policy())] {
         let error = ask(&attention, engine).expect_err("no cuDNN").to_string();
         assert!(error.contains("a plan of cuDNN is needed") && error.contains("no cuDNN here"), "{error}");
     }
@@ -405,13 +401,13 @@ fn a_stored_plan_of_cudnn_is_taken_before_that_of_a_faster_engine_is_compiled() 
         store_as(&vault, &attention, &here);
         let planner = Planner::new(vault.clone(), None);
         let options = CompileOptions::default();
-        assert_eq!(planner.candidates(&attention, here.sm(), options.engine).engines[0], Engine::Fa4);
+        assert_eq!(planner.candidates(&attention, here.sm(), options.engine).engines[0], FA4);
         for on_miss in [OnMiss::Load, OnMiss::Compile] {
             let load = |plan: &Plan| Ok(plan.facts.key);
             let found = prepare(&planner, &here, &attention, &options, on_miss, load).expect("cuDNN's");
             let choice = found.answer.engine;
-            assert_eq!((found.plan, choice.engine), (key_of(&attention, &here), Engine::Cudnn));
-            assert_eq!((choice.why, choice.passed[0].engine), (Why::OthersHaveNone, Engine::Fa4));
+            assert_eq!((found.plan, choice.engine), (key_of(&attention, &here), CUDNN));
+            assert_eq!((choice.why, choice.passed[0].engine), (Why::OthersHaveNone, FA4));
         }
     }
 }
@@ -422,8 +418,8 @@ fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     use qkvault_compile::Why;
     let (here, vault) = (h200(OLD), vault());
     let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
-    let chosen = qkvault_compile::EngineChoice::of(&decode, here.sm(), EnginePolicy::Auto);
-    assert_eq!((chosen.engine, matches!(chosen.why, Why::Measured { .. })), (Engine::Kernels, true));
+    let chosen = qkvault_compile::Engines::built_in().candidates(&decode, here.sm(), EnginePolicy::Auto);
+    assert_eq!((chosen.engines[0], matches!(chosen.why, Why::Measured { .. })), (KERNELS, true));
     store_as(&vault, &decode, &here);
     let planner = Planner::new(vault, None);
     let load = |plan: &Plan| Ok(plan.facts.key);
@@ -431,10 +427,10 @@ fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     let found = prepare(&planner, &here, &decode, &options, OnMiss::Load, load).expect("cuDNN's");
     assert_eq!((found.plan, found.target.as_ref()), (key_of(&decode, &here), Some(&here)));
     let choice = found.answer.engine;
-    assert_eq!((choice.engine, &choice.why), (Engine::Cudnn, &Why::OthersHaveNone));
-    assert_eq!(choice.passed[0].engine, Engine::Kernels, "{choice}");
+    assert_eq!((choice.engine, &choice.why), (CUDNN, &Why::OthersHaveNone));
+    assert_eq!(choice.passed[0].engine, KERNELS, "{choice}");
     // One that names kernels gets no other.
-    let named = CompileOptions { engine: EnginePolicy::Kernels, ..options };
+    let named = CompileOptions { engine: KERNELS.policy(), ..options };
     let missing = prepare(&planner, &here, &decode, &named, OnMiss::Load, load).expect_err("it is not stored");
     assert!(matches!(missing, PrepareError::Plan(PlanError::Missing { .. })), "{missing}");
 }
@@ -443,7 +439,7 @@ fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
 fn a_missing_plan_of_kernels_is_one_plan_whatever_the_gpu_of_the_architecture_and_the_cudnn() {
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
     let attention = Attention::bshd(1, (8, 2), (1, 512), 64, DType::BF16).validate().expect("valid");
-    let options = CompileOptions { engine: EnginePolicy::Kernels, ..CompileOptions::default() };
+    let options = CompileOptions { engine: KERNELS.policy(), ..CompileOptions::default() };
     let missing = |profile: &str, cudnn| {
         let here = qkvault_graph::Profile::named(profile).expect("built in").target(cudnn, LibrarySet::Slim);
         let load = |_: &Plan| -> Result<(), LoadError> { panic!("there is none") };

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use qkvault_graph::Target;
 use qkvault_sys::{Library, Search};
 
-use crate::machine::Machine;
 use crate::properties::{self, PropertiesError};
 use crate::raw::pool::Pool;
 use crate::raw::session::SessionError;
+use qkvault_compile::Machine;
 
 /// Where a session has its cuDNN from.
 #[derive(Clone, Debug)]

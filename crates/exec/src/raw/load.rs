@@ -10,8 +10,6 @@ use qkvault_graph::op::Scratch;
 use qkvault_kernels::recipe::Checked;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
-use crate::fit::{check_fit, check_fit_of_kernels};
-use crate::machine::Machine;
 use crate::raw::cubins::{Asked, Cubins};
 use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
@@ -19,6 +17,8 @@ use crate::raw::packs::Packs;
 use crate::raw::relaxed::RelaxedCaptures;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
+use qkvault_compile::Machine;
+use qkvault_compile::{check_fit, check_fit_of_kernels};
 
 /// A plan on a device. Cheap to clone; clones share one plan.
 ///

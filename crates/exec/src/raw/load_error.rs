@@ -5,8 +5,8 @@ use qkvault_graph::{PlanKey, Reason};
 use qkvault_kernels::recipe::BadRecipe;
 use qkvault_sys::{Error, Status};
 
-use crate::fit::OtherMachine;
 use crate::raw::session::SessionError;
+use qkvault_compile::OtherMachine;
 
 /// Why the workspace of a backward is large.
 const WHY_QUADRATIC: &str = " (it holds a gradient of every score, because the backward is deterministic or computes \

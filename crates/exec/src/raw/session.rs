@@ -8,7 +8,6 @@ use qkvault_graph::Target;
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
-use crate::machine::Machine;
 use crate::properties::PropertiesError;
 use crate::raw::constants::Constants;
 use crate::raw::cubins::Modules;
@@ -16,6 +15,7 @@ use crate::raw::cudnn::{Cudnn, CudnnSource};
 use crate::raw::gpu::Gpu;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::primary::{self, PrimaryContext};
+use qkvault_compile::Machine;
 
 /// Options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,6 @@ use qkvault_graph::{CompileOptions, Target, Valid, ValidCombination, ValidConver
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
-use crate::machine::Machine;
 use crate::raw;
 use crate::raw::cudnn::CudnnSource;
 use crate::raw::gpu::Gpu;
@@ -16,6 +15,7 @@ use crate::raw::session::{SessionError, SessionOptions, SessionStats};
 use crate::safe::constants::Constants;
 use crate::safe::device::Device;
 use crate::safe::plan::LoadedPlan;
+use qkvault_compile::Machine;
 
 /// One GPU, with one cuDNN where plans need it. Cheap to clone; clones share one session.
 ///

@@ -40,7 +40,7 @@ pub(crate) use tails::derivative_meets_lengths;
 
 use crate::op::TensorId;
 use crate::registry::{Facts, QuirkSet, codes, refused_by_lowering};
-use crate::{Choice, CudnnVersion, Fp8, OpGraph, Reason, Refusal, Target, Valid};
+use crate::{Choice, CudnnVersion, EngineName, EnginePolicy, Fp8, OpGraph, Reason, Refusal, Target, Valid};
 
 /// The first version whose composite graphs may contain band-mask and softmax operations.
 ///
@@ -65,42 +65,6 @@ pub struct CompileOptions {
     /// Whose plans are taken. It is in no key: each engine's plans have keys of their own.
     #[serde(skip_serializing_if = "EnginePolicy::is_default")]
     pub engine: EnginePolicy,
-}
-
-/// Whose plans are taken: cuDNN's, or those of qkvault's own kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EnginePolicy {
-    /// cuDNN's alone.
-    Cudnn,
-    /// Those of kernels where cuDNN refuses an attention, and where kernels are faster by measured times; else cuDNN's.
-    #[default]
-    Auto,
-    /// Those of kernels alone.
-    Kernels,
-    /// Those of FlashAttention-4's kernels alone.
-    Fa4,
-}
-
-impl EnginePolicy {
-    /// Every policy.
-    pub const ALL: [EnginePolicy; 4] =
-        [EnginePolicy::Cudnn, EnginePolicy::Auto, EnginePolicy::Kernels, EnginePolicy::Fa4];
-
-    /// Its name in options.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            EnginePolicy::Cudnn => "cudnn",
-            EnginePolicy::Auto => "auto",
-            EnginePolicy::Kernels => "kernels",
-            EnginePolicy::Fa4 => "fa4",
-        }
-    }
-
-    fn is_default(&self) -> bool {
-        *self == EnginePolicy::default()
-    }
 }
 
 /// Ways to write an op graph while a new cuDNN is examined: forms that are refused or slower, and variants of lowering
@@ -192,7 +156,7 @@ impl CompileOptions {
     /// The default options with cuDNN's plans alone, for programs that want no other engine.
     #[must_use]
     pub fn cudnn() -> CompileOptions {
-        CompileOptions { engine: EnginePolicy::Cudnn, ..CompileOptions::default() }
+        CompileOptions { engine: EnginePolicy::Named(EngineName::new("cudnn")), ..CompileOptions::default() }
     }
 }
 

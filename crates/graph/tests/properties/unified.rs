@@ -12,7 +12,7 @@ const UNIFIED: CompileOptions = CompileOptions {
     heuristics: qkvault_graph::Heuristics::AThenFallback,
     workspace_limit: None,
     allowed: QuirkSet::NONE,
-    engine: qkvault_graph::EnginePolicy::Cudnn,
+    engine: qkvault_graph::EnginePolicy::Named(qkvault_graph::EngineName::new("cudnn")),
 };
 
 fn target(version: &str) -> Target {

@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use qkvault::Runtime;
-use qkvault_cli::{Globals, Outcome, out, word};
-use qkvault_compile::{OnMiss, Plan};
+use qkvault_cli::{Globals, Outcome, out, policy};
+use qkvault_compile::{Engines, OnMiss, Plan};
 use qkvault_exec::Device;
 use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, Target, Valid};
 use qkvault_sys::{AttributeName, Descriptor, Handle, Kind, Library};
@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Whose plans: auto, cudnn, kernels or fa4
-    #[arg(long, value_name = "ENGINE", value_parser = word::<EnginePolicy>, default_value = "auto")]
+    #[arg(long, value_name = "ENGINE", value_parser = policy, default_value = "auto")]
     engine: EnginePolicy,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let shapes = &shuffled(args.seed)[..args.further];
     let mut data = Data::upload(&ground.stream, shapes)?;
     // cuDNN's own time is the floor of its plans alone.
-    let own = matches!(args.engine, EnginePolicy::Kernels | EnginePolicy::Fa4);
+    let own = !Engines::built_in().need_target(args.engine);
     let cudnn = if own || args.further == 0 { None } else { Some(ground.runtime.session().library()?) };
     let cudnn = cudnn.map(|library| Ok::<_, qkvault_sys::Error>((library, Handle::create(library)?))).transpose()?;
     let (mut plan_ms, mut output_ms, mut floor_ms, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use cudarc::driver::CudaStream;
 use qkvault::Runtime;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
-use qkvault_cli::{Globals, Outcome, open_vault, out, vault_options, word};
-use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_cli::{Globals, Outcome, open_vault, out, policy, vault_options};
+use qkvault_compile::{Compiler, Engines, OnMiss, Planner};
 use qkvault_exec::cudarc;
 use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
 use rayon::prelude::*;
@@ -51,7 +51,7 @@ pub(super) struct PlanOptions {
     #[command(flatten)]
     library: LibraryArgs,
     /// Whose plans: auto, cudnn, kernels or fa4; of the last two only that of the first output
-    #[arg(long, value_name = "ENGINE", value_parser = word::<EnginePolicy>, default_value = "auto")]
+    #[arg(long, value_name = "ENGINE", value_parser = policy, default_value = "auto")]
     engine: EnginePolicy,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn plan(globals: &Globals, options: &PlanOptions) -> anyhow::Result<O
     let compiler = Compiler::open_compile_only(&options.library.search()?)?;
     let target = options.target.target(&compiler)?;
     let planner = Planner::new(open_vault(globals)?, Some(compiler));
-    let own = matches!(options.engine, EnginePolicy::Kernels | EnginePolicy::Fa4);
+    let own = !Engines::built_in().need_target(options.engine);
     let attentions = if own { vec![shapes::FIRST.attention()?] } else { attentions()? };
     let compile = CompileOptions { engine: options.engine, ..CompileOptions::default() };
     let refused: Vec<String> = attentions

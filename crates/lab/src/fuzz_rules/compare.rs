@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use qkvault_compile::CUDNN;
 use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{EnginePolicy, Origin, Reason};
+use qkvault_graph::{Origin, Reason};
 use qkvault_probe::{Request, check};
 
 use super::worker::{self, Answer};
@@ -54,7 +55,7 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 /// Judges a case.
 pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
-    if case.options.engine != EnginePolicy::Cudnn {
+    if case.options.engine != CUDNN.policy() {
         return Ok(own::judge(case));
     }
     let verdict = check(&Request::new(&case.attention, &case.target).with_policy(case.options));

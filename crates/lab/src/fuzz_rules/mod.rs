@@ -19,12 +19,13 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use qkvault_base::{MANIFEST, cudnn_dir};
-use qkvault_graph::{CompileOptions, CudnnVersion, EnginePolicy, LibrarySet, Profile, Target, text};
+use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Target, text};
 use serde_json::json;
 
 use crate::workers::Worker;
 use compare::{Difference, Verdict};
 use qkvault_cli::{Globals, Outcome, out};
+use qkvault_compile::{CUDNN, EngineId, FA4, KERNELS};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,7 +47,7 @@ pub struct Args {
     fp8: bool,
     /// Whose rules: cuDNN's, or those of qkvault's own kernels or of FlashAttention-4's, which are compiled for one GPU
     #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["deterministic", "fp8", "versions", "full"], value_parser = engine)]
-    engine: EnginePolicy,
+    engine: EngineId,
     /// GPUs to compile for, by name
     #[arg(long, value_delimiter = ',', default_values_t = ["a100", "l40s", "h200", "b200", "rtx-pro-6000"].map(String::from))]
     targets: Vec<String>,
@@ -88,10 +89,10 @@ impl Case {
 }
 
 /// An engine that has rules of its own.
-fn engine(name: &str) -> Result<EnginePolicy, String> {
-    let list = [EnginePolicy::Cudnn, EnginePolicy::Kernels, EnginePolicy::Fa4];
-    let found = list.into_iter().find(|engine| engine.name() == name);
-    found.ok_or_else(|| format!("it takes {}", list.map(EnginePolicy::name).join(", ")))
+fn engine(name: &str) -> Result<EngineId, String> {
+    let list = [CUDNN, KERNELS, FA4];
+    let found = list.into_iter().find(|engine| engine.name().as_str() == name);
+    found.ok_or_else(|| format!("it takes {}", list.map(|engine| engine.name().to_string()).join(", ")))
 }
 
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
@@ -100,7 +101,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let (targets, libraries) = match args.engine {
-        EnginePolicy::Cudnn => (args.targets.clone(), libraries(args)?),
+        CUDNN => (args.targets.clone(), libraries(args)?),
         _ => (vec!["h200".to_owned()], vec![(qkvault_probe::NEWEST, PathBuf::new())]),
     };
     let profiles: Vec<Profile> = targets.iter().map(|name| Ok(Profile::named(name)?)).collect::<anyhow::Result<_>>()?;
@@ -169,13 +170,13 @@ fn draw(
         attention: match given {
             Some(list) => list[(number / pairs) as usize].clone(),
             None if args.fp8 => eight_bits::attention(args.seed, number, args.deterministic),
-            None if args.engine != EnginePolicy::Cudnn => own::attention(args.engine, args.seed, number),
+            None if args.engine != CUDNN => own::attention(args.engine, args.seed, number),
             None => cases::attention(args.seed, number, args.deterministic),
         },
         options: if args.fp8 {
             eight_bits::options()
         } else {
-            CompileOptions { engine: args.engine, ..CompileOptions::default() }
+            CompileOptions { engine: args.engine.policy(), ..CompileOptions::default() }
         },
         target: profiles[gpu].target(*version, set),
         profile: profiles[gpu].name.clone(),
@@ -258,7 +259,7 @@ fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: In
             })
             .collect();
         out::json(&json!({
-            "engine": args.engine.name(), "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
+            "engine": args.engine.name().as_str(), "cases": cases, "seed": args.seed, "first": args.first, "agreed": agreed, "supported": supported,
             "refused": refused, "not_asked": not_asked, "confirmed": confirmed, "differed": differed,
             "disagreed": disagreed, "seconds": seconds,
         }));
@@ -267,8 +268,8 @@ fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: In
     for (signature, (d, n)) in differences {
         out::line(&format!("{n} x {signature}"));
         let by = match args.engine {
-            EnginePolicy::Cudnn => format!("cuDNN {}", d.case.target.cudnn),
-            engine => engine.name().to_owned(),
+            CUDNN => format!("cuDNN {}", d.case.target.cudnn),
+            engine => engine.name().to_string(),
         };
         out::line(&format!("case {} for {} under {by}", d.case.number, d.case.profile));
         out::line(&format!("rules: {}", d.rules.join("; ")));

@@ -4,9 +4,8 @@
 //! What rules refuse has no source, so nothing can confirm a refusal: it is counted by its code.
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{OnMiss, Planner, Resolution, refuses};
-use qkvault_graph::{EnginePolicy, Valid, validate};
-use qkvault_kernels::Engine;
+use qkvault_compile::{EngineId, FA4, KERNELS, OnMiss, Planner, Resolution};
+use qkvault_graph::{Valid, validate};
 
 use super::Case;
 use super::cases;
@@ -15,25 +14,26 @@ use crate::selftest;
 
 /// How many descriptions are drawn for an engine, if none is said: one of cuDNN takes 0.6 s of a core, one of kernels
 /// about 1 s, and one of FlashAttention-4's kernels 10 s or more.
-pub(super) const fn usual_cases(engine: EnginePolicy) -> u64 {
+pub(super) fn usual_cases(engine: EngineId) -> u64 {
     match engine {
-        EnginePolicy::Cudnn | EnginePolicy::Auto => 1_000,
-        EnginePolicy::Kernels => 300,
-        EnginePolicy::Fa4 => 24,
+        KERNELS => 300,
+        FA4 => 24,
+        _ => 1_000,
     }
 }
 
 /// The description of a case: every second one is any description, the others are near what the engine takes.
-pub(super) fn attention(engine: EnginePolicy, seed: u64, number: u64) -> Valid {
-    let near = if engine == EnginePolicy::Fa4 { selftest::fa4_drawn } else { selftest::kernels_attention };
+pub(super) fn attention(engine: EngineId, seed: u64, number: u64) -> Valid {
+    let near = if engine == FA4 { selftest::fa4_drawn } else { selftest::kernels_attention };
     let drawn = number.is_multiple_of(2).then(|| validate(near(seed, number / 2)).ok()).flatten();
     drawn.unwrap_or_else(|| cases::attention(seed, number, false))
 }
 
 /// Judges a case of an engine that is not cuDNN.
 pub(super) fn judge(case: &Case) -> Verdict {
-    let engine = if case.options.engine == EnginePolicy::Fa4 { Engine::Fa4 } else { Engine::Kernels };
-    let refusal = refuses(engine, &case.attention, case.target.sm());
+    let fa4 = case.options.engine == FA4.policy();
+    let takes = if fa4 { qkvault_fa4::takes } else { qkvault_kernels::takes };
+    let refusal = takes(&case.attention, case.target.sm()).err();
     let words = |refusal: &qkvault_graph::Refusal| -> Vec<String> {
         refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect()
     };

@@ -37,7 +37,8 @@ use serde_json::{Value, json};
 use families::Families;
 use judge::{Case, Verdict};
 use qkvault_cli::target::LibraryArgs;
-use qkvault_cli::{Globals, Outcome, out, word};
+use qkvault_cli::{Globals, Outcome, out, policy, word};
+use qkvault_compile::{FA4, KERNELS};
 use runner::Runner;
 use tally::Tally;
 
@@ -90,7 +91,7 @@ pub struct Args {
     show: bool,
     /// Whose plans are tried: cuDNN's, or those of qkvault's own kernels or FlashAttention-4's, over cases that these
     /// take
-    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["large", "serving"], value_parser = word::<EnginePolicy>)]
+    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["large", "serving"], value_parser = policy)]
     engine: EnginePolicy,
     /// Form of the op graphs: auto, expanded, fused, unified
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
@@ -162,17 +163,17 @@ const DEFAULT_CASES: u64 = 200;
 
 impl Args {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
-    const fn family(&self, number: u64) -> Family {
-        match (self.engine, self.family, &self.file) {
+    fn family(&self, number: u64) -> Family {
+        match (self.family, &self.file) {
             // All families of an attention, one after the other.
-            (EnginePolicy::Fa4, Families::Mixed, None) => Family::ALL[(number % own::SHARED) as usize],
+            (Families::Mixed, None) if self.engine == FA4.policy() => Family::ALL[(number % own::SHARED) as usize],
             _ => self.family.of(number),
         }
     }
 
     /// Whether plans are those of kernels that read no padding.
-    const fn own_kernels(&self) -> bool {
-        matches!(self.engine, EnginePolicy::Kernels | EnginePolicy::Fa4)
+    fn own_kernels(&self) -> bool {
+        [KERNELS, FA4].iter().any(|engine| engine.policy() == self.engine)
     }
 
     /// The numbers of the cases, limited to those of a file if there is one.
@@ -183,13 +184,12 @@ impl Args {
     }
 
     /// Whether a case is a serving batch.
-    const fn serves(&self, number: u64) -> bool {
+    fn serves(&self, number: u64) -> bool {
         let mixed = self.verdicts || self.sanitize;
         // Batches of serving are among the cases of kernels and of FlashAttention-4's.
-        match self.engine {
-            EnginePolicy::Kernels => return self.file.is_none() && number % 2 == 1,
-            EnginePolicy::Fa4 => return self.file.is_none() && (number / own::SHARED) % 2 == 1,
-            EnginePolicy::Auto | EnginePolicy::Cudnn => {}
+        if self.own_kernels() {
+            let place = if self.engine == FA4.policy() { number / own::SHARED } else { number };
+            return self.file.is_none() && place % 2 == 1;
         }
         self.serving || (mixed && self.file.is_none() && number % 4 == 3)
     }
@@ -217,8 +217,8 @@ impl Attentions<'_> {
     fn attention(&self, n: u64) -> Attention {
         match &self.given {
             Some(list) => list[n as usize].clone(),
-            None if self.args.engine == EnginePolicy::Kernels => own::attention(self.args.seed, n),
-            None if self.args.engine == EnginePolicy::Fa4 => fa4_drawn(self.args.seed, n / own::SHARED),
+            None if self.args.engine == KERNELS.policy() => own::attention(self.args.seed, n),
+            None if self.args.engine == FA4.policy() => fa4_drawn(self.args.seed, n / own::SHARED),
             None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),
             None if self.args.serves(n) => serving::attention(self.args.seed, n),
             None => cases::attention(self.args.seed, n),

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_compile::{OnMiss, Planner};
+use qkvault_compile::{CUDNN, OnMiss, Planner};
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{CompileOptions, EnginePolicy, Target, Valid};
-use qkvault_kernels::takes;
 use qkvault_probe::{Request, check};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -39,17 +38,16 @@ const ENGINES: &Code = &codes::ENGINE_WRONG;
 impl Predictions {
     /// Asks rules and library. The planner keeps the library's plan, so the launch does not compile again.
     pub(super) fn of(attention: &Valid, target: &Target, planner: &Planner, options: &CompileOptions) -> Predictions {
-        let reasons = match options.engine {
-            EnginePolicy::Kernels => {
-                takes(attention, target.sm()).err().map_or_else(Vec::new, |r| r.reasons().to_vec())
+        let named = match options.engine {
+            EnginePolicy::Named(name) if name != CUDNN.name() => planner.engines().named(name),
+            EnginePolicy::Auto | EnginePolicy::Named(_) => None,
+        };
+        let reasons = match named {
+            Some(engine) => {
+                let work = engine.work(attention, target.into(), options);
+                work.err().map_or_else(Vec::new, |refusal| refusal.reasons().to_vec())
             }
-            EnginePolicy::Fa4 => {
-                let plan = qkvault_compile::Fa4Plan::of(attention, target.sm());
-                plan.err().map_or_else(Vec::new, |r| r.reasons().to_vec())
-            }
-            EnginePolicy::Auto | EnginePolicy::Cudnn => {
-                check(&Request::new(attention, target).with_policy(*options)).reasons
-            }
+            None => check(&Request::new(attention, target).with_policy(*options)).reasons,
         };
         let rules = reasons.iter().map(|r| r.code.to_string()).collect();
         let library = match planner.plan(attention, target, options, OnMiss::Compile) {

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
-use qkvault_compile::{Engine, EngineChoice, OnMiss, Planner, Resolution, beside_cudnns, refuses};
+use qkvault_compile::{CUDNN, OnMiss, Planner, Resolution, beside};
 use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawPlan, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
 use qkvault_graph::registry::codes;
@@ -145,21 +145,21 @@ impl RawRuntime {
     pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
         let (policy, sm) = (self.inner.compile.engine, target.sm());
         let mut said = Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile));
+        let engines = self.inner.planner.engines();
         let named = match policy {
-            EnginePolicy::Kernels => Some(Engine::Kernels),
-            EnginePolicy::Fa4 => Some(Engine::Fa4),
-            EnginePolicy::Auto | EnginePolicy::Cudnn => None,
+            EnginePolicy::Named(name) if name != CUDNN.name() => engines.named(name),
+            EnginePolicy::Auto | EnginePolicy::Named(_) => None,
         };
         if let Some(engine) = named {
             // cuDNN is not asked, so its reasons are none; operands need their memory with every engine.
             let cudnns = said.reasons.iter().any(|reason| reason.code != codes::MEMORY_BUDGET);
             said.reasons.retain(|reason| reason.code == codes::MEMORY_BUDGET);
-            let own = refuses(engine, attention, sm);
-            let own = if cudnns { own.as_ref().map(beside_cudnns) } else { own };
+            let own = engine.takes(attention, sm).err();
+            let own = if cudnns { own.map(|refusal| beside(&refusal, CUDNN)) } else { own };
             said.reasons.extend(own.into_iter().flat_map(|r| r.reasons().to_vec()));
             said.nearest.clear();
         }
-        let choice = EngineChoice::by_rules(attention, sm, policy, &said.reasons);
+        let choice = engines.by_rules(attention, sm, policy, (CUDNN, &said.reasons));
         said.supported = choice.is_some();
         if said.supported {
             said.nearest.clear();

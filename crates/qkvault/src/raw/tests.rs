@@ -1,6 +1,7 @@
 //! The raw runtime on a machine without a GPU. What needs one is in the tests of the C adapter and in `qkvault-exec`.
 
 use qkvault_cache::VaultOptions;
+use qkvault_compile::{FA4, KERNELS};
 use qkvault_exec::testing::driver;
 use qkvault_graph::{Attention, DType, QuirkSet};
 
@@ -110,10 +111,10 @@ fn an_explanation_names_the_engine_and_those_that_do_not_compute_it() {
         let compile = CompileOptions { engine, ..CompileOptions::default() };
         opened(Runtime::options().compile(compile)).1.explain(&long, &target)
     };
-    let kernels = named(EnginePolicy::Kernels);
+    let kernels = named(KERNELS.policy());
     assert_eq!((kernels.supported, kernels.reasons[0].code.as_str()), (false, "kernels.backward"));
-    let fa4 = named(EnginePolicy::Fa4);
+    let fa4 = named(FA4.policy());
     assert!(fa4.supported && fa4.reasons.is_empty(), "{fa4}");
-    let cudnn = named(EnginePolicy::Cudnn);
+    let cudnn = named(CUDNN.policy());
     assert!(!cudnn.supported && cudnn.engine.is_none(), "{cudnn}");
 }

@@ -1,9 +1,9 @@
 //! The attentions that `bench engines` measures: decodes, drafts and short chunks over pages, windows, other head dims,
 //! expressions, sinks; prompts over pages; prompts and training steps (`dense`), packed ones too (`varlen`).
 
+use qkvault_compile::times::Direction;
 use qkvault_graph::expr::{self, library};
 use qkvault_graph::{Attention, Band, Corner, DType, Tensor, Valid, validate};
-use qkvault_kernels::choice::Direction;
 use serde_json::Value;
 
 use super::{dense, varlen};
@@ -142,7 +142,7 @@ mod tests {
     /// the table keeps them apart from prompts that are not packed.
     #[test]
     fn packed_documents_and_prompts_over_pages_have_rows_with_flash_attention_4() {
-        use qkvault_kernels::choice::{Case, Feature};
+        use qkvault_compile::times::{Case, Feature};
         let all = list().expect("valid");
         let of = |words: &str, feature: Feature| {
             let named: Vec<&Named> = all.iter().filter(|case| case.name.starts_with(words)).collect();

@@ -17,10 +17,10 @@ use cudarc::driver::CudaStream;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::turns::in_turns;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
-use qkvault_compile::{Compiler, Engine, OnMiss, Planner};
+use qkvault_compile::times::{Table, Times};
+use qkvault_compile::{CUDNN, Compiler, EngineId, FA4, KERNELS, OnMiss, Planner};
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::{CompileOptions, EnginePolicy};
-use qkvault_kernels::choice::{Table, Times};
+use qkvault_graph::CompileOptions;
 use rayon::prelude::*;
 
 use cases::Named;
@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// The record of the results
     #[arg(long, value_name = "FILE", default_value = "engines.json")]
     out: PathBuf,
-    /// Also write the table by which an engine is chosen (crates/kernels/data/engines.json)
+    /// Also write the table by which an engine is chosen (crates/compile/data/engines.json)
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
     /// Keep the rows of both files that this run does not measure again
@@ -72,8 +72,8 @@ pub(super) struct Args {
     device: usize,
 }
 
-/// The policies of the engines, in the order of [`Engine::ALL`].
-const POLICIES: [EnginePolicy; 3] = [EnginePolicy::Cudnn, EnginePolicy::Kernels, EnginePolicy::Fa4];
+/// The engines that are measured.
+const ENGINES: [EngineId; 3] = [CUDNN, KERNELS, FA4];
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
@@ -133,9 +133,9 @@ fn plan(globals: &Globals, args: &Args, list: &[Named]) -> anyhow::Result<Outcom
     if args.tilings {
         return Ok(if tilings::plan(&planner, list) { Outcome::Bad } else { Outcome::Good });
     }
-    let of = |case| POLICIES.into_par_iter().map(move |engine| (case, engine));
+    let of = |case| ENGINES.into_par_iter().map(move |engine| (case, engine));
     let failed = list.par_iter().flat_map(of).filter(|(case, engine)| {
-        let options = CompileOptions { engine: *engine, ..CompileOptions::default() };
+        let options = CompileOptions { engine: engine.policy(), ..CompileOptions::default() };
         let what = format!("{}, {}, {}", case.name, case.direction().name(), engine.name());
         match planner.plan(&case.attention, &target, &options, OnMiss::Compile) {
             Ok(answer) => {
@@ -208,8 +208,8 @@ impl Turn<'_> {
         let Turn { args, session, planner, stream } = self;
         let (mut refused, mut plans, mut engines) = (Vec::new(), Vec::new(), Vec::new());
         let on_miss = if args.build { OnMiss::Compile } else { OnMiss::Load };
-        for (engine, policy) in Engine::ALL.into_iter().zip(POLICIES) {
-            let options = CompileOptions { engine: policy, ..CompileOptions::default() };
+        for engine in ENGINES {
+            let options = CompileOptions { engine: engine.policy(), ..CompileOptions::default() };
             match session.prepare(planner, &case.attention, &options, on_miss) {
                 Ok(prepared) => {
                     plans.push(prepared.plan);
@@ -228,7 +228,7 @@ impl Turn<'_> {
             peers.add(&case.name, case.direction(), turns.medians());
         }
         let mut times = Times::default();
-        engines.iter().zip(list).for_each(|(engine, us)| *times.of_mut(*engine) = Some(us));
+        engines.iter().zip(list).for_each(|(engine, us)| times.set(*engine, us));
         let (name, attention) = (case.name.clone(), case.attention.clone());
         Ok(Measured { name, attention, times, refused })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use qkvault_cli::clock::median;
 use qkvault_cli::out;
-use qkvault_kernels::choice::Direction;
+use qkvault_compile::times::Direction;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use qkvault_compile::times::{Case, Direction, Row, TABLE_FORMAT, Table, Times};
+use qkvault_compile::{CUDNN, EngineId, FA4, KERNELS};
 use qkvault_graph::Valid;
-use qkvault_kernels::Engine;
-use qkvault_kernels::choice::{Case, Direction, Row, TABLE_FORMAT, Table, Times};
 use serde_json::{Value, json};
 
+use super::ENGINES;
 use super::peers::Peers;
 
 /// The times of one case.
@@ -27,7 +28,7 @@ impl Measured {
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}:", self.name, self.direction().name())?;
-        Engine::ALL.into_iter().enumerate().try_for_each(|(at, engine)| {
+        ENGINES.into_iter().enumerate().try_for_each(|(at, engine)| {
             let us = self.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
             write!(f, "{} {} {us} us", if at > 0 { "," } else { "" }, engine.title())
         })
@@ -46,9 +47,9 @@ pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers, table:
             peers.of(&of.name, direction).iter().map(|(peer, time)| (peer.clone(), rounded(*time).into())).collect();
         json!({
             "case": of.name, "direction": direction.name(), "attention": of.attention.to_string(),
-            "ours_ms": ours.map(ms), "engine": chosen.map(Engine::name),
-            "kernels_ms": of.times.kernels_us.map(ms), "cudnn_ms": of.times.cudnn_us.map(ms),
-            "fa4_ms": of.times.fa4_us.map(ms), "peers_ms": all,
+            "ours_ms": ours.map(ms), "engine": chosen.map(|engine| engine.name().to_string()),
+            "kernels_ms": of.times.of(KERNELS).map(ms), "cudnn_ms": of.times.of(CUDNN).map(ms),
+            "fa4_ms": of.times.of(FA4).map(ms), "peers_ms": all,
             "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, time)| rounded(time)),
             "refused": of.refused, "machine": machine,
         })
@@ -61,8 +62,8 @@ pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers, table:
 }
 
 /// The engine that the table chooses among those that take a case.
-fn engine(of: &Measured, table: &Table) -> Option<Engine> {
-    let taken: Vec<Engine> = Engine::ALL.into_iter().filter(|engine| of.times.of(*engine).is_some()).collect();
+fn engine(of: &Measured, table: &Table) -> Option<EngineId> {
+    let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.of(*engine).is_some()).collect();
     match table.nearest(&Case::of(&of.attention), &taken) {
         Some((row, distance)) => row.order(&taken, distance).first().copied(),
         None => taken.first().copied(),
@@ -85,18 +86,14 @@ pub(super) fn table(machine: &str, measured: &[Measured], earlier: Option<&Table
     let mut rows: Vec<Row> = Vec::new();
     for of in measured {
         let case = Case::of(&of.attention);
-        let timed = Engine::ALL.iter().filter(|engine| of.times.of(**engine).is_some()).count();
+        let timed = ENGINES.iter().filter(|engine| of.times.of(**engine).is_some()).count();
         if timed < 2 || rows.iter().any(|row| row.case == case) {
             continue;
         }
         // Where cuDNN splits no keys, nothing but their number matters; elsewhere a row speaks for its surroundings.
         let few = case.direction == Direction::Forward && (2..=16).contains(&case.queries);
         let reach = if few { 6.0 } else { 3.0 };
-        let mut times = of.times;
-        for engine in Engine::ALL {
-            let time = times.of_mut(engine);
-            *time = time.map(|us| (us * 10.0).round() / 10.0);
-        }
+        let times = of.times.iter().map(|(engine, us)| (engine, (us * 10.0).round() / 10.0)).collect();
         rows.push(Row { case, reach, times });
     }
     let old = earlier.map_or(&[][..], |table| &table.rows);
@@ -130,7 +127,8 @@ mod tests {
         let all = cases::list().expect("valid");
         let is = |case: &cases::Named| case.name == name && case.attention.is_backward() == backward;
         let case = all.into_iter().find(is).expect("a case");
-        let times = Times { kernels_us, cudnn_us, fa4_us };
+        let all = [(KERNELS, kernels_us), (CUDNN, cudnn_us), (FA4, fa4_us)];
+        let times = all.into_iter().filter_map(|(engine, us)| Some((engine.name(), us?))).collect();
         Measured { name: case.name, attention: case.attention, times, refused: Vec::new() }
     }
 
@@ -181,10 +179,10 @@ mod tests {
             measured(PROMPT, None, Some(544.61), Some(479.0)),
         ];
         let table = table("a GPU", &list, None);
-        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.kernels_us).collect();
+        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.of(KERNELS)).collect();
         assert_eq!(times, [Some(68.2), Some(70.0), None]);
-        let first = |at: usize| table.rows[at].order(&Engine::ALL, 0.0)[0];
-        assert_eq!([first(0), first(1), first(2)], [Engine::Cudnn, Engine::Kernels, Engine::Fa4]);
+        let first = |at: usize| table.rows[at].order(&ENGINES, 0.0)[0];
+        assert_eq!([first(0), first(1), first(2)], ENGINES);
         let text = text(&table).expect("writes");
         assert_eq!(serde_json::from_str::<Table>(&text).expect("reads"), table);
         assert_eq!(text.lines().count(), 4 + 3 + 2, "{text}");

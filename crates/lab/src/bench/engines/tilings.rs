@@ -29,8 +29,8 @@ pub(super) fn plans(planner: &Planner, case: &Named, on_miss: OnMiss) -> anyhow:
     };
     let all = std::iter::once(Ok((USUAL.to_owned(), usual))).chain(others.into_iter().map(other));
     let plan = |made: anyhow::Result<(String, Generated)>| {
-        let (name, Generated { source, options, recipe }) = made?;
-        let of = KernelPlan { of: &case.attention, source: &source, options: &options, recipe: &recipe };
+        let (name, made) = made?;
+        let of = KernelPlan { of: &case.attention, made };
         let answer = planner.kernels(&of, on_miss)?;
         let plan = answer.outcome.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
         Ok((name, plan))

@@ -1,9 +1,11 @@
 //! What of an attention decides which engine is faster, and how near two of them are.
 
-use qkvault_graph::{Gradients, Lengths, Pass, Storage, Valid};
+use qkvault_graph::{Gradients, Lengths, Pass, Storage, Tensor, Valid};
 use serde::{Deserialize, Serialize};
 
-use crate::takes::is_varlen;
+const fn is_varlen(tensor: &Tensor) -> bool {
+    matches!(tensor.storage, Storage::Varlen { .. })
+}
 
 /// What of an attention decides which engine is faster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

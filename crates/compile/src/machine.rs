@@ -48,7 +48,7 @@ impl Machine {
     }
 
     /// Reads the machine from the device properties that cuDNN wrote as JSON. Other fields are ignored.
-    pub(crate) fn read(
+    pub fn read(
         json: &[u8],
         cudnn: CudnnVersion,
         libraries: LibrarySet,

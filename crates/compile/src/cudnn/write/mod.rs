@@ -11,7 +11,7 @@ use qkvault_sys::{
     TensorReordering,
 };
 
-use crate::convert;
+use crate::cudnn::convert;
 use sdpa::Unified;
 
 /// The first version with modes of a reshape.

@@ -1,9 +1,23 @@
 //! Every difference between machines that matters for loading is found, and no other.
 
-use qkvault_graph::{LibrarySet, Target};
+use std::sync::Arc;
+
+use qkvault_graph::{Attention, DType, LibrarySet, Profile, Target, validate};
 
 use super::*;
-use crate::common::{forward, h200};
+use crate::{Plan, Planner};
+
+/// The H200 of the built-in profile under a cuDNN.
+fn h200(cudnn: CudnnVersion) -> Target {
+    Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)
+}
+
+/// The facts of a plan for a target that was never compiled.
+fn forward(target: &Target) -> PlanFacts {
+    let attention = validate(Attention::bshd(1, (4, 4), (128, 128), 64, DType::BF16)).expect("valid");
+    let (key, entry) = Planner::entry_over(&attention, target, &[1, 2, 3]).expect("lowers");
+    Plan::from_entry(key, &Arc::new(entry)).expect("a plan").facts
+}
 
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const MIDDLE: CudnnVersion = CudnnVersion::v9(25, 1);
@@ -111,9 +125,8 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
         Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
     // What cuDNN compares says nothing about kernels.
     (facts.cudnn, facts.multi_processors, facts.driver) = (CudnnVersion::new(0, 0, 0), 0, 13_000);
-    facts.kernels =
-        Some(Box::new(qkvault_compile::KernelFacts { by: qkvault_compile::KernelCompiler::Nvrtc(13, 0), recipe }));
-    let mut here = qkvault_graph::Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
+    facts.kernels = Some(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
+    let mut here = Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
     let Machine { sm, driver, .. } = Machine::of(&here);
     check_fit_of_kernels(&facts, sm, driver).map_err(|error| error.to_string())

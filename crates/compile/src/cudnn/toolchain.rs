@@ -2,9 +2,9 @@
 
 use qkvault_graph::{CompilerEnv, NvrtcVersion, Profile, Target, Toolchain};
 
-use crate::compile::Compiler;
-use crate::convert::library_toolchain;
-use crate::failure::Failure;
+use crate::cudnn::compiler::Compiler;
+use crate::cudnn::convert::library_toolchain;
+use crate::cudnn::failure::Failure;
 
 impl Compiler {
     /// The toolchain besides cuDNN's own code: CUDA build, NVRTC, host architecture, and the variables that were set

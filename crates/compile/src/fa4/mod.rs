@@ -1,28 +1,64 @@
-//! Plans of FlashAttention-4's kernels: compiled by its toolchain, and kept in the vault like every other plan.
+//! FlashAttention-4's kernels as an engine: its toolchain compiles them in a child process.
 
 mod kept;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_cache::{Entry, Error as VaultError, Source, StoreError};
+use qkvault_cache::Entry;
 use qkvault_fa4::{
-    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told,
+    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told, takes,
+    unproven,
 };
-use qkvault_graph::{CudnnVersion, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
-use qkvault_kernels::Engine;
+use qkvault_graph::{CompileOptions, CudnnVersion, GraphKey, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
 use qkvault_kernels::recipe::{Recipe, architecture, bindings};
 
 use crate::blob::Blob;
-use crate::choice::EngineChoice;
+use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
 use crate::facts::PlanFacts;
+use crate::kernels::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::kernels::{KernelCompiler, KernelFacts};
-use crate::look::{discredit, stored, vault_key};
-use crate::nvrtc::{NVRTC, Nvrtc, NvrtcError};
+use crate::look::BadEntry;
 use crate::origin::{By, Description, Origin};
 use crate::plan::{BadPlan, Plan};
-use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 pub(crate) use kept::Fa4Compiler;
+
+/// FlashAttention-4's kernels.
+pub const FA4: EngineId = EngineId::new("fa4", "FlashAttention-4");
+
+/// The engine. The toolchain is looked for when a plan must be compiled.
+#[derive(Debug, Default)]
+pub(crate) struct Fa4 {
+    toolchain: Fa4Compiler,
+}
+
+impl Engine for Fa4 {
+    fn id(&self) -> EngineId {
+        FA4
+    }
+
+    fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal> {
+        takes(attention, sm)
+    }
+
+    fn unproven(&self, attention: &Valid) -> Option<&'static str> {
+        unproven(attention)
+    }
+
+    /// They make better use of arithmetic than the kernels of qkvault's own, and worse of memory.
+    fn place(&self, dense: bool) -> u8 {
+        if dense { 1 } else { 2 }
+    }
+
+    fn work<'a>(
+        &'a self,
+        attention: &'a Valid,
+        on: Gpu<'_>,
+        _options: &CompileOptions,
+    ) -> Result<Box<dyn Work + 'a>, Refusal> {
+        Ok(Box::new(Fa4Work { plan: Fa4Plan::of(attention, on.sm)?, toolchain: &self.toolchain }))
+    }
+}
 
 /// Why there is no plan of FlashAttention-4's kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,16 +154,11 @@ impl<'a> Fa4Plan<'a> {
         }
     }
 
-    fn built(&self, toolchain: &Fa4Compiler) -> Result<Entry, Fa4Failure> {
-        self.entry_by(|kernels| toolchain.compile(kernels))
-    }
-
     /// The plan as an entry of a vault, with what it is compiled from.
     pub(crate) fn entry_by(
         &self,
         compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
     ) -> Result<Entry, Fa4Failure> {
-        let _span = tracing::info_span!("plan.build", key = %self.key(), what = %self.attention).entered();
         let (plan, told) = self.made_by(compile)?;
         let mut entry = plan.entry(&format!("{} fa4", architecture(SM)), format!("fa4 {}", TOOLCHAIN.flash_attn));
         let origin = Origin { of: Description::attention(self.attention), by: By::Fa4 { told } };
@@ -172,70 +203,38 @@ pub(crate) fn compiler() -> KernelCompiler {
     KernelCompiler::Fa4 { flash_attn, cutlass_dsl, quack }
 }
 
-type Found = (Source, Option<Arc<StoreError>>, Arc<Plan>);
-
-impl Planner {
-    /// The plan of FlashAttention-4's kernels: from the vault, or compiled by its toolchain and stored there. It needs
-    /// no cuDNN and no GPU; the toolchain is looked for when a plan must be compiled.
-    ///
-    /// # Errors
-    ///
-    /// [`PlanError::Missing`] if the plan may not be compiled, [`PlanError::Fa4`] if that does not work here.
-    pub fn fa4(&self, fa4: &Fa4Plan<'_>, on_miss: OnMiss) -> Result<Resolution, PlanError> {
-        let (started, key) = (Instant::now(), fa4.key());
-        let known = stored(&self.vault, &key, on_miss == OnMiss::Memory);
-        let known = known.and_then(|(source, entry)| match fa4.read(&entry) {
-            Ok(plan) => Some((source, None, plan)),
-            Err(bad) => {
-                discredit(&self.vault, &key, &entry, &bad.into());
-                None
-            }
-        });
-        let found = match known {
-            Some(found) => found,
-            None if on_miss != OnMiss::Compile => {
-                let (what, target) = (fa4.attention.to_string(), architecture(SM));
-                return Err(PlanError::Missing { key, what, target, memory_alone: on_miss == OnMiss::Memory });
-            }
-            None => self.fa4_built(fa4, key)?,
-        };
-        Ok(resolution(fa4, found, started))
-    }
-
-    /// The plan, compiled even if the vault has it, in the place of the stored one.
-    pub(crate) fn fa4_anew(&self, fa4: &Fa4Plan<'_>) -> Result<Resolution, PlanError> {
-        let (started, key) = (Instant::now(), fa4.key());
-        Ok(resolution(fa4, self.fa4_replaced(fa4, key)?, started))
-    }
-
-    fn fa4_built(&self, fa4: &Fa4Plan<'_>, key: PlanKey) -> Result<Found, PlanError> {
-        let failed = |error: VaultError<Fa4Failure>| match error {
-            VaultError::Build(failure) => PlanError::Fa4 { key, failure },
-            other => PlanError::Interrupted { key, why: other.to_string() },
-        };
-        let obtained = self.vault.get_or_build(&vault_key(&key), || fa4.built(&self.fa4_toolchain)).map_err(failed)?;
-        match fa4.read(&obtained.entry) {
-            Ok(plan) => Ok((obtained.source, obtained.unstored, plan)),
-            // A whole entry of another version of qkvault, or an altered one.
-            Err(bad) => {
-                discredit(&self.vault, &key, &obtained.entry, &bad.into());
-                self.fa4_replaced(fa4, key)
-            }
-        }
-    }
-
-    fn fa4_replaced(&self, fa4: &Fa4Plan<'_>, key: PlanKey) -> Result<Found, PlanError> {
-        let failed = |failure| PlanError::Fa4 { key, failure: Arc::new(failure) };
-        let entry = Arc::new(fa4.built(&self.fa4_toolchain).map_err(failed)?);
-        let plan = fa4.read(&entry).map_err(|bad| PlanError::Recipe { key, why: bad.to_string() })?;
-        let unstored = self.vault.put(&vault_key(&key), Entry::clone(&entry)).err().map(Arc::new);
-        Ok((Source::Built, unstored, plan))
-    }
+/// A plan with what compiles it.
+struct Fa4Work<'a> {
+    plan: Fa4Plan<'a>,
+    toolchain: &'a Fa4Compiler,
 }
 
-fn resolution(fa4: &Fa4Plan<'_>, (source, unstored, plan): Found, started: Instant) -> Resolution {
-    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-    let (key, graph_key) = (Some(fa4.key()), fa4.attention.key());
-    let engine = EngineChoice::named(Engine::Fa4);
-    Resolution { key, graph_key, source, unstored, engine, outcome: Ok(plan), milliseconds }
+impl Work for Fa4Work<'_> {
+    fn key(&self) -> PlanKey {
+        self.plan.key()
+    }
+
+    fn graph_key(&self) -> GraphKey {
+        self.plan.attention.key()
+    }
+
+    fn what(&self) -> String {
+        self.plan.attention.to_string()
+    }
+
+    fn target(&self) -> String {
+        architecture(SM)
+    }
+
+    fn build(&self) -> Result<Entry, Unbuilt> {
+        self.plan.entry_by(|kernels| self.toolchain.compile(kernels)).map_err(|error| {
+            let optional = matches!(error, Fa4Failure::Compile(CompileError::NotInstalled(_)));
+            let gap = if optional { Gap::Compiler } else { Gap::Plan };
+            Unbuilt::Failed { error: Arc::new(error), gap: Some(gap) }
+        })
+    }
+
+    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+        Ok(Ok(self.plan.read(entry)?))
+    }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use qkvault_graph::{CompilerEnv, CudnnVersion, LibrarySet, NvrtcVersion, Refusal, Target, Toolchain};
 use qkvault_sys::{CallError, Error, Status};
 
-use crate::toolchain::is;
-use crate::{pressure, status};
+use crate::cudnn::toolchain::is;
+use crate::cudnn::{pressure, status};
 
 /// Why there is no plan.
 ///

@@ -1,11 +1,9 @@
 //! Plans of conversions to and from 8 bits.
 
-use qkvault_cache::Source;
 use qkvault_graph::ValidConversion;
-use qkvault_kernels::{Engine, Generated, generate_conversion};
+use qkvault_kernels::generate_conversion;
 
-use crate::choice::EngineChoice;
-use crate::kernels::KernelPlan;
+use crate::kernels::{KERNELS, KernelPlan};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
 
 impl Planner {
@@ -19,18 +17,8 @@ impl Planner {
     /// As [`Planner::kernels`].
     pub fn conversion(&self, of: &ValidConversion, sm: u32, on_miss: OnMiss) -> Result<Resolution, PlanError> {
         match generate_conversion(of, sm) {
-            Ok(Generated { source, options, recipe }) => {
-                self.kernels(&KernelPlan { of, source: &source, options: &options, recipe: &recipe }, on_miss)
-            }
-            Err(refusal) => Ok(Resolution {
-                key: None,
-                graph_key: of.key(),
-                source: Source::Built,
-                unstored: None,
-                engine: EngineChoice::named(Engine::Kernels),
-                outcome: Err(refusal),
-                milliseconds: 0.0,
-            }),
+            Ok(made) => self.kernels(&KernelPlan { of, made }, on_miss),
+            Err(refusal) => Ok(Resolution::refused(of.key(), KERNELS, refusal)),
         }
     }
 }

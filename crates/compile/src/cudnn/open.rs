@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use qkvault_sys::Search;
 
-use crate::compile::Compiler;
+use crate::cudnn::compiler::Compiler;
 
 /// A compiler that is opened when it is needed.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Role, Target};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
-use crate::bound;
-use crate::engine::{self, Source};
-use crate::failure::Failure;
-use crate::passed::PassedOver;
-use crate::status::{self, About, COMPILATION_FAILED};
-use crate::uncompiled::{self, Often};
-use crate::write;
+use crate::cudnn::bound;
+use crate::cudnn::configs::{self, Source};
+use crate::cudnn::failure::Failure;
+use crate::cudnn::passed::PassedOver;
+use crate::cudnn::status::{self, About, COMPILATION_FAILED};
+use crate::cudnn::uncompiled::{self, Often};
+use crate::cudnn::write;
 
 /// The input of an attempt.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ impl Attempt<'_> {
         for from in Source::of(self.graph, self.options.heuristics) {
             let (code, name) = from.name();
             let configs = match from {
-                Source::Named(engine) => engine::named(&ops, &device, engine).map(|config| vec![config]),
+                Source::Named(engine) => configs::named(&ops, &device, engine).map(|config| vec![config]),
                 Source::A => self.heuristics(&ops, &device, HeurMode::A),
                 Source::Fallback => self.heuristics(&ops, &device, HeurMode::FALLBACK),
             };
@@ -119,8 +119,8 @@ impl Attempt<'_> {
         let fail = |error| self.fail(error, "the notes of an engine");
         // cuDNN does not report the knobs of a named engine.
         let named = self.graph.engine.as_ref().map(|engine| Ok(engine.to_string()));
-        let engine = named.unwrap_or_else(|| engine::text(&config)).map_err(fail)?;
-        if let Some(reason) = engine::unfit(&config, self.graph).map_err(fail)? {
+        let engine = named.unwrap_or_else(|| configs::text(&config)).map_err(fail)?;
+        if let Some(reason) = configs::unfit(&config, self.graph).map_err(fail)? {
             past.passed_over.push(PassedOver::unfit(engine, &reason));
             past.reasons.push(reason);
             return Ok(None);
@@ -139,7 +139,7 @@ impl Attempt<'_> {
         past.passed_over.push(PassedOver::refused(engine.clone(), &error));
         let what = format!("the plan of {engine}");
         if is_uncompiled(&error) {
-            let index = engine::index(&config).map_err(fail)?;
+            let index = configs::index(&config).map_err(fail)?;
             match index.and_then(|index| uncompiled::known(self.graph, self.target, index)) {
                 None => return Err(self.fail(error, what).into()),
                 Some(Often::Always) => past.reasons.push(reason(&codes::LIBRARY_PLAN, name, &error)),

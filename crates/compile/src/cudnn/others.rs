@@ -1,15 +1,15 @@
-//! The targets whose plans a machine can load, as data, in the order of the look-up.
+//! The targets whose plans of cuDNN a machine can load, as data, in the order of the look-up.
 
 use qkvault_graph::{LibrarySet, NvrtcVersion, Target, Toolchain};
 
 use crate::fit::{DriverRule, LoadRules};
 
 /// CUDA versions of drivers to look for, newest first, where plans of older drivers load too.
-pub(crate) const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
+pub const DRIVERS: [i64; 8] = [13_050, 13_040, 13_030, 13_020, 13_010, 13_000, 12_090, 12_080];
 
 /// Versions of NVRTC to look for, where NVRTC is a library of its own: the one that `cargo xtask fetch` gets first,
 /// then newest first.
-pub(crate) const NVRTCS: [NvrtcVersion; 10] = [
+pub const NVRTCS: [NvrtcVersion; 10] = [
     Toolchain::FETCHED_NVRTC,
     NvrtcVersion::new(13, 5),
     NvrtcVersion::new(13, 4),
@@ -31,7 +31,7 @@ pub(crate) const NVRTCS: [NvrtcVersion; 10] = [
 /// All of them have the machine's cuDNN version, its major version of CUDA, its host architecture, and its variables
 /// that change code. The driver loads the kernels of every NVRTC among them.
 #[must_use]
-pub(crate) fn candidates(here: &Target) -> Vec<Target> {
+pub fn candidates(here: &Target) -> Vec<Target> {
     let mut all = known(here);
     let mut plain = here.clone();
     plain.device.other.clear();

@@ -1,7 +1,7 @@
 //! Plans of combinations: merges, sums, copies and fills of tensors.
 
 use qkvault_graph::ValidCombination;
-use qkvault_kernels::{Generated, generate_combination};
+use qkvault_kernels::generate_combination;
 
 use crate::kernels::KernelPlan;
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
@@ -14,7 +14,6 @@ impl Planner {
     ///
     /// As [`Planner::kernels`].
     pub fn combination(&self, of: &ValidCombination, sm: u32, on_miss: OnMiss) -> Result<Resolution, PlanError> {
-        let Generated { source, options, recipe } = generate_combination(of, sm);
-        self.kernels(&KernelPlan { of, source: &source, options: &options, recipe: &recipe }, on_miss)
+        self.kernels(&KernelPlan { of, made: generate_combination(of, sm) }, on_miss)
     }
 }

@@ -9,10 +9,10 @@ use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Refusal, Ta
 use qkvault_sys::log::{self, Message};
 use qkvault_sys::{AttributeName as A, Error, Library, Search};
 
-use crate::attempt::{Attempt, Made, Stop, workspace};
-use crate::failure::Failure;
-use crate::passed::PassedOver;
-use crate::{pressure, words};
+use crate::cudnn::attempt::{Attempt, Made, Stop, workspace};
+use crate::cudnn::failure::Failure;
+use crate::cudnn::passed::PassedOver;
+use crate::cudnn::{pressure, words};
 
 /// cuDNN as a compiler.
 ///

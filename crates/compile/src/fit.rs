@@ -1,9 +1,9 @@
 //! Whether a plan fits a machine, before cuDNN loads it: the properties that each cuDNN version compares, as data.
 
 use qkvault_base::Shown;
-use qkvault_compile::PlanFacts;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 
+use crate::facts::PlanFacts;
 use crate::machine::Machine;
 
 /// The drivers on which a plan loads.
@@ -241,7 +241,7 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
 /// # Errors
 ///
 /// [`OtherMachine`] with every difference.
-pub(crate) fn check_fit_of_kernels(facts: &PlanFacts, sm: u32, driver: i64) -> Result<(), OtherMachine> {
+pub fn check_fit_of_kernels(facts: &PlanFacts, sm: u32, driver: i64) -> Result<(), OtherMachine> {
     let mut mismatches = Vec::new();
     if facts.sm != sm {
         mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });

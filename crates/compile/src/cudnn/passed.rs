@@ -5,7 +5,7 @@ use qkvault_graph::registry::{Code, codes};
 use qkvault_sys::Error;
 use serde::{Deserialize, Serialize};
 
-use crate::words;
+use crate::cudnn::words;
 
 /// A configuration that was passed over.
 ///

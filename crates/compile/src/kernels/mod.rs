@@ -1,0 +1,234 @@
+//! Kernels of qkvault's own as an engine: sources and recipes become cubins by NVRTC.
+
+pub(crate) mod combination;
+pub(crate) mod computation;
+pub(crate) mod conversion;
+pub(crate) mod nvrtc;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qkvault_cache::Entry;
+use qkvault_graph::{CompileOptions, CudnnVersion, GraphKey, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
+use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
+use qkvault_kernels::{Generated, generate, takes};
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Blob;
+use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
+use crate::facts::PlanFacts;
+use crate::look::BadEntry;
+use crate::origin::{By, Origin as PlanOrigin};
+use crate::plan::{BadPlan, Plan};
+pub use computation::Computation;
+use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
+
+/// Kernels of qkvault's own.
+pub const KERNELS: EngineId = EngineId::new("kernels", "kernels");
+
+/// The engine. NVRTC is loaded when a plan must be compiled.
+#[derive(Debug)]
+pub(crate) struct Kernels;
+
+impl Engine for Kernels {
+    fn id(&self) -> EngineId {
+        KERNELS
+    }
+
+    fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal> {
+        takes(attention, sm)
+    }
+
+    /// They make better use of memory than FlashAttention-4, and worse of arithmetic.
+    fn place(&self, dense: bool) -> u8 {
+        if dense { 2 } else { 1 }
+    }
+
+    fn work<'a>(
+        &'a self,
+        attention: &'a Valid,
+        on: Gpu<'_>,
+        _options: &CompileOptions,
+    ) -> Result<Box<dyn Work + 'a>, Refusal> {
+        Ok(Box::new(KernelPlan { of: attention, made: generate(attention, on.sm)? }))
+    }
+}
+
+/// The facts of a plan of kernels, beside those that every plan has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelFacts {
+    /// What compiled the cubins.
+    pub by: KernelCompiler,
+    /// What a launch does.
+    pub recipe: Recipe,
+}
+
+/// A compiler of kernels, with the versions that decide the code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum KernelCompiler {
+    /// NVRTC, major and minor.
+    Nvrtc(u32, u32),
+    /// FlashAttention-4's toolchain.
+    Fa4 {
+        /// Version of `flash-attn-4`.
+        flash_attn: String,
+        /// Version of `nvidia-cutlass-dsl`.
+        cutlass_dsl: String,
+        /// Version of `quack-kernels`.
+        quack: String,
+    },
+}
+
+impl KernelFacts {
+    /// Checks the recipe against the facts of its plan: operands, bytes of cubins, scratch memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BadRecipe`], with the first part that is wrong.
+    pub fn check(&self, facts: &PlanFacts) -> Result<Checked, BadRecipe> {
+        let KernelFacts { by: _, recipe } = self;
+        for (place, given, needed) in [
+            ("scratch memory in bytes", recipe.scratch, facts.workspace),
+            ("the architecture", u64::from(recipe.sm), u64::from(facts.sm)),
+        ] {
+            if given != needed {
+                let (given, needed) = (given.to_string(), format!("the plan's facts have {needed}"));
+                return Err(BadRecipe::Wrong { place: place.to_owned(), given, needed });
+            }
+        }
+        recipe.clone().check(&facts.bindings, facts.blob_bytes)
+    }
+}
+
+/// What a plan of kernels is made of: the source and options for NVRTC (without an architecture), and a recipe without
+/// cubins, all of whose launches are of the one cubin that the source becomes.
+#[derive(Clone, Debug)]
+pub struct KernelPlan<'a> {
+    /// What it computes: a `Valid` attention, a `ValidConversion` or a `ValidCombination`.
+    pub of: &'a dyn Computation,
+    /// Source, options and recipe.
+    pub made: Generated,
+}
+
+/// The name of the source in the compiler's messages.
+const FILE: &str = "attention.cu";
+
+impl KernelPlan<'_> {
+    /// The key of the plan.
+    #[must_use]
+    pub fn key(&self) -> PlanKey {
+        self.key_by(NVRTC)
+    }
+
+    /// The key with another NVRTC.
+    pub(crate) fn key_by(&self, nvrtc: (u32, u32)) -> PlanKey {
+        let Generated { source, options, recipe } = &self.made;
+        Origin { source, options, recipe, nvrtc }.key()
+    }
+
+    /// The plan, compiled by NVRTC, which is loaded if it is not.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError`] if there is no NVRTC, or the source does not compile.
+    pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Plan, NvrtcError> {
+        let (started, Generated { source, options, recipe }) = (Instant::now(), &self.made);
+        let cubin = nvrtc.compile(FILE, source, options, recipe.sm)?;
+        let milliseconds = started.elapsed().as_millis().try_into().unwrap_or(u32::MAX);
+        Ok(Plan { facts: self.facts(cubin.len() as u64, milliseconds), blob: Blob::from(cubin) })
+    }
+
+    /// The facts of the plan with a cubin of so many bytes. All of them but these two numbers follow from what is
+    /// computed.
+    pub(crate) fn facts(&self, blob_bytes: u64, compile_ms: u32) -> PlanFacts {
+        let (of, recipe) = (self.of, &self.made.recipe);
+        // A driver that is older than the compiler does not load what it made.
+        let driver = recipe.driver.max(NVRTC_DRIVER);
+        let whole = Recipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
+        let none = CudnnVersion::new(0, 0, 0);
+        PlanFacts {
+            key: self.key(),
+            graph_key: of.graph_key(),
+            what: of.to_string(),
+            cudnn: none,
+            libraries: LibrarySet::Slim,
+            toolchain: Toolchain::assumed(none),
+            sm: recipe.sm,
+            multi_processors: 0,
+            driver: i64::from(driver),
+            memory_bus: None,
+            engine: format!("kernels by NVRTC {}.{}", NVRTC.0, NVRTC.1),
+            passed_over: Vec::new(),
+            workspace: recipe.scratch,
+            compile_ms,
+            blob_bytes,
+            bindings: of.bindings(),
+            again: Vec::new(),
+            fixed: Vec::new(),
+            kernels: Some(Box::new(KernelFacts { by: KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), recipe: whole })),
+        }
+    }
+
+    /// The plan as an entry of a vault, with what it is compiled from.
+    pub(crate) fn entry(&self, plan: &Plan) -> Entry {
+        let (library, sm) = (format!("nvrtc {}.{}", NVRTC.0, NVRTC.1), self.made.recipe.sm);
+        let mut entry = plan.entry(&format!("{} kernels", architecture(sm)), library);
+        let origin = PlanOrigin { of: self.of.description(), by: By::Nvrtc { sm } };
+        entry.payload.extend(codec::encode(&origin));
+        entry
+    }
+}
+
+impl Work for KernelPlan<'_> {
+    fn key(&self) -> PlanKey {
+        KernelPlan::key(self)
+    }
+
+    fn graph_key(&self) -> GraphKey {
+        self.of.graph_key()
+    }
+
+    fn what(&self) -> String {
+        self.of.to_string()
+    }
+
+    fn target(&self) -> String {
+        architecture(self.made.recipe.sm)
+    }
+
+    fn build(&self) -> Result<Entry, Unbuilt> {
+        let plan = Nvrtc::open(None).and_then(|nvrtc| self.compile(&nvrtc)).map_err(|error| {
+            let absent = matches!(error, NvrtcError::NotFound { .. } | NvrtcError::Variable { .. });
+            Unbuilt::Failed { error: Arc::new(error), gap: absent.then_some(Gap::Plan) }
+        })?;
+        Ok(self.entry(&plan))
+    }
+
+    /// All facts are those that follow from the computation, with the capacities of this one: those of pools and varlen
+    /// buffers are in no key.
+    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+        let key = self.key();
+        let Plan { facts, blob } = Plan::from_entry(key, entry)?;
+        let asked = self.facts(facts.blob_bytes, facts.compile_ms).asked(&facts);
+        let asked = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
+        // With the same operands it was checked when it was read.
+        if let Some(kernels) = asked.kernels.as_ref().filter(|_| asked.bindings != facts.bindings) {
+            kernels.check(&asked).map_err(BadPlan::from)?;
+        }
+        Ok(Ok(Arc::new(Plan { facts: asked, blob })))
+    }
+}
+
+/// Whether an entry's metadata are the facts of a plan of kernels.
+#[must_use]
+pub fn is_of_kernels(meta: &[u8]) -> bool {
+    kernel_compiler_of(meta).is_some()
+}
+
+/// What compiled the kernels of an entry with these metadata; `None` for cuDNN's plans.
+#[must_use]
+pub fn kernel_compiler_of(meta: &[u8]) -> Option<KernelCompiler> {
+    codec::decode::<PlanFacts>(meta).ok()?.kernels.map(|kernels| kernels.by)
+}
