@@ -53,9 +53,15 @@ impl Asked<'_> {
 /// Facts that follow from nothing that a look-up has: the compiler tells them. A load compares the workspace with
 /// cuDNN's own, and the rest is for people.
 fn told(facts: &PlanFacts, of: &PlanFacts) -> PlanFacts {
-    let PlanFacts { compile_ms, engine, passed_over, workspace, .. } = of.clone();
+    let PlanFacts { compile_ms, engine, workspace, own, .. } = of.clone();
     let told = PlanFacts { compile_ms, ..facts.clone() };
-    if of.kernels.is_some() { told } else { PlanFacts { engine, passed_over, workspace, ..told } }
+    match (facts.own.clone(), own) {
+        (OwnFacts::Cudnn(mut own), OwnFacts::Cudnn(other)) => {
+            own.passed_over = other.passed_over;
+            PlanFacts { engine, workspace, own: OwnFacts::Cudnn(own), ..told }
+        }
+        _ => told,
+    }
 }
 
 /// Names of the numbers and tensors of an expression, which no key contains: attentions that differ in them have one

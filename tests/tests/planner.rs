@@ -129,7 +129,7 @@ fn a_plan_records_which_configurations_were_passed_over_and_why() {
     let sink = "q: bf16 [2,4,64,64]\nk: [2,2,192,64]\nlengths: per-sequence\nsink: yes";
     let attention = validate(text::parse(sink).unwrap()).unwrap();
     let built = plan(bench.ask(&bench.planner(), &attention, OnMiss::Compile).unwrap());
-    let [passed] = &built.facts.passed_over[..] else { panic!("{:?}", built.facts) };
+    let [passed] = &built.facts.cudnn().expect("of cuDNN").passed_over[..] else { panic!("{:?}", built.facts) };
     assert_eq!((&passed.engine[..], &built.facts.engine[..]), ("engine 2", "engine 1"));
     assert_eq!(passed.code.as_str(), "library.internal-error-compilation-failed");
     assert!(passed.words.contains("NVRTC_SUCCESS"), "{}", passed.words);
@@ -140,10 +140,11 @@ fn a_plan_records_which_configurations_were_passed_over_and_why() {
         validate(text::parse("q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nlengths: per-sequence\nsink: yes").unwrap());
     let allowing = bench.planner().allowing(QuirkSet::of(["queries.one-sink"]).unwrap());
     let built = plan(bench.ask(&allowing, &decode.unwrap(), OnMiss::Compile).unwrap());
-    let passed: Vec<&str> = built.facts.passed_over.iter().map(|passed| &passed.engine[..]).collect();
+    let passed: Vec<&str> =
+        built.facts.cudnn().expect("of cuDNN").passed_over.iter().map(|passed| &passed.engine[..]).collect();
     assert_eq!((&built.facts.engine[..], &passed[..]), ("engine 1", &["engine 1", "engine 2"][..]));
     let plain = plan(bench.ask(&bench.planner(), &sound(), OnMiss::Compile).unwrap());
-    assert!(plain.facts.passed_over.is_empty(), "{:?}", plain.facts.passed_over);
+    assert!(plain.facts.cudnn().expect("of cuDNN").passed_over.is_empty(), "{:?}", plain.facts.passed_over);
 }
 
 /// No engine's kernel compiles, and a rule covers it. The rule refuses it, and no failure is stored.

@@ -33,6 +33,34 @@ pub fn run(args: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     run_program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args, variables)
 }
 
+/// Runs cargo with these arguments and returns what it prints.
+///
+/// # Errors
+///
+/// Cargo cannot be started or fails. The error has the command line.
+pub(crate) fn output(args: &[&str]) -> Result<String> {
+    let line = format!("cargo {}", args.join(" "));
+    ui::say(&format!("$ {line}"));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root()).stderr(std::process::Stdio::inherit());
+    forget_this_package(&mut command);
+    let done = command.output().with_context(|| format!("`{line}` could not be started"))?;
+    if !done.status.success() {
+        bail!("`{line}` failed");
+    }
+    String::from_utf8(done.stdout).with_context(|| format!("`{line}` printed what is no text"))
+}
+
+/// Cargo's variables about this package would reach build scripts and cause rebuilds.
+fn forget_this_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// Runs cargo, or a program that runs it, with these arguments and variables.
 ///
 /// # Errors
@@ -45,13 +73,7 @@ pub fn run_program(program: OsString, args: &[&str], variables: &[(&str, &str)])
     ui::say(&format!("$ {line}"));
     let mut command = Command::new(program);
     command.args(args).envs(variables.iter().copied()).current_dir(root());
-    // Cargo's variables about this package would reach build scripts and cause rebuilds.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(name);
-        }
-    }
+    forget_this_package(&mut command);
     let status = command.status().with_context(|| format!("`{line}` could not be started"))?;
     if !status.success() {
         bail!("`{line}` failed");

@@ -13,6 +13,7 @@ pub mod fuzz;
 pub mod jax_tests;
 pub mod miri;
 pub mod mutants;
+mod programs;
 pub mod record_tests;
 pub mod release;
 pub mod requirements;

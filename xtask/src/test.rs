@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, deny, doors, fetch, fuzz, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, doors, fetch, fuzz, programs, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -20,6 +20,9 @@ pub struct Args {
 
 /// The cuDNN versions of the tests. Each process loads one.
 const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
+
+/// How many programs run at a time: one for each core that CI has.
+const JOBS: usize = 2;
 
 /// Seconds of fuzzing, for all targets together.
 const FUZZED: u32 = 60;
@@ -56,7 +59,8 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
-    cargo::run(&["test", "--workspace"], &required)?;
+    programs::run(programs::build(&["--workspace"])?, JOBS, &required)?;
+    cargo::run(&["test", "--workspace", "--doc"], &required)?;
     skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
     fuzz::built(FUZZED)?;
     // Not beside cargo's programs, some of which measure time and count threads.

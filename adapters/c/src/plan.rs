@@ -83,7 +83,8 @@ impl Planned {
         let tensors = order.tensors().iter().map(operand).collect::<Result<_, _>>()?;
         let scalars = order.scalars().iter().map(operand).collect::<Result<_, _>>()?;
         let (what, engine) = (c_string(on_one_line(&facts.what)), c_string(on_one_line(&facts.engine)));
-        let cudnn = c_string(facts.cudnn.to_string());
+        // Empty for a plan that needs no cuDNN.
+        let cudnn = c_string(facts.cudnn().map(|own| own.cudnn.to_string()).unwrap_or_default());
         let why = why.map(|choice| c_string(on_lines(&choice.to_string())));
         Ok(Planned { facts, attention, order, ready, source, tensors, scalars, what, engine, cudnn, why })
     }
@@ -107,7 +108,7 @@ impl Planned {
             Pass::Backward(gradients) => gradients.deterministic,
         };
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let number = i32::try_from(facts.cudnn.number()).unwrap_or(0);
+        let number = facts.cudnn().and_then(|own| i32::try_from(own.cudnn.number()).ok()).unwrap_or(0);
         qkv_plan_info {
             struct_size: 0,
             key: *facts.key.bytes(),

@@ -65,7 +65,7 @@ class Plan(Handle):
 
     @property
     def cudnn(self) -> str:
-        """The version of the cuDNN that compiled it and that alone loads it."""
+        """The version of the cuDNN that compiled it and that alone loads it; empty for a plan that needs none."""
         return decoded(self._info.cudnn)
 
     @property

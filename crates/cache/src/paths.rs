@@ -10,11 +10,11 @@ pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
 /// Start of the names of files being written. They lie beside the entries, so that a rename stays in one folder.
 pub(crate) const TEMP_PREFIX: &str = ".tmp-";
 
-/// Format of the store: the number of the folder `vault/v3`, of the names in a remote store, and of packs.
+/// Format of the store: the number of the folder `vault/v4`, of the names in a remote store, and of packs.
 ///
 /// It is raised with the layout of the folder, and when keys or payloads change their meaning, because no one looks an
 /// old key up again. [`Vault::older`](crate::Vault::older) finds folders of older formats.
-pub const STORE_FORMAT: u16 = 3;
+pub const STORE_FORMAT: u16 = 4;
 
 /// The folders of one vault.
 #[derive(Clone, Debug)]
@@ -23,13 +23,13 @@ pub(crate) struct Layout {
     pub(crate) root: PathBuf,
     /// `ROOT/vault`.
     pub(crate) vault: PathBuf,
-    /// `ROOT/vault/v3`.
+    /// `ROOT/vault/v4`.
     pub(crate) version: PathBuf,
-    /// `ROOT/vault/v3/entries`.
+    /// `ROOT/vault/v4/entries`.
     pub(crate) entries: PathBuf,
-    /// `ROOT/vault/v3/locks`.
+    /// `ROOT/vault/v4/locks`.
     pub(crate) locks: PathBuf,
-    /// `ROOT/vault/v3/quarantine`.
+    /// `ROOT/vault/v4/quarantine`.
     pub(crate) quarantine: PathBuf,
 }
 

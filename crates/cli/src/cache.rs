@@ -129,7 +129,7 @@ fn verify(globals: &Globals, vault: &Vault, headers: bool) -> Outcome {
 /// An entry whose bytes are whole, and whose recipe of a launch refers to what is not there.
 fn bad_recipe(listed: Listed) -> Option<(Listed, String)> {
     let facts = codec::decode::<PlanFacts>(&listed.header.as_ref().ok()?.meta).ok()?;
-    let why = facts.kernels.as_ref()?.check(&facts).err()?.to_string();
+    let why = facts.kernels()?.check(&facts).err()?.to_string();
     Some((listed, why))
 }
 
@@ -205,7 +205,7 @@ fn detail(listed: &Listed) -> Value {
                     "bytes": scratch.bytes, "of_cudnn": facts.workspace,
                     "buffers": scratch.buffers.iter().map(buffer).collect::<Vec<_>>(),
                 });
-                if let Some(kernels) = &facts.kernels {
+                if let Some(kernels) = facts.kernels() {
                     value["recipe"] = json!(kernels.recipe.to_string().lines().collect::<Vec<_>>());
                 }
                 value["facts"] = json!(facts);

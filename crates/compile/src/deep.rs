@@ -13,11 +13,12 @@ use qkvault_kernels::{generate, generate_combination, generate_conversion};
 
 use crate::cudnn::OpenCompiler;
 use crate::cudnn::compiler::{Compiled, Compiler};
+use crate::cudnn::facts::Made;
 use crate::cudnn::failure::Failure;
 use crate::cudnn::job::Job;
 use crate::difference::Difference;
 use crate::fa4::{Fa4Compiler, Fa4Failure, Fa4Plan, compiler, name};
-use crate::facts::{Altered, Made, PlanFacts};
+use crate::facts::{Altered, PlanFacts};
 use crate::kernels::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::kernels::{KernelCompiler, KernelPlan};
 use crate::origin::{By, Origin, ValidDescription};
@@ -180,7 +181,7 @@ impl<'a> Rebuilder<'a> {
             ValidDescription::Combination(combination) => generate_combination(combination, sm),
         };
         let now = KernelPlan { of: of.computation(), made };
-        if let Some(KernelCompiler::Nvrtc(major, minor)) = plan.facts.kernels.as_ref().map(|kernels| &kernels.by)
+        if let Some(KernelCompiler::Nvrtc(major, minor)) = plan.facts.kernels().map(|kernels| &kernels.by)
             && (*major, *minor) != NVRTC
             && now.key_by((*major, *minor)) == key
         {
@@ -199,7 +200,7 @@ impl<'a> Rebuilder<'a> {
 
     fn fa4(&self, key: PlanKey, entry: &Entry, plan: &Plan, attention: &Valid) -> Result<RebuildCheck, Stop> {
         let now = Fa4Plan::of(attention, SM)?;
-        let by = plan.facts.kernels.as_ref().map(|kernels| &kernels.by);
+        let by = plan.facts.kernels().map(|kernels| &kernels.by);
         if now.key() != key && by.is_some_and(|by| matches!(by, KernelCompiler::Fa4 { .. }) && *by != compiler()) {
             return skipped(format!("another compiler than {} compiled it", name()));
         }
@@ -290,6 +291,6 @@ fn same_cubins(stored: &Plan, compiled: &Plan) -> Result<RebuildCheck, Stop> {
         let (stored, compiled) = (stored.blob.len(), compiled.blob.len());
         return Err(Difference::Cubins { stored, compiled }.into());
     }
-    let kernels = compiled.facts.kernels.as_ref().map_or(0, |facts| facts.recipe.modules.len());
+    let kernels = compiled.facts.kernels().map_or(0, |facts| facts.recipe.modules.len());
     Ok(RebuildCheck::Same { kernels, kernel_bytes: compiled.blob.len() })
 }

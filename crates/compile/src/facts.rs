@@ -3,18 +3,16 @@
 use std::fmt::Debug;
 
 use qkvault_graph::op::{self, Binding, Fixed, Scratch};
-use qkvault_graph::{CudnnVersion, GraphKey, LibrarySet, PlanKey, Role, Toolchain, Valid};
+use qkvault_graph::{EngineName, GraphKey, PlanKey, Role, Valid};
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
 
-use crate::cudnn::passed::PassedOver;
+use crate::cudnn::facts::CudnnFacts;
 use crate::kernels::KernelFacts;
 
-/// The facts about a plan that are known without cuDNN.
-///
-/// A plan of kernels ([`PlanFacts::kernels`]) needs no cuDNN: the fields about cuDNN's version, library set, toolchain,
-/// multiprocessors and memory bus say nothing about it.
+/// The facts about a plan that are known without a compiler: what plans of all engines have, and the engine's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PlanFacts {
     /// Key of the plan.
     pub key: PlanKey,
@@ -22,57 +20,37 @@ pub struct PlanFacts {
     pub graph_key: GraphKey,
     /// Short description of the attention.
     pub what: String,
-    /// Version that compiled it, the only one that can load it.
-    pub cudnn: CudnnVersion,
-    /// Library set that compiled it.
-    pub libraries: LibrarySet,
-    /// The rest of the toolchain that compiled it: CUDA build, NVRTC, host architecture, environment.
-    pub toolchain: Toolchain,
+    /// The engine that made it.
+    pub by: EngineName,
     /// Compute capability, major * 10 + minor.
     pub sm: u32,
-    /// Streaming multiprocessors of the target.
-    pub multi_processors: i64,
-    /// CUDA version of the driver of the target, major * 1000 + minor * 10; for kernels, the oldest that loads them.
+    /// A CUDA version of drivers, major * 1000 + minor * 10: for cuDNN's plans that of the target, else the oldest that
+    /// loads the plan.
     pub driver: i64,
-    /// Width of the target's memory bus in bits, if its cuDNN reports it.
-    pub memory_bus: Option<i64>,
-    /// Engine and knobs of the plan.
+    /// What computes it: the engine of cuDNN with its knobs, or the compiler of the kernels.
     pub engine: String,
-    /// Configurations before it in cuDNN's order that gave no plan, each with its reason.
-    pub passed_over: Vec<PassedOver>,
     /// Bytes of scratch memory that a launch needs.
     pub workspace: u64,
     /// Time that compiling took, in milliseconds.
     pub compile_ms: u32,
-    /// Bytes of cuDNN's serialised plan.
+    /// Bytes of the plan itself.
     pub blob_bytes: u64,
     /// Operands to bind, in order of unique id.
     pub bindings: Vec<Binding>,
-    /// Operands that the graph declares a second time: a launch passes the address of [`Role::memory`] for each.
-    pub again: Vec<Role>,
-    /// Constants of the graph, which cuDNN also needs at every launch.
-    pub fixed: Vec<Fixed>,
-    /// The facts of a plan of kernels; `None` for cuDNN's plans.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernels: Option<Box<KernelFacts>>,
+    /// The facts that plans of its engine have alone.
+    pub own: OwnFacts,
 }
 
-/// What only compiling tells of a plan of cuDNN. All other facts follow from what was asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) engine: String,
-    pub(crate) passed_over: Vec<PassedOver>,
-    pub(crate) workspace: u64,
-    pub(crate) compile_ms: u32,
-    pub(crate) blob_bytes: u64,
-}
-
-impl Made {
-    /// What a stored plan says of it.
-    pub(crate) fn of(facts: &PlanFacts) -> Made {
-        let PlanFacts { engine, passed_over, workspace, compile_ms, blob_bytes, .. } = facts.clone();
-        Made { engine, passed_over, workspace, compile_ms, blob_bytes }
-    }
+/// Facts by the way in which a plan is launched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnFacts {
+    /// By cuDNN.
+    Cudnn(Box<CudnnFacts>),
+    /// By the driver, with a recipe.
+    Kernels(Box<KernelFacts>),
+    /// By whoever brought the engine, in its own form.
+    Other(Vec<u8>),
 }
 
 /// A fact of a stored plan that is not the one that follows from what was asked.
@@ -105,44 +83,31 @@ impl PlanFacts {
             key,
             graph_key,
             what,
-            cudnn,
-            libraries,
-            toolchain,
+            by,
             sm,
-            multi_processors,
             driver,
-            memory_bus,
             engine,
-            passed_over,
             workspace,
             compile_ms: _,
             blob_bytes,
             bindings,
-            again,
-            fixed,
-            kernels,
+            own,
         } = expected;
-        fn other<T: PartialEq + Debug>(fact: &'static str, stored: &T, expected: &T) -> Option<Altered> {
-            (stored != expected).then(|| Altered::of(fact, stored, expected))
-        }
         None.or_else(|| other("key", &self.key, key))
             .or_else(|| other("graph_key", &self.graph_key, graph_key))
             .or_else(|| other("what", &self.what, what))
-            .or_else(|| other("cudnn", &self.cudnn, cudnn))
-            .or_else(|| other("libraries", &self.libraries, libraries))
-            .or_else(|| other("toolchain", &self.toolchain, toolchain))
+            .or_else(|| other("by", &self.by, by))
             .or_else(|| other("sm", &self.sm, sm))
-            .or_else(|| other("multi_processors", &self.multi_processors, multi_processors))
             .or_else(|| other("driver", &self.driver, driver))
-            .or_else(|| other("memory_bus", &self.memory_bus, memory_bus))
             .or_else(|| other("engine", &self.engine, engine))
-            .or_else(|| other("passed_over", &self.passed_over, passed_over))
             .or_else(|| other("workspace", &self.workspace, workspace))
             .or_else(|| other("blob_bytes", &self.blob_bytes, blob_bytes))
             .or_else(|| other("bindings", &self.bindings, bindings))
-            .or_else(|| other("again", &self.again, again))
-            .or_else(|| other("fixed", &self.fixed, fixed))
-            .or_else(|| other("kernels", &self.kernels, kernels))
+            .or_else(|| match (&self.own, own) {
+                (OwnFacts::Cudnn(stored), OwnFacts::Cudnn(expected)) => stored.altered(expected),
+                (OwnFacts::Kernels(stored), OwnFacts::Kernels(expected)) => other("kernels", stored, expected),
+                (stored, expected) => other("own", stored, expected),
+            })
     }
 
     /// The facts of a look-up by a description: compared with the stored ones, except for what the key does not contain
@@ -162,7 +127,42 @@ impl PlanFacts {
     }
 }
 
+/// The fact if it is another one.
+pub(crate) fn other<T: PartialEq + Debug>(fact: &'static str, stored: &T, expected: &T) -> Option<Altered> {
+    (stored != expected).then(|| Altered::of(fact, stored, expected))
+}
+
 impl PlanFacts {
+    /// The facts of a plan of cuDNN.
+    #[must_use]
+    pub fn cudnn(&self) -> Option<&CudnnFacts> {
+        match &self.own {
+            OwnFacts::Cudnn(own) => Some(own),
+            OwnFacts::Kernels(_) | OwnFacts::Other(_) => None,
+        }
+    }
+
+    /// The facts of a plan that the driver launches by a recipe.
+    #[must_use]
+    pub fn kernels(&self) -> Option<&KernelFacts> {
+        match &self.own {
+            OwnFacts::Kernels(own) => Some(own),
+            OwnFacts::Cudnn(_) | OwnFacts::Other(_) => None,
+        }
+    }
+
+    /// Operands that cuDNN's graph declares a second time: a launch passes the address of [`Role::memory`] for each.
+    #[must_use]
+    pub fn again(&self) -> &[Role] {
+        self.cudnn().map_or(&[], |own| &own.again)
+    }
+
+    /// Constants of cuDNN's graph, which it also needs at every launch.
+    #[must_use]
+    pub fn fixed(&self) -> &[Fixed] {
+        self.cudnn().map_or(&[], |own| &own.fixed)
+    }
+
     /// All scratch memory of a launch: cuDNN's workspace (the field `workspace`) and, after it, the buffers that are
     /// neither inputs nor outputs.
     #[must_use]
@@ -175,7 +175,7 @@ impl PlanFacts {
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
         // Kernels tell all their scratch memory, and keep no such gradient.
-        self.kernels.is_none() && op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
+        self.cudnn().is_some() && op::keeps_scores(self.bindings.iter().map(|b| b.role), self.sm)
     }
 
     /// The device memory that a launch of the attention needs.

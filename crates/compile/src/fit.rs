@@ -3,6 +3,7 @@
 use qkvault_base::Shown;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 
+use crate::cudnn::facts::CudnnFacts;
 use crate::facts::PlanFacts;
 use crate::machine::Machine;
 
@@ -187,7 +188,7 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
     }
 }
 
-/// Checks that a plan fits a machine.
+/// Checks that a plan of cuDNN fits a machine.
 ///
 /// NVRTC and environment are not compared, because they are in the key and the driver checks the code that they made.
 /// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
@@ -198,13 +199,13 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 /// # Errors
 ///
 /// [`OtherMachine`] with every difference.
-pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
+pub fn check_fit(facts: &PlanFacts, own: &CudnnFacts, here: &Machine) -> Result<(), OtherMachine> {
     let Machine { cudnn, libraries: _, cuda, host, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
     let mut mismatches = Vec::new();
-    if facts.cudnn != cudnn {
-        mismatches.push(Mismatch::OtherCudnn { plan: facts.cudnn, here: cudnn });
+    if own.cudnn != cudnn {
+        mismatches.push(Mismatch::OtherCudnn { plan: own.cudnn, here: cudnn });
     }
-    let Toolchain { cuda: its_cuda, nvrtc: _, host: its_host, environment: _ } = facts.toolchain;
+    let Toolchain { cuda: its_cuda, nvrtc: _, host: its_host, environment: _ } = own.toolchain;
     if its_cuda != cuda {
         mismatches.push(Mismatch::OtherCuda { plan: its_cuda, here: cuda });
     }
@@ -214,11 +215,11 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
     if facts.sm != sm {
         mismatches.push(Mismatch::OtherSm { plan: facts.sm, here: sm });
     }
-    if facts.multi_processors != multi_processors {
-        mismatches.push(Mismatch::OtherSmCount { plan: facts.multi_processors, here: multi_processors });
+    if own.multi_processors != multi_processors {
+        mismatches.push(Mismatch::OtherSmCount { plan: own.multi_processors, here: multi_processors });
     }
     // The rules are those of the plan's version, which is the one that would load it.
-    let rules = LoadRules::of(facts.cudnn);
+    let rules = LoadRules::of(own.cudnn);
     match rules.driver {
         DriverRule::Same if facts.driver != driver => {
             mismatches.push(Mismatch::OtherDriver { plan: facts.driver, here: driver });
@@ -229,8 +230,8 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
         DriverRule::Same | DriverRule::SameOrNewer => {}
     }
     // A loaded cuDNN before 9.27 reports no width; then the version is the mismatch.
-    if rules.memory_bus && facts.cudnn == cudnn && facts.memory_bus != memory_bus {
-        mismatches.push(Mismatch::OtherMemoryBus { plan: facts.memory_bus, here: memory_bus });
+    if rules.memory_bus && own.cudnn == cudnn && own.memory_bus != memory_bus {
+        mismatches.push(Mismatch::OtherMemoryBus { plan: own.memory_bus, here: memory_bus });
     }
     fits(facts, mismatches)
 }

@@ -75,7 +75,7 @@ impl Plan {
     /// The plan as a vault entry: facts in the header, cuDNN's bytes as payload. A planner also stores the description
     /// after these bytes, without which look-ups serve none.
     pub(crate) fn to_entry(&self, target: &Target) -> Entry {
-        self.entry(&target.label(), self.facts.cudnn.to_string())
+        self.entry(&target.label(), target.cudnn.to_string())
     }
 
     pub(crate) fn entry(&self, target: &str, library: String) -> Entry {
@@ -103,7 +103,7 @@ impl Plan {
         let blob = usize::try_from(facts.blob_bytes).ok().and_then(|len| Blob::of_entry(entry, len));
         let found = entry.payload.len() as u64;
         let blob = blob.ok_or(BadPlan::Length { wanted: facts.blob_bytes, found })?;
-        if let Some(kernels) = &facts.kernels {
+        if let Some(kernels) = facts.kernels() {
             kernels.check(&facts)?.check_code(&blob)?;
         }
         Ok(Plan { facts, blob })
@@ -147,7 +147,7 @@ mod tests {
     /// numbers here.
     #[test]
     fn b3_the_vaults_format_changes_with_that_of_keys() {
-        assert_eq!((qkvault_cache::STORE_FORMAT, KEY_FORMAT), (3, 2));
+        assert_eq!((qkvault_cache::STORE_FORMAT, KEY_FORMAT), (4, 2));
     }
 
     /// Facts of format 1, without the toolchain, under a current key: an error, and never another plan.

@@ -45,7 +45,7 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     assert_eq!(*built, *found);
 
     let facts = &found.facts;
-    let kernels = facts.kernels.as_ref().expect("a plan of kernels");
+    let kernels = facts.kernels().expect("a plan of kernels");
     assert!(matches!(&kernels.by, KernelCompiler::Fa4 { flash_attn, .. } if flash_attn == "4.0.0b36"), "{kernels:?}");
     assert_eq!((facts.driver, facts.sm, kernels.recipe.steps.len()), (i64::from(DRIVER), SM, 1));
     assert!(facts.engine.contains("FlashAttention-4"), "{}", facts.engine);
@@ -84,7 +84,7 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
         .expect("an answer")
         .outcome
         .expect("a plan");
-    let recipe = &plan.facts.kernels.as_ref().expect("a plan of kernels").recipe;
+    let recipe = &plan.facts.kernels().expect("a plan of kernels").recipe;
     let launches = recipe.steps.iter().filter_map(|step| match step {
         Step::Launch(launch) => Some((launch.module, launch.function.as_str() == "blocks", launch.grid)),
         Step::Clear { .. } => None,

@@ -60,6 +60,11 @@ fn entry(planner: &Planner, key: PlanKey) -> Arc<Entry> {
     Arc::new(shown.into_iter().find_map(|(_, entry)| entry.ok()).expect("it is stored"))
 }
 
+fn recipe_of(facts: &mut PlanFacts) -> &mut Recipe {
+    let OwnFacts::Kernels(own) = &mut facts.own else { panic!("of kernels") };
+    &mut own.recipe
+}
+
 /// A source with its options and the recipe.
 fn made(source: &str, options: &[&str]) -> Generated {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
@@ -87,7 +92,7 @@ fn a_plan_is_compiled_once_and_then_found_by_those_who_may_not_compile() {
     assert_eq!(found.source, Source::Disk);
     let (built, found) = (built.outcome.expect("a plan"), found.outcome.expect("a plan"));
     assert_eq!(built, found);
-    let kernels = found.facts.kernels.as_ref().expect("of kernels");
+    let kernels = found.facts.kernels().expect("of kernels");
     assert_eq!(
         (&kernels.by, &kernels.recipe.modules[..]),
         (&KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), &[found.blob.len() as u64][..])
@@ -112,8 +117,8 @@ fn a_stored_recipe_that_refers_outside_is_no_plan_and_is_compiled_again() {
     let damages: [fn(&mut PlanFacts); 5] = [
         |facts| facts.workspace = 128,
         |facts| facts.sm = 100,
-        |facts| facts.kernels.as_mut().expect("of kernels").recipe.steps.clear(),
-        |facts| facts.kernels.as_mut().expect("of kernels").recipe.modules[0] += 1,
+        |facts| recipe_of(facts).steps.clear(),
+        |facts| recipe_of(facts).modules[0] += 1,
         |facts| facts.bindings.clear(),
     ];
     for damage in damages {
@@ -240,7 +245,7 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     assert_eq!(answer.engine.refusal_of(CUDNN), Some(&why));
     assert!(answer.engine.to_string().starts_with("kernels instead\n  not cuDNN, refused: "), "{}", answer.engine);
     let plan = answer.outcome.expect("kernels take it");
-    assert!(plan.facts.kernels.is_some());
+    assert!(plan.facts.kernels().is_some());
     // The same plan on every GPU of the architecture, with any cuDNN, by both policies.
     for (profile, engine) in [("h100", EnginePolicy::Auto), ("h100-pcie", KERNELS.policy())] {
         let again = ask(&refused, profile, engine, OnMiss::Load).expect("it is stored");
@@ -261,7 +266,7 @@ fn what_cudnn_refuses_kernels_take_and_both_reasons_are_told_where_neither_does(
     let plain = attention();
     let kernels = ask(&plain, "h200", KERNELS.policy(), OnMiss::Compile).expect("an answer");
     assert_eq!(kernels.engine.why, Why::Named);
-    assert!(kernels.outcome.expect("a plan").facts.kernels.is_some());
+    assert!(kernels.outcome.expect("a plan").facts.kernels().is_some());
     let newer = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
     let options = CompileOptions { engine: EnginePolicy::Auto, ..CompileOptions::default() };
     let stored = planner.plan(&plain, &newer, &options, OnMiss::Load).expect("that of kernels is stored");

@@ -147,6 +147,7 @@ fn is_of_the_plan(error: &LoadError) -> bool {
             _ => false,
         },
         LoadError::WorkspaceTooLarge { .. }
+        | LoadError::Stranger { .. }
         | LoadError::Properties(_)
         | LoadError::RawSession(_)
         | LoadError::Cudnn(_) => false,

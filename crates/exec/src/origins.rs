@@ -31,7 +31,7 @@ impl OriginTable {
         let [query, key] = ROLES.map(place);
         let places = [query?, key?];
         let number = |(at, value)| if let Constant::OfOrigins(number) = value { Some((at, number)) } else { None };
-        let numbers = facts.fixed.iter().map(|fixed| fixed.value).enumerate().filter_map(number).collect();
+        let numbers = facts.fixed().iter().map(|fixed| fixed.value).enumerate().filter_map(number).collect();
         Some(OriginTable { places, numbers })
     }
 
@@ -70,7 +70,7 @@ pub(crate) fn errors(facts: &PlanFacts, scalars: &[(Role, Number)], errors: &mut
         return;
     }
     let hidden = |value| matches!(value, Constant::OfOrigins(number) if !number.accepts([query, key]));
-    if facts.fixed.iter().any(|fixed| hidden(fixed.value)) {
+    if facts.fixed().iter().any(|fixed| hidden(fixed.value)) {
         errors.push(BindError::NoKey { query, key });
     }
 }

@@ -10,6 +10,6 @@ const CLEARS_DQ_ACCUM: CudnnVersion = CudnnVersion::v9(6, 0);
 
 /// Offset and bytes of each part that a launch must clear on the stream first.
 pub(crate) fn to_clear(facts: &PlanFacts, scratch: &Scratch) -> Vec<(u64, u64)> {
-    let wanted = |role| role == Role::DqAccum && facts.cudnn < CLEARS_DQ_ACCUM;
+    let wanted = |role| role == Role::DqAccum && facts.cudnn().is_some_and(|own| own.cudnn < CLEARS_DQ_ACCUM);
     scratch.buffers.iter().filter(|(role, _, _)| wanted(*role)).map(|&(_, offset, bytes)| (offset, bytes)).collect()
 }

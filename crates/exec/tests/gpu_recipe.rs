@@ -249,7 +249,7 @@ fn a_recipe_whose_parameters_are_not_the_cubins_is_refused_before_a_launch() {
     let Some(gpu) = Gpu::open() else { return };
     let refused = |change: fn(&mut Launch)| {
         let mut plan = Plan::clone(&gpu.plan);
-        let kernels = plan.facts.kernels.as_mut().expect("of kernels");
+        let OwnFacts::Kernels(kernels) = &mut plan.facts.own else { panic!("of kernels") };
         match &mut kernels.recipe.steps[2] {
             Step::Launch(launch) => change(launch),
             Step::Clear { .. } => unreachable!("the third step launches"),

@@ -89,7 +89,7 @@ fn refusals_tell_what_to_do(library: &Arc<Library>, target: &Target, plan: &Plan
     let greedy = with(plan, |facts| facts.workspace += 1);
     assert!(matches!(would_load(library, &greedy, target), Err(LoadError::Workspace { .. })));
     // A target for a cuDNN that is not the loaded one.
-    let other = with(plan, |facts| facts.cudnn.patch += 1);
+    let other = with(plan, |facts| common::own(facts).cudnn.patch += 1);
     let error = would_load(library, &other, target).expect_err("another version");
     let LoadError::OtherMachine(error) = error else { panic!("{error}") };
     assert!(matches!(error.mismatches[..], [Mismatch::OtherCudnn { .. }]), "{error}");
@@ -125,7 +125,7 @@ fn audit_6_12_a_stored_plan_that_cudnn_refuses_is_built_again_and_replaced() {
             let payload = [&bad.blob[..], &stored.payload[good.blob.len()..]].concat();
             Entry { meta: codec::encode(&bad.facts), payload, ..Entry::clone(&stored) }
         };
-        let other_version = with(&good, |facts| facts.cudnn.patch += 1);
+        let other_version = with(&good, |facts| common::own(facts).cudnn.patch += 1);
         let mut cut = with(&good, |facts| facts.blob_bytes = half.len() as u64);
         cut.blob = half.into();
         let other_build = with(&good, |facts| facts.workspace += 1);

@@ -2,7 +2,7 @@
 //! store of the crate `object_store`.
 //!
 //! This is a separate crate because it depends on an async runtime and about a hundred crates that a vault on disk does
-//! not need. Each entry is one object, with the same name as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
+//! not need. Each entry is one object, with the same name as in every other remote: `PREFIX/v4/ab/<key>.qkv`.
 //!
 //! ```
 //! use qkvault_cache::{RemoteOptions, Vault, VaultOptions};

@@ -9,7 +9,7 @@ use ureq::http::StatusCode;
 use super::{Address, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name};
 use crate::Key;
 
-/// A remote on a server that keeps objects under `BASE/v3/ab/<key>.qkv`.
+/// A remote on a server that keeps objects under `BASE/v4/ab/<key>.qkv`.
 ///
 /// `GET` answers 200 with the bytes, or 404 (or 410) for none; `PUT` answers any 2xx. Redirects are not followed, so
 /// that no other server gets the token.

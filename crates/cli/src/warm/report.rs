@@ -205,8 +205,8 @@ fn entry(row: &Row<'_>) -> Value {
                     value["bytes"] = facts.blob_bytes.into();
                     value["workspace"] = facts.scratch().bytes.into();
                     value["compile_ms"] = facts.compile_ms.into();
-                    if !facts.passed_over.is_empty() {
-                        value["passed_over"] = json!(facts.passed_over);
+                    if let Some(own) = facts.cudnn().filter(|own| !own.passed_over.is_empty()) {
+                        value["passed_over"] = json!(own.passed_over);
                     }
                 }
                 Err(refusal) => value["reasons"] = json!(refusal),

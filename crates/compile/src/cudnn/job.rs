@@ -11,10 +11,11 @@ use qkvault_probe::{Request, check, lowered};
 
 use crate::blob::Blob;
 use crate::cudnn::compiler::Compiled;
+use crate::cudnn::facts::{CudnnFacts, Made};
 use crate::cudnn::failure::Failure;
-use crate::cudnn::{OpenCompiler, unlimited};
+use crate::cudnn::{CUDNN, OpenCompiler, unlimited};
 use crate::engine::{Unbuilt, Work};
-use crate::facts::{Made, PlanFacts};
+use crate::facts::{OwnFacts, PlanFacts};
 use crate::look::BadEntry;
 use crate::origin::{By, Description, Origin};
 use crate::plan::{self, BadPlan, Plan};
@@ -67,22 +68,24 @@ impl<'a> Job<'a> {
             key: *key,
             graph_key: attention.key(),
             what: attention.to_string(),
-            cudnn: target.cudnn,
-            libraries: target.libraries,
-            toolchain: target.toolchain.clone(),
+            by: CUDNN.name(),
             sm: target.sm(),
-            multi_processors: target.device.multi_processor_count,
             driver: target.device.driver_ver,
-            memory_bus: target.device.memory_bus_width,
             engine,
-            passed_over,
             workspace,
             compile_ms,
             blob_bytes,
             bindings: graph.bindings(Some(attention)),
-            again: graph.declared_again(),
-            fixed: graph.fixed_numbers(),
-            kernels: None,
+            own: OwnFacts::Cudnn(Box::new(CudnnFacts {
+                cudnn: target.cudnn,
+                libraries: target.libraries,
+                toolchain: target.toolchain.clone(),
+                multi_processors: target.device.multi_processor_count,
+                memory_bus: target.device.memory_bus_width,
+                passed_over,
+                again: graph.declared_again(),
+                fixed: graph.fixed_numbers(),
+            })),
         }
     }
 

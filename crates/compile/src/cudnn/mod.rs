@@ -5,6 +5,7 @@ mod bound;
 pub(crate) mod compiler;
 mod configs;
 pub(crate) mod convert;
+pub(crate) mod facts;
 pub(crate) mod failure;
 pub(crate) mod job;
 mod open;

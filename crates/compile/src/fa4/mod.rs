@@ -10,12 +10,12 @@ use qkvault_fa4::{
     CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told, takes,
     unproven,
 };
-use qkvault_graph::{CompileOptions, CudnnVersion, GraphKey, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
+use qkvault_graph::{CompileOptions, GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{Recipe, architecture, bindings};
 
 use crate::blob::Blob;
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
-use crate::facts::PlanFacts;
+use crate::facts::{OwnFacts, PlanFacts};
 use crate::kernels::nvrtc::{NVRTC, Nvrtc, NvrtcError};
 use crate::kernels::{KernelCompiler, KernelFacts};
 use crate::look::BadEntry;
@@ -130,27 +130,19 @@ impl<'a> Fa4Plan<'a> {
 
     /// The facts of the plan with a recipe. All others but the time of compiling follow from the attention.
     fn facts(&self, recipe: Recipe, compile_ms: u32) -> PlanFacts {
-        let none = CudnnVersion::new(0, 0, 0);
         PlanFacts {
             key: self.key(),
             graph_key: self.attention.key(),
             what: self.attention.to_string(),
-            cudnn: none,
-            libraries: LibrarySet::Slim,
-            toolchain: Toolchain::assumed(none),
+            by: FA4.name(),
             sm: SM,
-            multi_processors: 0,
             driver: i64::from(DRIVER),
-            memory_bus: None,
             engine: name(),
-            passed_over: Vec::new(),
             workspace: recipe.scratch,
             compile_ms,
             blob_bytes: recipe.modules.iter().sum(),
             bindings: bindings(self.attention),
-            again: Vec::new(),
-            fixed: Vec::new(),
-            kernels: Some(Box::new(KernelFacts { by: compiler(), recipe })),
+            own: OwnFacts::Kernels(Box::new(KernelFacts { by: compiler(), recipe })),
         }
     }
 
@@ -171,7 +163,7 @@ impl<'a> Fa4Plan<'a> {
     pub(crate) fn read(&self, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
         let key = self.key();
         let Plan { facts, blob } = Plan::from_entry(key, entry)?;
-        let lengths = facts.kernels.as_ref().map_or(&[][..], |kernels| &kernels.recipe.modules);
+        let lengths = facts.kernels().map_or(&[][..], |kernels| &kernels.recipe.modules);
         let unread = |why: String| BadPlan::Origin { key, why };
         let told = match codec::decode(&entry.payload[blob.len()..]) {
             Ok(Origin { by: By::Fa4 { told }, of: _ }) => told,

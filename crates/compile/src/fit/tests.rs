@@ -5,7 +5,7 @@ use std::sync::Arc;
 use qkvault_graph::{Attention, DType, LibrarySet, Profile, Target, validate};
 
 use super::*;
-use crate::{Plan, Planner};
+use crate::{OwnFacts, Plan, Planner};
 
 /// The H200 of the built-in profile under a cuDNN.
 fn h200(cudnn: CudnnVersion) -> Target {
@@ -23,12 +23,18 @@ const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const MIDDLE: CudnnVersion = CudnnVersion::v9(25, 1);
 const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
 
+/// Whether a plan for a target fits a machine.
+fn fit(target: &Target, here: &Target) -> Result<(), OtherMachine> {
+    let facts = forward(target);
+    check_fit(&facts, facts.cudnn().expect("of cuDNN"), &Machine::of(here))
+}
+
 /// The mismatches of a plan for an H200 on a machine that differs from it.
 fn on(cudnn: CudnnVersion, change: impl FnOnce(&mut Target)) -> Vec<Mismatch> {
     let target = h200(cudnn);
     let mut here = target.clone();
     change(&mut here);
-    match check_fit(&forward(&target), &Machine::of(&here)) {
+    match fit(&target, &here) {
         Ok(()) => Vec::new(),
         Err(error) => {
             let text = error.to_string();
@@ -65,7 +71,7 @@ fn a_plan_fits_the_machine_it_is_for_and_what_does_not_matter_does_not() {
 
 #[test]
 fn another_cudnn_is_named_with_what_to_do() {
-    let error = check_fit(&forward(&h200(OLD)), &Machine::of(&h200(NEW))).expect_err("another version");
+    let error = fit(&h200(OLD), &h200(NEW)).expect_err("another version");
     assert_eq!(error.mismatches, [Mismatch::OtherCudnn { plan: OLD, here: NEW }]);
     let text = error.to_string();
     assert!(text.contains("9.19.0") && text.contains("9.27.0") && text.contains("QKVAULT_CUDNN_PATH"), "{text}");
@@ -123,9 +129,8 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
     let mut facts = forward(&h200(NEW));
     let recipe =
         Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
-    // What cuDNN compares says nothing about kernels.
-    (facts.cudnn, facts.multi_processors, facts.driver) = (CudnnVersion::new(0, 0, 0), 0, 13_000);
-    facts.kernels = Some(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
+    facts.driver = 13_000;
+    facts.own = OwnFacts::Kernels(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
     let mut here = Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
     let Machine { sm, driver, .. } = Machine::of(&here);

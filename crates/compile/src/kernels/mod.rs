@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::Entry;
-use qkvault_graph::{CompileOptions, CudnnVersion, GraphKey, LibrarySet, PlanKey, Refusal, Toolchain, Valid, codec};
+use qkvault_graph::{CompileOptions, GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
 use qkvault_kernels::{Generated, generate, takes};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
-use crate::facts::PlanFacts;
+use crate::facts::{OwnFacts, PlanFacts};
 use crate::look::BadEntry;
 use crate::origin::{By, Origin as PlanOrigin};
 use crate::plan::{BadPlan, Plan};
@@ -147,27 +147,22 @@ impl KernelPlan<'_> {
         // A driver that is older than the compiler does not load what it made.
         let driver = recipe.driver.max(NVRTC_DRIVER);
         let whole = Recipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
-        let none = CudnnVersion::new(0, 0, 0);
         PlanFacts {
             key: self.key(),
             graph_key: of.graph_key(),
             what: of.to_string(),
-            cudnn: none,
-            libraries: LibrarySet::Slim,
-            toolchain: Toolchain::assumed(none),
+            by: KERNELS.name(),
             sm: recipe.sm,
-            multi_processors: 0,
             driver: i64::from(driver),
-            memory_bus: None,
             engine: format!("kernels by NVRTC {}.{}", NVRTC.0, NVRTC.1),
-            passed_over: Vec::new(),
             workspace: recipe.scratch,
             compile_ms,
             blob_bytes,
             bindings: of.bindings(),
-            again: Vec::new(),
-            fixed: Vec::new(),
-            kernels: Some(Box::new(KernelFacts { by: KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1), recipe: whole })),
+            own: OwnFacts::Kernels(Box::new(KernelFacts {
+                by: KernelCompiler::Nvrtc(NVRTC.0, NVRTC.1),
+                recipe: whole,
+            })),
         }
     }
 
@@ -214,7 +209,7 @@ impl Work for KernelPlan<'_> {
         let asked = self.facts(facts.blob_bytes, facts.compile_ms).asked(&facts);
         let asked = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
         // With the same operands it was checked when it was read.
-        if let Some(kernels) = asked.kernels.as_ref().filter(|_| asked.bindings != facts.bindings) {
+        if let Some(kernels) = asked.kernels().filter(|_| asked.bindings != facts.bindings) {
             kernels.check(&asked).map_err(BadPlan::from)?;
         }
         Ok(Ok(Arc::new(Plan { facts: asked, blob })))
@@ -230,5 +225,5 @@ pub fn is_of_kernels(meta: &[u8]) -> bool {
 /// What compiled the kernels of an entry with these metadata; `None` for cuDNN's plans.
 #[must_use]
 pub fn kernel_compiler_of(meta: &[u8]) -> Option<KernelCompiler> {
-    codec::decode::<PlanFacts>(meta).ok()?.kernels.map(|kernels| kernels.by)
+    codec::decode::<PlanFacts>(meta).ok()?.kernels().map(|kernels| kernels.by.clone())
 }

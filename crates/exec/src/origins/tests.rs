@@ -22,7 +22,7 @@ fn facts(origins: Origins) -> PlanFacts {
     let target = h200(CudnnVersion::v9(27, 0));
     let attention = attention(origins);
     let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
-    PlanFacts { bindings: graph.bindings(None), fixed: graph.fixed_numbers(), ..forward(&target) }
+    crate::common::fixed(PlanFacts { bindings: graph.bindings(None), ..forward(&target) }, graph.fixed_numbers())
 }
 
 fn table(facts: &PlanFacts) -> OriginTable {
@@ -68,7 +68,7 @@ fn bounds_move_by_the_distance_of_the_origins() {
     let facts = facts(Origins::Any);
     let table = table(&facts);
     let at = |origins| {
-        let of = |at: usize| facts.fixed[at].value.dtype();
+        let of = |at: usize| facts.fixed()[at].value.dtype();
         let number = |(at, bytes): (usize, [u8; 4])| match of(at) {
             DType::F32 => f64::from(f32::from_ne_bytes(bytes)),
             _ => f64::from(i32::from_ne_bytes(bytes)),
@@ -79,7 +79,7 @@ fn bounds_move_by_the_distance_of_the_origins() {
     assert_eq!(at([0, 0]), [0.0, 300.0]);
     assert_eq!(at([4096, 0]), [4096.0, 300.0 - 4096.0]);
     assert_eq!(at([4096, 5000]), [-904.0, 1204.0]);
-    let fixed = |at: &usize| matches!(facts.fixed[*at], Fixed { value: Constant::OfOrigins(_), .. });
+    let fixed = |at: &usize| matches!(facts.fixed()[*at], Fixed { value: Constant::OfOrigins(_), .. });
     assert!(table.numbers([0, 0]).all(|(at, _)| fixed(&at)));
 }
 

@@ -69,8 +69,9 @@ impl LaunchTable {
             facts.bindings.iter().copied().filter(|b| !b.role.is_internal()).partition(|b| b.scalar);
         let place = |role: &Role| tensors.iter().position(|t| t.role == role.memory());
         // A role that is declared a second time has its first declaration among the tensors.
-        let twice: Vec<(i64, usize)> = facts.again.iter().filter_map(|role| Some((role.uid(), place(role)?))).collect();
-        let fixed = facts.fixed.iter().map(|fixed| fixed.uid);
+        let twice: Vec<(i64, usize)> =
+            facts.again().iter().filter_map(|role| Some((role.uid(), place(role)?))).collect();
+        let fixed = facts.fixed().iter().map(|fixed| fixed.uid);
         let uids = fixed
             .chain(scalars.iter().filter(|b| !is_origin(b.role)).chain(&tensors).map(|b| b.role.uid()))
             .chain(twice.iter().map(|(uid, _)| *uid))
@@ -78,7 +79,7 @@ impl LaunchTable {
             .collect();
         LaunchTable {
             uids,
-            fixed: facts.fixed.iter().map(|fixed| eight(fixed.value.bytes([0; 2]))).collect(),
+            fixed: facts.fixed().iter().map(|fixed| eight(fixed.value.bytes([0; 2]))).collect(),
             again: twice.into_iter().map(|(_, at)| at).collect(),
             buffers: scratch.buffers.iter().map(|(_, offset, _)| *offset).collect(),
             origins: OriginTable::new(facts, &scalars),

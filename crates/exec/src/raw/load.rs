@@ -18,7 +18,7 @@ use crate::raw::relaxed::RelaxedCaptures;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
 use qkvault_compile::Machine;
-use qkvault_compile::{check_fit, check_fit_of_kernels};
+use qkvault_compile::{OwnFacts, check_fit, check_fit_of_kernels};
 
 /// A plan on a device. Cheap to clone; clones share one plan.
 ///
@@ -102,12 +102,13 @@ impl RawSession {
 
     fn load_uncounted(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let (Plan { facts, blob }, started) = (plan, Instant::now());
-        match &facts.kernels {
-            Some(_) => check_fit_of_kernels(facts, self.inner.gpu.sm, self.inner.gpu.driver)?,
-            None => check_fit(facts, self.machine()?)?,
+        match &facts.own {
+            OwnFacts::Cudnn(own) => check_fit(facts, own, self.machine()?)?,
+            OwnFacts::Kernels(_) => check_fit_of_kernels(facts, self.inner.gpu.sm, self.inner.gpu.driver)?,
+            OwnFacts::Other(_) => return Err(LoadError::stranger(facts)),
         }
         let scratch = check_facts(facts, blob.len() as u64, self.inner.options.workspace_limit)?;
-        let recipe = facts.kernels.as_ref().map(|kernels| checked(facts, kernels)).transpose()?;
+        let recipe = facts.kernels().map(|kernels| checked(facts, kernels)).transpose()?;
         let checks = started.elapsed();
         let _entered = self.enter()?;
         let _relaxed = RelaxedCaptures::enter();
@@ -156,12 +157,13 @@ fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadErro
 /// [`LoadError`], as on that machine.
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
     let here = Machine { cudnn: library.version(), ..Machine::of(target) };
-    match &plan.facts.kernels {
-        Some(_) => check_fit_of_kernels(&plan.facts, here.sm, here.driver)?,
-        None => check_fit(&plan.facts, &here)?,
+    match &plan.facts.own {
+        OwnFacts::Cudnn(own) => check_fit(&plan.facts, own, &here)?,
+        OwnFacts::Kernels(_) => check_fit_of_kernels(&plan.facts, here.sm, here.driver)?,
+        OwnFacts::Other(_) => return Err(LoadError::stranger(&plan.facts)),
     }
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
-    if let Some(kernels) = &plan.facts.kernels {
+    if let Some(kernels) = plan.facts.kernels() {
         return checked(&plan.facts, kernels).map(drop);
     }
     let json = target.device.json_for(target.cudnn).map_err(LoadError::Properties)?;
@@ -251,6 +253,7 @@ impl RawPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qkvault_compile::{CUDNN, CudnnFacts};
     use qkvault_graph::op::Binding;
     use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role, Toolchain};
 
@@ -261,22 +264,24 @@ mod tests {
             key: PlanKey::from_bytes([1; 32]),
             graph_key: GraphKey::from_bytes([2; 32]),
             what: "bwd".into(),
-            cudnn,
-            libraries: LibrarySet::Slim,
-            toolchain: Toolchain::assumed(cudnn),
+            by: CUDNN.name(),
             sm: 90,
-            multi_processors: 132,
             driver: 13_000,
-            memory_bus: None,
             engine: String::new(),
-            passed_over: Vec::new(),
             workspace: 1000,
             compile_ms: 0,
             blob_bytes: 5,
             bindings: buffers.iter().map(buffer).collect(),
-            again: Vec::new(),
-            fixed: Vec::new(),
-            kernels: None,
+            own: OwnFacts::Cudnn(Box::new(CudnnFacts {
+                cudnn,
+                libraries: LibrarySet::Slim,
+                toolchain: Toolchain::assumed(cudnn),
+                multi_processors: 132,
+                memory_bus: None,
+                passed_over: Vec::new(),
+                again: Vec::new(),
+                fixed: Vec::new(),
+            })),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Errors of loading, with advice for each error of cuDNN.
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::{PlanKey, Reason};
+use qkvault_graph::{EngineName, PlanKey, Reason};
 use qkvault_kernels::recipe::BadRecipe;
 use qkvault_sys::{Error, Status};
 
@@ -51,6 +51,16 @@ pub enum LoadError {
         expected: u64,
         /// The length of the plan, in bytes.
         found: u64,
+    },
+    /// The plan is of an engine that whoever brought it launches.
+    #[error("plan {key} ({what}) is of the engine `{engine}`, whose plans a session does not launch: load it with it")]
+    Stranger {
+        /// The plan.
+        key: PlanKey,
+        /// What it computes.
+        what: String,
+        /// The engine.
+        engine: EngineName,
     },
     /// cuDNN refuses the plan.
     #[error("cuDNN does not load plan {key} ({what}): {source}; {}", advice(source))]
@@ -111,6 +121,10 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    pub(crate) fn stranger(facts: &PlanFacts) -> LoadError {
+        LoadError::Stranger { key: facts.key, what: facts.what.clone(), engine: facts.by }
+    }
+
     /// cuDNN's refusal of a plan.
     pub(crate) fn refused(facts: &PlanFacts, source: Error) -> LoadError {
         LoadError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use qkvault_compile::{Plan, PlanFacts};
+use qkvault_compile::{CUDNN, CudnnFacts, OwnFacts, Plan, PlanFacts};
 use qkvault_graph::op::{Binding, Fixed};
 use qkvault_graph::op::{Constant, OpTensor, TensorKind};
 use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
@@ -32,15 +32,10 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
         key: PlanKey::from_bytes([7; 32]),
         graph_key: GraphKey::from_bytes([8; 32]),
         what: "fwd bf16 b1 h4 q16 kv16 d32".into(),
-        cudnn: target.cudnn,
-        libraries: target.libraries,
-        toolchain: target.toolchain.clone(),
+        by: CUDNN.name(),
         sm: target.sm(),
-        multi_processors: target.device.multi_processor_count,
         driver: target.device.driver_ver,
-        memory_bus: target.device.memory_bus_width,
         engine: String::new(),
-        passed_over: Vec::new(),
         workspace: 1024,
         compile_ms: 1,
         blob_bytes: 3,
@@ -53,10 +48,31 @@ pub(crate) fn forward(target: &Target) -> PlanFacts {
             scalar(Role::Scale, DType::F32),
             scalar(Role::Scalar(0), DType::I32),
         ],
-        again: Vec::new(),
-        fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
-        kernels: None,
+        own: OwnFacts::Cudnn(Box::new(CudnnFacts {
+            cudnn: target.cudnn,
+            libraries: target.libraries,
+            toolchain: target.toolchain.clone(),
+            multi_processors: target.device.multi_processor_count,
+            memory_bus: target.device.memory_bus_width,
+            passed_over: Vec::new(),
+            again: Vec::new(),
+            fixed: vec![Fixed { uid: 10_003, value: Constant::f32(-1.0) }],
+        })),
     }
+}
+
+/// The facts that cuDNN's plans have alone.
+pub(crate) fn own(facts: &mut PlanFacts) -> &mut CudnnFacts {
+    match &mut facts.own {
+        OwnFacts::Cudnn(own) => own,
+        other => panic!("not of cuDNN: {other:?}"),
+    }
+}
+
+/// The same facts with other constants.
+pub(crate) fn fixed(mut facts: PlanFacts, constants: Vec<Fixed>) -> PlanFacts {
+    own(&mut facts).fixed = constants;
+    facts
 }
 
 /// Facts of a plan of this op graph that was never compiled: its operands in order of unique id, each of 4 KiB.
@@ -109,8 +125,8 @@ pub(crate) fn changes() -> Vec<Change> {
 pub(crate) fn of_machine(plan: &Plan, machine: &Target) -> Plan {
     with(plan, |facts| {
         facts.sm = machine.sm();
-        facts.multi_processors = machine.device.multi_processor_count;
+        own(facts).multi_processors = machine.device.multi_processor_count;
         facts.driver = machine.device.driver_ver;
-        facts.memory_bus = machine.device.memory_bus_width;
+        own(facts).memory_bus = machine.device.memory_bus_width;
     })
 }

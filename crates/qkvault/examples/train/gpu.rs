@@ -143,7 +143,7 @@ pub(crate) fn record<'a>(pairs: impl Iterator<Item = &'a TrainingPair>) -> serde
             let facts = plan.facts();
             serde_json::json!({
                 "what": facts.what, "key": facts.key.to_string(), "workspace": plan.workspace(),
-                "resident": plan.constant_bytes(), "cudnn": facts.cudnn.to_string(), "engine": facts.engine,
+                "resident": plan.constant_bytes(), "cudnn": facts.cudnn().map(|own| own.cudnn.to_string()), "engine": facts.engine,
             })
         })
         .collect();

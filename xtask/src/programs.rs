@@ -1,0 +1,167 @@
+//! The test programs of the workspace, side by side: cargo runs one after the other, and most use one core and a bit.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::{cargo, ui};
+
+/// Programs that measure time, count threads or use up memory, which others would disturb: they run at the end, one
+/// after the other.
+const ALONE: [&str; 10] = [
+    "connections",
+    "faults",
+    "limits",
+    "moments",
+    "nccl",
+    "qkvault_parallel",
+    "root",
+    "stores",
+    "strangers",
+    "throughput",
+];
+
+/// Programs that take longest, which begin first so that none is left over at the end.
+const LONG: [&str; 12] = [
+    "lab",
+    "compile_9_27",
+    "compile_9_19",
+    "launches",
+    "attention",
+    "cli",
+    "combination",
+    "compile_9_14",
+    "sequences",
+    "blocks",
+    "memory",
+    "bad_input",
+];
+
+/// A program that tests something.
+#[derive(Debug)]
+pub(crate) struct Program {
+    name: String,
+    file: PathBuf,
+    /// The folder of its package, where it runs.
+    folder: PathBuf,
+}
+
+/// What cargo says of something that it built.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// The programs that `cargo test` with these words would run, built.
+///
+/// # Errors
+///
+/// Something does not build.
+pub(crate) fn build(words: &[&str]) -> Result<Vec<Program>> {
+    let said = cargo::output(&[&["test", "--no-run", "--message-format=json-render-diagnostics"], words].concat())?;
+    let built = said.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+    let program = |built: Built| {
+        let folder = built.manifest_path.parent()?.to_owned();
+        Some(Program { name: built.target.name, file: built.executable?, folder })
+    };
+    let mut all: Vec<Program> = built.filter(|built| built.profile.test).filter_map(program).collect();
+    let place = |program: &Program| LONG.iter().position(|long| *long == program.name).unwrap_or(LONG.len());
+    all.sort_by_key(place);
+    ensure!(!all.is_empty(), "cargo built no program that tests");
+    Ok(all)
+}
+
+/// Runs programs, `jobs` at a time, and says what failed with all that it printed. Returns how many tests passed.
+///
+/// # Errors
+///
+/// A test fails.
+pub(crate) fn run(all: Vec<Program>, jobs: usize, variables: &[(&str, &str)]) -> Result<usize> {
+    let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
+    let count = alone.len() + others.len();
+    let (passed, mut failed) = side_by_side(others, jobs, variables);
+    let (more, too) = side_by_side(alone, 1, variables);
+    failed.extend(too);
+    ensure!(failed.is_empty(), "{}\n{} of {count} programs failed", failed.join("\n"), failed.len());
+    ui::say(&format!("{count} programs, {} tests passed", passed + more));
+    Ok(passed + more)
+}
+
+fn side_by_side(all: Vec<Program>, jobs: usize, variables: &[(&str, &str)]) -> (usize, Vec<String>) {
+    let waiting = Mutex::new(VecDeque::from(all));
+    let (passed, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
+    let next = || waiting.lock().expect("no thread panics").pop_front();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(program) = next() {
+                    match program.run(variables) {
+                        Ok(count) => *passed.lock().expect("no thread panics") += count,
+                        Err(error) => failed.lock().expect("no thread panics").push(format!("{error:#}")),
+                    }
+                }
+            });
+        }
+    });
+    (passed.into_inner().expect("no thread panics"), failed.into_inner().expect("no thread panics"))
+}
+
+impl Program {
+    /// Runs it as cargo does: in the folder of its package, whose manifest it may ask for.
+    fn run(&self, variables: &[(&str, &str)]) -> Result<usize> {
+        let begun = Instant::now();
+        let done = Command::new(&self.file)
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .envs(variables.iter().copied())
+            .output()
+            .with_context(|| format!("{} does not start", self.file.display()))?;
+        let said = String::from_utf8_lossy(&done.stdout);
+        let package = self.folder.file_name().map(Path::new).unwrap_or(Path::new("")).display();
+        if !done.status.success() {
+            bail!("{package}, {} ({}):\n{said}{}", self.name, done.status, String::from_utf8_lossy(&done.stderr));
+        }
+        let passed = passed(&said);
+        ui::say(&format!("{package}, {}: {passed} passed, {:.0} s", self.name, begun.elapsed().as_secs_f64()));
+        Ok(passed)
+    }
+}
+
+/// How many tests passed, by what a program printed; a program without the usual harness is one test.
+fn passed(said: &str) -> usize {
+    let results = said.lines().filter(|line| line.starts_with("test result: "));
+    let count =
+        |line: &str| line.split(' ').zip(line.split(' ').skip(1)).find(|(_, word)| *word == "passed;")?.0.parse().ok();
+    let counts: Vec<usize> = results.filter_map(count).collect();
+    if counts.is_empty() { 1 } else { counts.iter().sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let said = "running 3 tests\ntest a ... ok\n\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out\n";
+        assert_eq!((passed(said), passed("fine\n")), (3, 1));
+    }
+}
