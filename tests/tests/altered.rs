@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use qkvault_cache::{Entry, Key, Vault, VaultOptions};
 use qkvault_compile::{
-    CUDNN, Compiler, FA4, KERNELS, Nvrtc, OnMiss, PlanFacts, Planner, RebuildCheck, Rebuilder, Resolution,
+    CUDNN, Compiler, FA4, KERNELS, Nvrtc, OnMiss, OwnFacts, PlanFacts, Planner, RebuildCheck, Rebuilder, Resolution,
 };
 use qkvault_fa4::Installed;
 use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, scalar, score, tensor};

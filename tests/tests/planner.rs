@@ -144,7 +144,7 @@ fn a_plan_records_which_configurations_were_passed_over_and_why() {
         built.facts.cudnn().expect("of cuDNN").passed_over.iter().map(|passed| &passed.engine[..]).collect();
     assert_eq!((&built.facts.engine[..], &passed[..]), ("engine 1", &["engine 1", "engine 2"][..]));
     let plain = plan(bench.ask(&bench.planner(), &sound(), OnMiss::Compile).unwrap());
-    assert!(plain.facts.cudnn().expect("of cuDNN").passed_over.is_empty(), "{:?}", plain.facts.passed_over);
+    assert!(plain.facts.cudnn().expect("of cuDNN").passed_over.is_empty(), "{:?}", plain.facts);
 }
 
 /// No engine's kernel compiles, and a rule covers it. The rule refuses it, and no failure is stored.

@@ -3,7 +3,6 @@
 use qkvault_base::Shown;
 use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
 
-use crate::cudnn::facts::CudnnFacts;
 use crate::facts::PlanFacts;
 use crate::machine::Machine;
 
@@ -188,7 +187,7 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
     }
 }
 
-/// Checks that a plan of cuDNN fits a machine.
+/// Checks that a plan fits a machine.
 ///
 /// NVRTC and environment are not compared, because they are in the key and the driver checks the code that they made.
 /// The library set is not compared: with cuDNN 9.19, plans of each set load under the other. Plans of another CUDA
@@ -199,7 +198,8 @@ fn fix(mismatches: &[Mismatch]) -> &'static str {
 /// # Errors
 ///
 /// [`OtherMachine`] with every difference.
-pub fn check_fit(facts: &PlanFacts, own: &CudnnFacts, here: &Machine) -> Result<(), OtherMachine> {
+pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> {
+    let Some(own) = facts.cudnn() else { return check_fit_of_kernels(facts, here.sm, here.driver) };
     let Machine { cudnn, libraries: _, cuda, host, sm, multi_processors, driver, memory_bus, ordinal: _ } = *here;
     let mut mismatches = Vec::new();
     if own.cudnn != cudnn {

@@ -25,8 +25,7 @@ const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
 
 /// Whether a plan for a target fits a machine.
 fn fit(target: &Target, here: &Target) -> Result<(), OtherMachine> {
-    let facts = forward(target);
-    check_fit(&facts, facts.cudnn().expect("of cuDNN"), &Machine::of(here))
+    check_fit(&forward(target), &Machine::of(here))
 }
 
 /// The mismatches of a plan for an H200 on a machine that differs from it.

@@ -103,7 +103,7 @@ impl RawSession {
     fn load_uncounted(&self, plan: &Plan) -> Result<RawPlan, LoadError> {
         let (Plan { facts, blob }, started) = (plan, Instant::now());
         match &facts.own {
-            OwnFacts::Cudnn(own) => check_fit(facts, own, self.machine()?)?,
+            OwnFacts::Cudnn(_) => check_fit(facts, self.machine()?)?,
             OwnFacts::Kernels(_) => check_fit_of_kernels(facts, self.inner.gpu.sm, self.inner.gpu.driver)?,
             OwnFacts::Other(_) => return Err(LoadError::stranger(facts)),
         }
@@ -158,8 +158,7 @@ fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadErro
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
     let here = Machine { cudnn: library.version(), ..Machine::of(target) };
     match &plan.facts.own {
-        OwnFacts::Cudnn(own) => check_fit(&plan.facts, own, &here)?,
-        OwnFacts::Kernels(_) => check_fit_of_kernels(&plan.facts, here.sm, here.driver)?,
+        OwnFacts::Cudnn(_) | OwnFacts::Kernels(_) => check_fit(&plan.facts, &here)?,
         OwnFacts::Other(_) => return Err(LoadError::stranger(&plan.facts)),
     }
     check_facts(&plan.facts, plan.blob.len() as u64, None)?;
