@@ -15,7 +15,7 @@ use common::say;
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{KernelPlan, OnMiss, Plan, Planner};
+use qkvault_compile::{KernelPlan, OnMiss, OwnFacts, Plan, Planner};
 use qkvault_exec::raw::{DeviceBuffer, RawArgs};
 use qkvault_exec::{Args, Device, LoadError, LoadedPlan, Number, Session, cudarc};
 use qkvault_graph::{Attention, DType, Role, Valid, validate};
