@@ -17,7 +17,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-SUMMARY = "cuDNN attention: described once, compiled ahead of time, launched in microseconds"
+SUMMARY = "Attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels"
 
 
 def platform_tag(library):

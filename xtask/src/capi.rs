@@ -95,7 +95,7 @@ fn pkg_config(prefix: &Path) -> String {
     let (prefix, version) = (prefix.display(), env!("CARGO_PKG_VERSION"));
     format!(
         "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: qkvault\n\
-         Description: cuDNN attention, described once, compiled ahead of time, launched in microseconds\n\
+         Description: attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels\n\
          Version: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}} -lqkvault\n"
     )
 }

@@ -4,7 +4,8 @@
 //! * modules use only the modules of their crate that `rooms.rs` allows;
 //! * every Rust file begins with a comment about its purpose, and is not too long;
 //! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted;
-//! * comments of Rust and lines of Markdown are not too long, links and named pages exist, and `docs` is not too large;
+//! * comments of Rust and lines of Markdown are not too long, links and named pages exist, `docs` is not too large, and
+//!   pages have no more words than they should;
 //! * no file has registry hosts, unfinished work or NVIDIA files.
 
 use std::collections::BTreeMap;
@@ -87,6 +88,7 @@ pub fn run() -> Result<()> {
     let files = tracked(&root)?;
     let mut found = dependencies(&root)?;
     found.extend(lints(&root)?);
+    let mut texts = Vec::new();
     for file in &files {
         let name = file.to_string_lossy().into_owned();
         if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
@@ -101,7 +103,11 @@ pub fn run() -> Result<()> {
             comments::look(&name, &text, &mut found);
             rooms::check(&name, &text, &mut found);
         }
+        if name.ends_with(".md") {
+            texts.push((name, text));
+        }
     }
+    pages::words(&texts, &mut found);
     pages::size(&root, files.iter().filter_map(|file| file.to_str()), &mut found);
     if !found.is_empty() {
         bail!("tidy found {} faults:\n  {}", found.len(), found.join("\n  "));

@@ -1,4 +1,4 @@
-/* qkvault: cuDNN attention, described once, compiled ahead of time, launched in microseconds.
+/* qkvault: attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels.
  *
  * Generated from the Rust code by `cargo xtask header`. Version 1.1 of the interface: functions and fields are added at
  * the end and with a higher QKV_ABI_MINOR, and nothing that is here changes its meaning.

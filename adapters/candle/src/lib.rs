@@ -1,4 +1,4 @@
-//! cuDNN attention for candle, with a backward.
+//! Attention for candle, compiled ahead of time, with a backward.
 #![doc = include_str!("../README.md")]
 
 mod attention;

@@ -1,4 +1,4 @@
-"""qkvault: cuDNN attention, described once, compiled ahead of time, launched in microseconds.
+"""qkvault: attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels.
 
     import qkvault
 

@@ -10,8 +10,8 @@ use qkvault_compile::graph::{
     PlanKey, Profile, Tensor, Valid, codec, text, validate,
 };
 use qkvault_compile::{
-    BadPlan, Because, CUDNN, Difference, FA4, Gpu, KERNELS, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, Passed,
-    Plan, PlanError, PlanFacts, Planner, RebuildCheck, Rebuilder, Why,
+    BadPlan, Because, CUDNN, Difference, FA4, Gpu, KERNELS, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, OwnFacts,
+    Passed, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Rebuilder, Why,
 };
 use qkvault_graph::{Partial, Role};
 use qkvault_kernels::Generated;

@@ -2,17 +2,26 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::compiler_env::COMPILER_VARIABLES;
+use qkvault_graph::compiler_env::{COMPILER_VARIABLES, EnvEffect};
 
 const BEGIN: &str = "<!-- begin: compiler variables -->\n";
 const END: &str = "<!-- end: compiler variables -->";
 
+/// Effects of which no test has more to say than their word.
+const LISTED: [EnvEffect; 4] = [EnvEffect::Suspected, EnvEffect::NoEffectSeen, EnvEffect::LogOnly, EnvEffect::NotRead];
+
 fn table() -> String {
     let mut text = String::from("\n| variable | effect | read by cuDNN | what was seen |\n| --- | --- | --- | --- |\n");
-    for row in COMPILER_VARIABLES {
+    for row in COMPILER_VARIABLES.iter().filter(|row| !LISTED.contains(&row.effect)) {
         let versions = if row.versions.is_empty() { "none" } else { row.versions };
         writeln!(text, "| `{}` | {} | {versions} | {} |", row.name, row.effect.word(), row.seen)
             .expect("a string grows");
+    }
+    text.push('\n');
+    for effect in LISTED {
+        let rows = COMPILER_VARIABLES.iter().filter(|row| row.effect == effect);
+        let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
+        writeln!(text, "* {}: {}", effect.word(), names.join(", ")).expect("a string grows");
     }
     text.push('\n');
     text

@@ -7,7 +7,6 @@ use qkvault_graph::registry::{Affected, Finding, Library, Project, Report, Stand
 use qkvault_graph::{Code, QUIRKS};
 use serde::Serialize;
 
-pub(crate) use page::links;
 pub use page::page;
 
 /// The number of [`Known`]'s form; another form has another number.
@@ -83,6 +82,9 @@ pub struct Range {
     pub sm_to: Option<u32>,
     /// The same in words.
     pub text: String,
+    /// The same in few words; empty for all.
+    #[serde(skip)]
+    pub short: String,
 }
 
 /// Who saw it.
@@ -118,6 +120,7 @@ impl Range {
             sm_from: one.gpus.from,
             sm_to: (one.gpus.to != u32::MAX).then_some(one.gpus.to),
             text: if library == Library::Cudnn { one.to_string() } else { one.gpus.to_string() },
+            short: crate::page::short(*one),
         };
         affected.iter().map(range).collect()
     }

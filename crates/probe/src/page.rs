@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::Origin;
-use qkvault_graph::registry::{Entry, entries};
-
-use crate::known::links;
+use qkvault_graph::registry::{Affected, Entry, Gpus, Versions, entries};
 
 /// Most columns of a line.
 const WIDTH: usize = 120;
@@ -13,24 +11,29 @@ const WIDTH: usize = 120;
 const INTRODUCTION: &str = "\
 # Reasons by code
 
-Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test reasons` from the registry, which is
-`crates/graph/src/registry`; a test fails when it is stale.
-
-Codes are stable: none is renamed or gets another meaning. `qkvault probe --allow CODE` accepts a code of the first
-part, *Computed wrongly*; other codes cannot be allowed. *Affected* are the versions and GPUs for which a condition is
-checked; it may hold for only some descriptions there. *Needed* is left out if a newer version is enough, or if it
-depends on what was given: the reason has it then.
+Each code: what is wrong, the versions of cuDNN and the GPUs it is about where these are not all, and what to do. Where
+a contradiction is the description's own, the reason itself says what to do. Evidence stands beside the code in
+`crates/graph/src/registry/codes`, from which `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test reasons` writes this
+page. A code is never renamed and never gets another meaning.
 ";
+
+/// What to do about nearly all codes of an engine other than cuDNN: the page says it once.
+const LEFT_TO_CUDNN: &str = "leave it to cuDNN";
 
 /// The parts of the page: origin, title, and a sentence about all codes of the part.
 const PARTS: [(Origin, &str, &str); 5] = [
     (
         Origin::Quirk,
         "Computed wrongly",
-        "cuDNN accepts these and computes them wrongly, or crashes. qkvault refuses them until their code is allowed.",
+        "cuDNN accepts these and computes them wrongly, or crashes. They are refused until `--allow CODE` accepts them; who saw \
+         each: [known-wrong.md](known-wrong.md).",
     ),
     (Origin::Rule, "Not supported", "cuDNN does not support these, or they do not fit in memory."),
-    (Origin::NotBuilt, "Not built yet", "qkvault does not write these for cuDNN yet."),
+    (
+        Origin::NotBuilt,
+        "Not built yet",
+        "qkvault does not write these yet. What one engine does not take (`fa4.*`, `kernels.*`), leave to cuDNN.",
+    ),
     (
         Origin::Description,
         "The description contradicts itself",
@@ -60,29 +63,33 @@ pub fn page() -> String {
 }
 
 fn section(text: &mut String, entry: &Entry) {
-    let Entry { code, cause, origin, affected, needed, fix, source, evidence, standing, reports, .. } = *entry;
+    let Entry { code, cause, origin, affected, needed, fix, .. } = *entry;
     let _ = write!(text, "\n### `{code}`\n\n");
-    let mut item = |name: &str, words: &str| {
-        if !words.is_empty() {
-            paragraph(text, "* ", "  ", &linked(&format!("**{name}:** {}", sentence(words))));
-        }
+    let is_about_all = affected.iter().all(|range| *range == Affected::ALL[0]);
+    let affected = match is_about_all || matches!(origin, Origin::Description | Origin::Library) {
+        true => String::new(),
+        false => affected.iter().map(|range| short(*range)).collect::<Vec<_>>().join("; "),
     };
-    item("Cause", cause);
-    let beside_the_library = !matches!(origin, Origin::Description | Origin::Library);
-    if beside_the_library {
-        item("Affected", &affected.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
-    }
-    item("Needed", needed);
-    item("Fix", fix);
-    if beside_the_library {
-        let evidence = if evidence.is_empty() { String::new() } else { format!(" {evidence}") };
-        item("Evidence", &format!("{}{evidence}", sentence(source)));
-        if let Some(standing) = standing {
-            item("Seen by", &standing.to_string());
-        }
-        if !reports.is_empty() {
-            paragraph(text, "* ", "  ", &format!("**Reports:** {}", links(reports)));
-        }
+    // Where nothing can be done, what would be accepted is the answer.
+    let to_do = match (origin, fix) {
+        (Origin::Description, _) | (_, LEFT_TO_CUDNN) => "",
+        (_, "") => needed,
+        (_, fix) => fix,
+    };
+    let words: Vec<String> =
+        [affected.as_str(), cause, to_do].into_iter().filter(|words| !words.is_empty()).map(sentence).collect();
+    paragraph(text, "", "", &linked(&words.join(" ")));
+}
+
+/// Versions and GPUs in few words, such as `Before 9.19.0 on 9.0`.
+pub(crate) fn short(Affected { gpus, versions }: Affected) -> String {
+    let versions_in_words = versions.to_string().replace("cuDNN ", "");
+    let gpus_in_words = gpus.to_string().replace("compute capability ", "").replace("every GPU", "");
+    match (versions == Versions::ALL, gpus == Gpus::ALL) {
+        (true, true) => String::new(),
+        (true, false) => format!("on {gpus_in_words}"),
+        (false, true) => versions_in_words,
+        (false, false) => format!("{versions_in_words} on {gpus_in_words}"),
     }
 }
 

@@ -1,9 +1,9 @@
-//! cuDNN attention for Rust.
+//! Attention for Rust, compiled ahead of time: cuDNN, FlashAttention-4, own kernels.
 //!
 //! You describe an attention once, as data ([`graph`]). From this description qkvault checks whether a GPU supports it,
-//! with reasons if not ([`probe`]), compiles cuDNN plans on any machine, even without a GPU ([`compile`]), keeps them
-//! in a vault on disk ([`cache`]), and launches them in microseconds (`exec`). The crate `qkvault-reference` computes
-//! the same attention on the CPU in float64; the feature `oracle` re-exports it.
+//! with reasons if not ([`probe`]), compiles plans on any machine, even without a GPU ([`compile`]), keeps them in a
+//! vault on disk ([`cache`]), and launches them in microseconds (`exec`). The crate `qkvault-reference` computes the
+//! same attention on the CPU in float64; the feature `oracle` re-exports it.
 //!
 //! The [`guide`] has a page for each task. Begin with [`guide::getting_started`].
 //!

@@ -1,4 +1,5 @@
-//! Checks the pages of the repository: the length of lines, links and mentions of pages, and the size of `docs`.
+//! Checks the pages of the repository: the length of lines, links and mentions of pages, the size of `docs`, and the
+//! number of words.
 
 use std::path::Path;
 
@@ -6,6 +7,34 @@ use super::MOST_COLUMNS;
 
 /// Most bytes of `docs`. `bench/sum_records.py` reduces records to the fields that pages read.
 const MOST_BYTES: u64 = 850_000;
+
+/// Most words of all pages together.
+const MOST_WORDS: usize = 50_000;
+
+/// Most words of a page that must stay readable at one go, and most lines of the changelog.
+const BOUNDS: &[(&str, Unit, usize)] = &[("ARCHITECTURE.md", Unit::Words, 4_000), ("CHANGELOG.md", Unit::Lines, 60)];
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Words,
+    Lines,
+}
+
+impl Unit {
+    fn count(self, text: &str) -> usize {
+        match self {
+            Unit::Words => text.split_whitespace().count(),
+            Unit::Lines => text.lines().count(),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Unit::Words => "words",
+            Unit::Lines => "lines",
+        }
+    }
+}
 
 /// Pages that programs write completely. In other pages, comments mark the generated parts.
 const GENERATED: &[&str] = &["docs/known-wrong.md", "docs/models.md", "docs/reasons.md", "docs/support.md"];
@@ -25,6 +54,29 @@ pub(super) fn size<'a>(root: &Path, files: impl IntoIterator<Item = &'a str>, fo
     let bytes: u64 = docs.filter_map(|name| root.join(name).metadata().ok()).map(|meta| meta.len()).sum();
     if bytes > MOST_BYTES {
         found.push(format!("docs: {bytes} bytes; {MOST_BYTES} is the most, reduce records to what pages read"));
+    }
+}
+
+/// Adds a fault for every page that has grown over its bound, and one if all pages together have too many words, with
+/// the longest of them. `pages` are names and texts of all pages in the repository.
+pub(super) fn words(pages: &[(String, String)], found: &mut Vec<String>) {
+    for (name, unit, most) in BOUNDS {
+        let Some((_, text)) = pages.iter().find(|(page, _)| page == name) else { continue };
+        let count = unit.count(text);
+        if count > *most {
+            found.push(format!("{name}: {count} {}; {most} is the most", unit.name()));
+        }
+    }
+    let mut counts: Vec<(usize, &str)> =
+        pages.iter().map(|(name, text)| (Unit::Words.count(text), name.as_str())).collect();
+    let all: usize = counts.iter().map(|(count, _)| count).sum();
+    if all > MOST_WORDS {
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let longest: Vec<String> = counts.iter().take(10).map(|(count, name)| format!("{name} {count}")).collect();
+        found.push(format!(
+            "pages: {all} words; {MOST_WORDS} is the most. Say it once, delete what is history. The longest: {}",
+            longest.join(", ")
+        ));
     }
 }
 
@@ -137,6 +189,26 @@ mod tests {
         let [here, gone] = ["here.md", "gone.md"].map(docs);
         let text = format!("//! See `{here}`.\n//! See {gone}.\n//! example.org/{gone}; docs/gone/x\n");
         assert_eq!(found("src/a.rs", &text), [format!("src/a.rs:2: there is no {gone}")]);
+    }
+
+    #[test]
+    fn pages_that_grew_are_found() {
+        let page = |name: &str, text: String| (name.to_owned(), text);
+        let look_at = |pages: &[(String, String)]| {
+            let mut found = Vec::new();
+            words(pages, &mut found);
+            found
+        };
+        let full = [page("ARCHITECTURE.md", "word ".repeat(4_000)), page("CHANGELOG.md", "a line\n".repeat(60))];
+        assert_eq!(look_at(&full), [""; 0]);
+        let grown = [page("ARCHITECTURE.md", "word ".repeat(4_001)), page("CHANGELOG.md", "a line\n".repeat(61))];
+        assert_eq!(
+            look_at(&grown),
+            ["ARCHITECTURE.md: 4001 words; 4000 is the most", "CHANGELOG.md: 61 lines; 60 is the most"]
+        );
+        let all = look_at(&[page("a.md", "word ".repeat(20_000)), page("b.md", "| word ".repeat(15_001))]);
+        assert!(all.len() == 1 && all[0].starts_with("pages: 50002 words; 50000 is the most."), "{all:?}");
+        assert!(all[0].ends_with("The longest: b.md 30002, a.md 20000"), "{all:?}");
     }
 
     #[test]

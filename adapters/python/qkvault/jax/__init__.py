@@ -1,4 +1,4 @@
-"""qkvault for JAX: cuDNN attention with your own modifications of the scores, and their derivative.
+"""qkvault for JAX: attention with your own modifications of the scores, and their derivative.
 
     import jax, jax.numpy as jnp
     import qkvault.jax as qj

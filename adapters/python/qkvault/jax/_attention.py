@@ -1,4 +1,4 @@
-"""`attention`: cuDNN attention with modifications of its scores, and its derivative."""
+"""`attention`: attention with modifications of its scores, and its derivative."""
 
 from __future__ import annotations
 

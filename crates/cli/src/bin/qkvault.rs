@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use qkvault_cli::{Command, Globals};
 
-/// Compiles cuDNN attention plans ahead of time, keeps them in a vault, and runs them on a GPU.
+/// Compiles attention plans ahead of time, keeps them in a vault, and runs them on a GPU.
 ///
 /// Exit code: 0 success, 1 something was refused, failed or is corrupt, 2 wrong usage.
 #[derive(Debug, Parser)]

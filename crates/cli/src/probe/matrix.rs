@@ -49,6 +49,9 @@ pub(super) struct Line {
 /// A description, or the reasons why there is none.
 type Described = Result<Valid, Refusal>;
 
+/// The name of the group of models.
+pub(super) const MODELS: &str = "Models";
+
 /// Lengths of the prompt, or of the KV cache of a decode, in the models' rows.
 const LENGTHS: [i64; 3] = [512, 2048, 4096];
 
@@ -111,7 +114,7 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
             let pass = if backward { ", backward" } else { "" };
             (format!("{model} [{layer}] {phase} {seq}{pass}"), attention)
         });
-        matrix.add("Models", &profiles, rows);
+        matrix.add(MODELS, &profiles, rows);
     }
     let rows = |list: &'static [Feature], backward| {
         list.iter().filter_map(move |f| Some((f.name.to_owned(), Ok(f.attention(backward)?))))

@@ -2,44 +2,77 @@
 
 use std::fmt::Write as _;
 
-use super::matrix::Matrix;
+use super::matrix::{Line, MODELS, Matrix};
 
 const NOTE: &str = "qkvault's rules give these answers. They were tested against cuDNN itself without a GPU; the H200 alone was also verified on \
                     a GPU. Regenerate with `cargo xtask probe --matrix docs/support --model models/*.json`.";
 
-/// The text of a Markdown cell that is supported.
-const YES: &str = "yes";
-
+/// The matrix in words: what runs everywhere, and the codes of the rest. HTML and JSON have every cell.
 pub(super) fn markdown(matrix: &Matrix) -> String {
-    let Matrix { gpus, versions, groups, reasons } = matrix;
-    let mut text =
-        format!("# What runs where\n\n{NOTE}\n\nColumns are GPUs; each cell is for cuDNN {}.\n", versions.join(", "));
+    let Matrix { gpus, versions, groups, .. } = matrix;
+    let mut text = format!(
+        "# What runs where\n\n{NOTE}\n\n{} with cuDNN {}. Every answer with its reasons: [support.html](support.html), \
+         as data [support.json](support.json).\n",
+        gpus.join(", "),
+        versions.join(", ")
+    );
     for group in groups {
-        let _ =
-            write!(text, "\n## {}\n\n| | {} |\n| --- |{}\n", group.name, gpus.join(" | "), " --- |".repeat(gpus.len()));
-        for row in &group.rows {
-            let cells = row.cells.iter().map(|cell| {
-                if cell.iter().all(Option::is_none) {
-                    return YES.to_owned();
-                }
-                let one = |c: &Option<usize>| c.map_or(YES.to_owned(), |n| format!("[{}](#r{})", n + 1, n + 1));
-                if cell.windows(2).all(|w| w[0] == w[1]) {
-                    one(&cell[0])
-                } else {
-                    cell.iter().map(one).collect::<Vec<_>>().join(" ")
-                }
-            });
-            let _ = writeln!(text, "| {} | {} |", row.name, cells.collect::<Vec<_>>().join(" | "));
+        let (good, others): (Vec<&Line>, Vec<&Line>) =
+            group.rows.iter().partition(|row| row.cells.iter().flatten().all(Option::is_none));
+        // What runs everywhere goes by name where names say what it is.
+        let good: Vec<&str> = good.iter().map(|row| row.name.as_str()).collect();
+        let good = if group.name == MODELS { "all that is not named here".to_owned() } else { good.join("; ") };
+        let _ = write!(text, "\n## {}\n\nEverywhere: {good}.\n", group.name);
+        if !others.is_empty() {
+            text.push_str("\n| | refused |\n| --- | --- |\n");
+        }
+        for row in others {
+            let _ = writeln!(text, "| {} | {} |", row.name, refusals(matrix, row).join("; "));
         }
     }
-    text.push_str("\n## Reasons\n");
-    for (i, list) in reasons.iter().enumerate() {
-        let _ = writeln!(text, "\n<a id=\"r{0}\"></a>**{0}**\n", i + 1);
-        list.iter().for_each(|reason| {
-            let _ = writeln!(text, "* {reason}");
-        });
-    }
     text
+}
+
+/// Which codes refuse an attention, each with the GPUs and versions.
+fn refusals(matrix: &Matrix, row: &Line) -> Vec<String> {
+    let codes = |answer: Option<usize>| {
+        answer.into_iter().flat_map(|number| matrix.reasons[number].iter()).filter_map(|reason| code(reason))
+    };
+    let mut all: Vec<&str> = row.cells.iter().flatten().flat_map(|answer| codes(*answer)).collect();
+    all.sort_unstable();
+    all.dedup();
+    let mut found = Vec::new();
+    for one in all {
+        // GPUs that are refused under the same versions are told together.
+        let mut places: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+        for (gpu, cell) in matrix.gpus.iter().zip(&row.cells) {
+            let has = |answer: &Option<usize>| codes(*answer).any(|code| code == one);
+            let versions: Vec<&str> =
+                matrix.versions.iter().zip(cell).filter(|(_, answer)| has(answer)).map(|(v, _)| v.as_str()).collect();
+            match places.iter_mut().find(|(_, known)| *known == versions) {
+                _ if versions.is_empty() => {}
+                Some((gpus, _)) => gpus.push(gpu),
+                None => places.push((vec![gpu], versions)),
+            }
+        }
+        let place = |(gpus, versions): (Vec<&str>, Vec<&str>)| {
+            let gpus = if gpus.len() == matrix.gpus.len() { String::new() } else { gpus.join(", ") };
+            let versions = if versions.len() == matrix.versions.len() { String::new() } else { versions.join(", ") };
+            match (gpus.is_empty(), versions.is_empty()) {
+                (true, true) => "everywhere".to_owned(),
+                (false, false) => format!("{gpus} with {versions}"),
+                _ => gpus + &versions,
+            }
+        };
+        let places: Vec<String> = places.into_iter().map(place).collect();
+        found.push(format!("[`{one}`](reasons.md#{}): {}", one.replace('.', ""), places.join(" and ")));
+    }
+    found
+}
+
+/// The code in a reason's text, such as `[rule / heads.group] q: ...`.
+fn code(reason: &str) -> Option<&str> {
+    Some(reason.split_once(" / ")?.1.split_once(']')?.0)
 }
 
 /// Escapes text for HTML.

@@ -92,52 +92,66 @@ fn runs(model: &Model) -> String {
     if model.layers.is_empty() { "nothing is planned".to_owned() } else { text }
 }
 
-fn page() -> String {
+/// What a row of the table says: the family, its attentions, and where they run.
+type Row = (String, String, String);
+
+fn table() -> Vec<Row> {
+    let row = |(name, config): (String, Value)| match Model::from_config(&config.to_string()) {
+        Ok(model) => {
+            let layers: Vec<String> = model.layers.iter().map(words).collect();
+            let skipped = model.skipped.iter().map(|s| format!("not planned: {}× {}", s.count, s.what));
+            let what: Vec<String> = layers.into_iter().chain(skipped).collect();
+            (name, what.join("; "), runs(&model))
+        }
+        Err(refusal) => {
+            let reasons: Vec<String> = refusal.reasons().iter().map(|r| format!("{} {}", r.field, r.given)).collect();
+            (name, format!("not read: {}", reasons.join("; ")), "not read".to_owned())
+        }
+    };
+    recorded().into_iter().map(row).collect()
+}
+
+/// The families by where they run; the data have what each is planned as.
+fn page(table: &[Row]) -> String {
     let gpus: Vec<String> = Profile::built_in().map(|profile| profile.name).collect();
-    let mut rows = String::new();
-    let mut limits: Vec<String> = Vec::new();
-    for (name, config) in recorded() {
-        let model = match Model::from_config(&config.to_string()) {
-            Ok(model) => model,
-            Err(refusal) => {
-                let reasons: Vec<String> =
-                    refusal.reasons().iter().map(|r| format!("{} {}", r.field, r.given)).collect();
-                writeln!(rows, "| {name} | not read: {} | |", reasons.join("; ")).unwrap();
-                continue;
-            }
-        };
-        let layers: Vec<String> = model.layers.iter().map(words).collect();
-        let skipped = model.skipped.iter().map(|s| format!("not planned: {}× {}", s.count, s.what));
-        let what: Vec<String> = layers.into_iter().chain(skipped).collect();
-        let runs = runs(&model);
-        let place = limits.iter().position(|known| *known == runs).unwrap_or_else(|| {
-            limits.push(runs.clone());
-            limits.len() - 1
-        });
-        writeln!(rows, "| {name} | {} | {} |", what.join("; "), place + 1).unwrap();
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, _, runs) in table {
+        match groups.iter_mut().find(|(known, _)| known == runs) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((runs, vec![name])),
+        }
     }
-    let limits: String = limits.iter().enumerate().map(|(i, text)| format!("{}. {text}\n", i + 1)).collect();
+    let groups: String = groups.iter().map(|(runs, names)| format!("\n## {runs}\n\n{}\n", names.join(", "))).collect();
     format!(
         "# Model families\n\nWritten by `UPDATE_GOLDENS=1 cargo test -p qkvault-cli --test cli families`; edits are lost.\n\n\
-         What `qkvault model` reads from the default config of every family that `crates/models/tests/data/zoo.json` has \
-         a recording of. Other\nfamilies and sizes are read in the same way. `24×32/8×128` are 24 layers of 32 query heads, 8 \
-         key/value heads and a head dim of 128\n(`192/128`: of Q and K, and of V), causal unless they see `all` or are of an \
-         encoder, images or another sequence.\n\nThe last column is the number of a row below: what the rules say of a \
-         prefill and a decode with {KEYS} keys,\non {} with cuDNN {} and {} (two texts if they differ). Codes are \
-         explained in [reasons](reasons.md).\n\n{limits}\n| family | attentions | runs |\n| --- | --- | --- |\n{rows}",
+         Families of which `crates/models/tests/data/zoo.json` has a recording, by what the rules say of a prefill and a \
+         decode with {KEYS} keys on {} with cuDNN {} and {} (two texts if they differ); codes: [reasons](reasons.md). Other \
+         families and sizes are read in the same way. Which attentions each has: [models.json](models.json), \
+         `24×32/8×128` for 24 layers of 32 query heads, 8 key/value heads and a head dim of 128, or `qkvault model \
+         NAME`.\n{groups}",
         gpus.join(", "),
         VERSIONS[0],
         VERSIONS[1],
     )
 }
 
+/// The table as data, a line for each family.
+fn data(table: &[Row]) -> String {
+    let line = |(name, attentions, runs): &Row| {
+        format!("{}: {}", serde_json::json!(name), serde_json::json!({ "attentions": attentions, "runs": runs }))
+    };
+    format!("{{\n{}\n}}\n", table.iter().map(line).collect::<Vec<_>>().join(",\n"))
+}
+
 #[test]
 fn the_page_of_model_families_is_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/models.md");
-    let page = page();
-    if std::env::var_os("UPDATE_GOLDENS").is_some_and(|v| v == "1") {
-        std::fs::write(path, &page).unwrap();
+    let table = table();
+    for (end, fresh) in [("md", page(&table)), ("json", data(&table))] {
+        let path = format!("{}/../../docs/models.{end}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("UPDATE_GOLDENS").is_some_and(|v| v == "1") {
+            std::fs::write(&path, &fresh).unwrap();
+        }
+        let stale = std::fs::read_to_string(&path).unwrap_or_default() != fresh;
+        assert!(!stale, "docs/models.{end} is stale: UPDATE_GOLDENS=1 cargo test -p qkvault-cli --test cli families");
     }
-    let stale = std::fs::read_to_string(path).unwrap_or_default() != page;
-    assert!(!stale, "docs/models.md is stale: UPDATE_GOLDENS=1 cargo test -p qkvault-cli --test cli families");
 }

@@ -12,7 +12,7 @@
 //! To add a reason of validation, write its entry with `Entry::description()`, report it in `valid`, and add a fault
 //! that causes it to `arbitrary/fault.rs`. To add a quirk, write its entry into the file of its theme in `codes`, with
 //! the next free place (the field `quirk` of [`Entry`]), and two tests: a description that it refuses, and one that it
-//! does not (`crates/probe/tests/rules.rs`). ARCHITECTURE.md lists the files, tests and pages of every such change.
+//! does not (`crates/probe/tests/rules.rs`). The crate's README lists the files, tests and pages of every such change.
 
 mod affected;
 mod code;

@@ -9,18 +9,15 @@ use super::{Guard, Known, Range, Seen, Wrong, known_wrong};
 const INTRODUCTION: &str = "\
 # Attention that is computed wrongly
 
-Which attention cuDNN and FlashAttention-4 compute wrongly, on which GPUs and versions, who reported it, who saw it, and
-what to do about it; then the guards of PyTorch, Transformer Engine, cudnn-frontend and JAX, and what of them is true.
-For maintainers of any project that calls these libraries: no knowledge of qkvault is needed. The same as data is in
-[known-wrong.json](known-wrong.json).
+What cuDNN and FlashAttention-4 compute wrongly, who reports it and who saw it; then the guards and reports of other
+projects, and what of them is true. For maintainers of any project that calls these libraries. Everything as data, with
+how each shows, its command and its range: [known-wrong.json](known-wrong.json).
 
-Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test known` from `crates/graph/src/registry`; a test fails
-when it is stale. `qkvault probe` reads the same: it refuses what is *refused* here, for your attention, GPU and version.
+Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test known` from `crates/graph/src/registry`.
 
-* *Seen by*: **seen** on a GPU by this project, with the command that shows it (`CASES` is a file of descriptions);
-  **reported** by others, and not run here for want of such a GPU or version; **not confirmed**: it ran right here.
-* *What to do*: **refused** rows have a code, under which [reasons by code](reasons.md) tells the condition; **form**
-  rows are right in the form that qkvault writes; **open** rows are neither.
+* A code is refused; behind it stand what is wrong, the versions and GPUs, and what to do. What is not *seen* is
+  reported, and did not run here. **form**: right in the form that qkvault writes. **open**: neither. **not confirmed**:
+  it ran right here. **never written**: qkvault does not ask for it. **unknown**: none ran.
 * A GPU is named by its compute capability: 9.0 is H100 and H200, 10.x is B200 and B300, 12.x the RTX PRO 6000.
 ";
 
@@ -36,52 +33,40 @@ pub fn page() -> String {
             text.push_str("Nothing is known to be.\n");
             continue;
         }
-        text.push_str("| attention | versions and GPUs | how it shows | reported | seen by | what to do |\n");
-        text.push_str("| --- | --- | --- | --- | --- | --- |\n");
         rows.into_iter().for_each(|row| wrong_row(&mut text, row));
     }
     let mut projects: Vec<&str> = guards.iter().map(|guard| guard.project).collect();
     projects.dedup();
     for project in projects {
         let _ = write!(text, "\n## Guards and reports of {project}\n\n");
-        text.push_str("| attention | versions and GPUs | where | what is known here |\n| --- | --- | --- | --- |\n");
         guards.iter().filter(|guard| guard.project == project).for_each(|guard| guard_row(&mut text, guard));
     }
     text
 }
 
+/// Behind a code stands what is wrong, for which versions and GPUs, and what to do.
 fn wrong_row(text: &mut String, row: &Wrong) {
-    let Wrong { code, engine: _, attention, affected, shows, reports, seen, answer, to_do } = row;
-    let code = code.map(|code| format!("{} ", in_reasons(code))).unwrap_or_default();
-    cells(
-        text,
-        &[
-            format!("{code}{attention}"),
-            ranges(affected),
-            (*shows).to_owned(),
-            links(reports),
-            by(seen),
-            format!("**{answer}**: {to_do}"),
-        ],
-    );
-}
-
-fn guard_row(text: &mut String, guard: &Guard) {
-    let Guard { project: _, attention, affected, place, links: addresses, finding, codes, seen, says } = guard;
-    let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-    let finding = finding.replace('-', " ");
-    let codes = codes.iter().map(|code| in_reasons(code)).collect::<Vec<_>>().join(", ");
-    let seen = seen.as_ref().map(|seen| format!(" ({})", by(seen))).unwrap_or_default();
-    let known = match seen.is_empty() {
-        true => format!("**{finding}** {codes}{says}"),
-        false => format!("**{finding}**{seen} {says}"),
+    let Wrong { code, engine: _, attention, affected, shows: _, reports, seen, answer, to_do } = row;
+    let (what, to_do) = match code {
+        Some(code) => (in_reasons(code), String::new()),
+        None => (format!("{attention}{}", ranges(affected)), format!("**{answer}**: {to_do}")),
     };
-    cells(text, &[(*attention).to_owned(), ranges(affected), format!("{place}{}", links(addresses)), known]);
+    item(text, &[&what, &by(seen), &links(reports), &to_do]);
 }
 
-fn cells(text: &mut String, cells: &[String]) {
-    let cells: Vec<String> = cells.iter().map(|cell| cell.trim().replace('|', "\\|")).collect();
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
+/// What is done about a wrong result, the list of wrong results says; why a report is not confirmed, the data.
+fn guard_row(text: &mut String, guard: &Guard) {
+    let Guard { project: _, attention, affected, place: _, links: addresses, finding, codes, seen: _, says: _ } = guard;
+    let known = match *finding {
+        "refused" => codes.iter().map(|code| in_reasons(code)).collect::<Vec<_>>().join(", "),
+        _ => format!("**{}**", finding.replace('-', " ")),
+    };
+    item(text, &[&format!("{attention}{}", ranges(affected)), &links(addresses), &known]);
+}
+
+fn item(text: &mut String, parts: &[&str]) {
+    let parts: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    let _ = writeln!(text, "* {}", parts.join(" "));
 }
 
 /// The code, with a link to its section of the page of reasons.
@@ -89,21 +74,24 @@ fn in_reasons(code: &str) -> String {
     format!("[`{code}`](reasons.md#{})", code.replace('.', ""))
 }
 
+/// Versions and GPUs in brackets; nothing for all of them.
 fn ranges(affected: &[Range]) -> String {
-    affected.iter().map(|range| range.text.as_str()).collect::<Vec<_>>().join("; ")
+    let ranges: Vec<&str> = affected.iter().map(|range| range.short.as_str()).filter(|text| !text.is_empty()).collect();
+    if ranges.is_empty() { String::new() } else { format!(" ({})", ranges.join("; ")) }
 }
 
 fn by(seen: &Seen) -> String {
-    let Seen { standing, gpu, versions, command } = seen;
-    match (gpu, versions, command) {
-        (Some(gpu), Some(versions), Some(command)) if *standing == "seen" => format!("{gpu}, {versions}: `{command}`"),
-        (Some(gpu), Some(versions), Some(command)) => format!("right on {gpu}, {versions}: `{command}`"),
-        _ => (*standing).to_owned(),
+    match (seen.gpu, seen.versions) {
+        (Some(gpu), Some(versions)) if seen.standing == "seen" => {
+            format!("Seen: {}, {}.", gpu.trim_start_matches("an "), versions.trim_start_matches("cuDNN "))
+        }
+        (Some(_), Some(_)) => "**Not confirmed.**".to_owned(),
+        _ => String::new(),
     }
 }
 
 /// Links to addresses, separated by commas.
-pub(crate) fn links(addresses: &[&str]) -> String {
+fn links(addresses: &[&str]) -> String {
     addresses.iter().map(|address| format!("[{}]({address})", short(address))).collect::<Vec<_>>().join(", ")
 }
 
@@ -113,7 +101,7 @@ fn short(address: &str) -> String {
     let repository = parts.next().unwrap_or_default();
     let last = address.rsplit('/').next().unwrap_or_default();
     match last.chars().all(|c| c.is_ascii_digit()) {
-        true => format!("{repository} #{last}"),
+        true => format!("{repository}#{last}"),
         false => last.to_owned(),
     }
 }

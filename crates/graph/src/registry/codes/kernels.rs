@@ -53,7 +53,7 @@ entries![
         cause: "The kernels read no block mask.",
         field: "block_mask",
         needed: "a band or an expression",
-        fix: "write the mask as an expression",
+        fix: "write the mask as an expression, or take FlashAttention-4",
         ..KERNELS
     },
     KERNELS_OUTPUTS = Entry {

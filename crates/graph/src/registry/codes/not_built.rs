@@ -15,10 +15,10 @@ fn given(is: bool, what: &str) -> Option<String> {
 entries![
     NOT_BUILT_BLOCK_MASK = Entry {
         code: "not-built.block-mask",
-        cause: "qkvault does not lower block masks yet.",
+        cause: "qkvault writes no block mask for cuDNN; FlashAttention-4 takes one.",
         field: "block_mask",
-        needed: NEEDED,
-        fix: FIX,
+        needed: "FlashAttention-4 on compute capability 9.0, or an attention without a block mask",
+        fix: "take FlashAttention-4 (engine: fa4), write the mask as an expression, or use the CPU reference",
         source: SOURCE,
         evidence: "A block mask skips blocks only on compute capability 10.0, in the unified operation; no backward \
                    operation supports one (docs/results/forms.md).",
