@@ -1,57 +1,57 @@
 //! Tests of the doors in Python, one process for each module: what a module configures stays with it, and modules run
 //! side by side.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::programs::{self, Task};
 use crate::record_tests::TESTS;
-use crate::{cargo, jax_tests, torch_tests, ui};
+use crate::{cargo, jax_tests, torch_tests};
 
 /// A run of the modules of a door.
 #[derive(Debug)]
-pub(crate) struct Modules<'a> {
+pub(crate) struct Modules {
     /// The Python, with the packages of the door.
-    pub(crate) python: &'a Path,
+    pub(crate) python: PathBuf,
     /// The beginning of the modules' names.
-    pub(crate) prefix: &'a str,
+    pub(crate) prefix: &'static str,
     /// Variables of the processes, beside those of this one.
-    pub(crate) variables: &'a [(&'a str, &'a str)],
+    pub(crate) variables: Vec<(&'static str, String)>,
     /// How many modules run at a time.
     pub(crate) jobs: usize,
     /// Whether a module may lack a package of its own, and be skipped.
     pub(crate) may_skip: bool,
 }
 
-impl Modules<'_> {
+impl Modules {
     /// Runs every module, and says at the end what failed, with its output.
     ///
     /// # Errors
     ///
     /// A module fails, or there is none.
-    pub(crate) fn run(&self) -> Result<()> {
-        let mut names = self.names()?;
+    pub(crate) fn run(self) -> Result<()> {
+        let jobs = self.jobs;
+        programs::side_by_side(self.tasks()?, jobs)
+    }
+
+    /// A task for every module.
+    ///
+    /// # Errors
+    ///
+    /// There is no module.
+    pub(crate) fn tasks(self) -> Result<Vec<Task<'static>>> {
+        let names = self.names()?;
         ensure!(!names.is_empty(), "no module of tests begins with {}", self.prefix);
-        names.reverse();
-        let (waiting, failed) = (Mutex::new(names), Mutex::new(Vec::new()));
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs {
-                scope.spawn(|| {
-                    while let Some(name) = next(&waiting) {
-                        match self.module(&name) {
-                            Ok(said) => ui::say(&said),
-                            Err(error) => failed.lock().expect("no thread panics").push(format!("{error:#}")),
-                        }
-                    }
-                });
-            }
-        });
-        let failed = failed.into_inner().expect("no thread panics");
-        ensure!(failed.is_empty(), "{}", failed.join("\n"));
-        Ok(())
+        let this = Arc::new(self);
+        let task = |name: String| -> Task<'static> {
+            let this = Arc::clone(&this);
+            Box::new(move || this.module(&name))
+        };
+        Ok(names.into_iter().map(task).collect())
     }
 
     /// The modules, the largest files first: those that take longest are among them.
@@ -71,10 +71,10 @@ impl Modules<'_> {
 
     fn module(&self, name: &str) -> Result<String> {
         let begun = Instant::now();
-        let done = Command::new(self.python)
+        let done = Command::new(&self.python)
             .args(["-m", "unittest", "discover", "--pattern", &format!("{name}.py")])
             .current_dir(cargo::root().join(TESTS))
-            .envs(self.variables.iter().copied())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .output()
             .with_context(|| format!("{} does not start", self.python.display()))?;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -90,21 +90,26 @@ impl Modules<'_> {
     }
 }
 
-fn next(waiting: &Mutex<Vec<String>>) -> Option<String> {
-    waiting.lock().expect("no thread panics").pop()
-}
-
-/// How many modules run at a time.
-const JOBS: usize = 2;
-
-/// Runs the tests of both doors on the CPU with the library that was built beside the tests of this workspace.
+/// The tests of both doors on the CPU, with the library that was built beside the tests of this workspace: what is short
+/// is done, and the modules are returned.
 ///
 /// # Errors
 ///
 /// Packages cannot be installed, or a test fails.
-pub(crate) fn test() -> Result<()> {
+pub(crate) fn tasks() -> Result<Vec<Task<'static>>> {
     let library = PathBuf::from(cargo::target()?).join("debug/deps/libqkvault_c.so");
     ensure!(library.is_file(), "{} is not there: `cargo test --no-run` builds it", library.display());
-    torch_tests::with_library(&library, JOBS)?;
-    jax_tests::with_library(&library, JOBS)
+    let mut tasks = torch_tests::tasks(&library)?;
+    tasks.extend(jax_tests::tasks(&library)?);
+    Ok(tasks)
+}
+
+/// Installs what the doors' tests need.
+///
+/// # Errors
+///
+/// Packages cannot be installed.
+pub(crate) fn install() -> Result<()> {
+    torch_tests::install()?;
+    jax_tests::install()
 }

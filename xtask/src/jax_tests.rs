@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use crate::doors::Modules;
+use crate::programs::Task;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
 
@@ -55,25 +56,37 @@ pub fn run(args: &Args) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("jax-tests", "jax")?,
     };
-    checked(&python, &library, 2)
+    checked(&python, &library)?;
+    modules(python, &library, 2, false)?.run()
 }
 
-/// Runs the tests with a library that is built, in the environment of the cache folder.
+/// Makes the environment of the cache folder.
+///
+/// # Errors
+///
+/// Packages cannot be installed.
+pub(crate) fn install() -> Result<()> {
+    environment("jax-tests", "jax").map(drop)
+}
+
+/// The modules of tests with a library that is built, in the environment of the cache folder; types and the guide are
+/// checked before.
 ///
 /// # Errors
 ///
 /// The environment cannot be made, or a test fails.
-pub(crate) fn with_library(library: &Path, jobs: usize) -> Result<()> {
-    checked(&environment("jax-tests", "jax")?, library, jobs)
+pub(crate) fn tasks(library: &Path) -> Result<Vec<Task<'static>>> {
+    let python = environment("jax-tests", "jax")?;
+    checked(&python, library)?;
+    modules(python, library, 2, false)?.tasks()
 }
 
-fn checked(python: &Path, library: &Path, jobs: usize) -> Result<()> {
+fn checked(python: &Path, library: &Path) -> Result<()> {
     let program = format!("{TESTS}/typed_program.py");
     let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
     cargo::run_program(python.into(), &words, &[("MYPYPATH", package()?.as_str())])?;
     with(python, library, &[&program])?;
-    installed(python, library)?;
-    tests(python, library, jobs, false)
+    installed(python, library)
 }
 
 /// Installs the wheel into a folder and runs the guide's page with that and nothing else of the project.
@@ -122,10 +135,8 @@ fn cudnn() -> Option<String> {
     (newest.as_str() >= least.to_str()?).then_some(newest)
 }
 
-fn tests(python: &Path, library: &Path, jobs: usize, may_skip: bool) -> Result<()> {
-    let variables = variables(library)?;
-    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    Modules { python, prefix: "test_jax", variables: &variables, jobs, may_skip }.run()
+fn modules(python: PathBuf, library: &Path, jobs: usize, may_skip: bool) -> Result<Modules> {
+    Ok(Modules { python, prefix: "test_jax", variables: variables(library)?, jobs, may_skip })
 }
 
 /// Runs the tests under every version, and says at the end how each went.
@@ -140,7 +151,7 @@ fn matrix(given: &[PathBuf], library: &Path) -> Result<()> {
             Some((minor, python)) => {
                 let wanted = requirements::list(&format!("jax-{version}"));
                 let made = wanted.and_then(|wanted| environment_of(&format!("jax-tests-{version}"), python, &wanted));
-                let done = made.and_then(|python| tests(&python, library, 2, true));
+                let done = made.and_then(|python| modules(python, library, 2, true)?.run());
                 done.map(|()| format!("passed under Python 3.{minor}")).map_err(|error| format!("{error:#}"))
             }
         };

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -27,7 +28,7 @@ const ALONE: [&str; 10] = [
 ];
 
 /// Programs that take longest, which begin first so that none is left over at the end.
-const LONG: [&str; 12] = [
+pub(crate) const LONG: [&str; 12] = [
     "lab",
     "compile_9_27",
     "compile_9_19",
@@ -89,44 +90,48 @@ pub(crate) fn build(words: &[&str]) -> Result<Vec<Program>> {
     Ok(all)
 }
 
-/// Runs programs, `jobs` at a time, and says what failed with all that it printed. Returns how many tests passed.
+/// What runs beside others: it says how it went, or what failed with all that it printed.
+pub(crate) type Task<'a> = Box<dyn FnOnce() -> Result<String> + Send + 'a>;
+
+/// The programs as tasks: those that may run beside others, and those that may not.
+pub(crate) fn tasks<'a>(
+    all: Vec<Program>,
+    passed: &'a AtomicUsize,
+    variables: &'a [(&'a str, &'a str)],
+) -> (Vec<Task<'a>>, Vec<Task<'a>>) {
+    let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
+    let task = |program: Program| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
+    (others.into_iter().map(task).collect(), alone.into_iter().map(task).collect())
+}
+
+/// Runs tasks, `jobs` at a time, and all of them even if some fail.
 ///
 /// # Errors
 ///
-/// A test fails.
-pub(crate) fn run(all: Vec<Program>, jobs: usize, variables: &[(&str, &str)]) -> Result<usize> {
-    let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
-    let count = alone.len() + others.len();
-    let (passed, mut failed) = side_by_side(others, jobs, variables);
-    let (more, too) = side_by_side(alone, 1, variables);
-    failed.extend(too);
-    ensure!(failed.is_empty(), "{}\n{} of {count} programs failed", failed.join("\n"), failed.len());
-    ui::say(&format!("{count} programs, {} tests passed", passed + more));
-    Ok(passed + more)
-}
-
-fn side_by_side(all: Vec<Program>, jobs: usize, variables: &[(&str, &str)]) -> (usize, Vec<String>) {
-    let waiting = Mutex::new(VecDeque::from(all));
-    let (passed, failed) = (Mutex::new(0), Mutex::new(Vec::new()));
+/// What failed.
+pub(crate) fn side_by_side(tasks: Vec<Task<'_>>, jobs: usize) -> Result<()> {
+    let (count, waiting, failed) = (tasks.len(), Mutex::new(VecDeque::from(tasks)), Mutex::new(Vec::new()));
     let next = || waiting.lock().expect("no thread panics").pop_front();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                while let Some(program) = next() {
-                    match program.run(variables) {
-                        Ok(count) => *passed.lock().expect("no thread panics") += count,
+                while let Some(task) = next() {
+                    match task() {
+                        Ok(said) => ui::say(&said),
                         Err(error) => failed.lock().expect("no thread panics").push(format!("{error:#}")),
                     }
                 }
             });
         }
     });
-    (passed.into_inner().expect("no thread panics"), failed.into_inner().expect("no thread panics"))
+    let failed = failed.into_inner().expect("no thread panics");
+    ensure!(failed.is_empty(), "{}\n{} of {count} failed", failed.join("\n"), failed.len());
+    Ok(())
 }
 
 impl Program {
     /// Runs it as cargo does: in the folder of its package, whose manifest it may ask for.
-    fn run(&self, variables: &[(&str, &str)]) -> Result<usize> {
+    fn run(&self, count: &AtomicUsize, variables: &[(&str, &str)]) -> Result<String> {
         let begun = Instant::now();
         let done = Command::new(&self.file)
             .current_dir(&self.folder)
@@ -141,8 +146,8 @@ impl Program {
             bail!("{package}, {} ({}):\n{said}{}", self.name, done.status, String::from_utf8_lossy(&done.stderr));
         }
         let passed = passed(&said);
-        ui::say(&format!("{package}, {}: {passed} passed, {:.0} s", self.name, begun.elapsed().as_secs_f64()));
-        Ok(passed)
+        count.fetch_add(passed, Ordering::Relaxed);
+        Ok(format!("{package}, {}: {passed} passed, {:.0} s", self.name, begun.elapsed().as_secs_f64()))
     }
 }
 

@@ -1,7 +1,9 @@
 //! `cargo xtask test`: runs every check and test that needs no GPU, with the real cuDNN. `cargo xtask ci` also checks
 //! the declarations.
 
-use anyhow::Result;
+use std::sync::atomic::AtomicUsize;
+
+use anyhow::{Result, anyhow};
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
@@ -39,6 +41,8 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     }
     let fetched = fetch::ensure_engine("fa4", options)?;
     ui::say(&format!("FlashAttention-4: {}", fetched.dir.display()));
+    // Packages of Python come over the network, meanwhile cargo builds.
+    let installing = (!args.without_doors).then(|| std::thread::spawn(doors::install));
     if !args.only_tests {
         tidy::run()?;
         deny::run(&deny::Args::default())?;
@@ -59,14 +63,19 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
-    programs::run(programs::build(&["--workspace"])?, JOBS, &required)?;
+    let passed = AtomicUsize::new(0);
+    let (mut tasks, alone) = programs::tasks(programs::build(&["--workspace"])?, &passed, &required);
+    if let Some(installing) = installing {
+        installing.join().map_err(|_| anyhow!("installing packages ended in a panic"))??;
+        // Before programs that take less time than most modules.
+        tasks.splice(programs::LONG.len()..programs::LONG.len(), doors::tasks()?);
+    }
+    programs::side_by_side(tasks, JOBS)?;
+    programs::side_by_side(alone, 1)?;
+    ui::say(&format!("{} tests of cargo's programs passed", passed.into_inner()));
     cargo::run(&["test", "--workspace", "--doc"], &required)?;
     skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
     fuzz::built(FUZZED)?;
-    // Not beside cargo's programs, some of which measure time and count threads.
-    if !args.without_doors {
-        doors::test()?;
-    }
     candle::test(args.only_tests)?;
     ui::say("all checks passed");
     Ok(())

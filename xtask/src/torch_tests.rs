@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::doors::Modules;
+use crate::programs::Task;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
 
@@ -45,26 +46,41 @@ pub fn run(args: &Args) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("torch-tests", PACKAGES)?,
     };
-    checked(&python, &built, JOBS)
+    checked(&python, &built)?;
+    modules(python, library, JOBS, false)?.run()
 }
 
 /// How many modules run at a time.
 const JOBS: usize = 2;
 
-/// Runs the tests with a library that is built, in the environment of the cache folder.
+/// Makes the environment of the cache folder.
+///
+/// # Errors
+///
+/// Packages cannot be installed.
+pub(crate) fn install() -> Result<()> {
+    environment("torch-tests", PACKAGES).map(drop)
+}
+
+/// The modules of tests with a library that is built, in the environment of the cache folder; types and the guide are
+/// checked before.
 ///
 /// # Errors
 ///
 /// The environment cannot be made, or a test fails.
-pub(crate) fn with_library(library: &Path, jobs: usize) -> Result<()> {
-    checked(&environment("torch-tests", PACKAGES)?, library, jobs)
+pub(crate) fn tasks(library: &Path) -> Result<Vec<Task<'static>>> {
+    let python = environment("torch-tests", PACKAGES)?;
+    checked(&python, library)?;
+    modules(python, utf8(library)?, JOBS, false)?.tasks()
 }
 
-fn checked(python: &Path, built: &Path, jobs: usize) -> Result<()> {
-    let library = built.to_str().context("the library's name is not UTF-8")?;
-    typed(python, library)?;
-    installed(python, built)?;
-    tests(python, library, jobs, false)
+fn checked(python: &Path, built: &Path) -> Result<()> {
+    typed(python, utf8(built)?)?;
+    installed(python, built)
+}
+
+fn utf8(library: &Path) -> Result<&str> {
+    library.to_str().context("the library's name is not UTF-8")
 }
 
 /// Installs the wheel into a folder, and runs the guide's programs with that and nothing else of the project.
@@ -92,11 +108,12 @@ fn adapter() -> Result<String> {
     Ok(adapter.to_str().context("the folder's name is not UTF-8")?.to_owned())
 }
 
-fn tests(python: &Path, library: &str, jobs: usize, may_skip: bool) -> Result<()> {
+fn modules(python: PathBuf, library: &str, jobs: usize, may_skip: bool) -> Result<Modules> {
     let adapter = adapter()?;
     let path = format!("{adapter}:{adapter}/tests");
-    let variables = [("QKVAULT_LIBRARY", library), ("PYTHONPATH", path.as_str()), ("PYTHONWARNINGS", "ignore")];
-    Modules { python, prefix: "test_torch", variables: &variables, jobs, may_skip }.run()
+    let (library, ignore) = (library.to_owned(), "ignore".to_owned());
+    let variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", path), ("PYTHONWARNINGS", ignore)];
+    Ok(Modules { python, prefix: "test_torch", variables, jobs, may_skip })
 }
 
 /// Runs the tests with each version in an environment of its own, which is removed afterwards.
@@ -107,7 +124,7 @@ fn matrix(library: &str, only: &[String]) -> Result<()> {
         let name = format!("torch-tests-{version}");
         let made = requirements::list(&format!("torch-{version}"))
             .and_then(|wanted| environment_of(&name, Path::new("python3"), &wanted));
-        rows.push((version, made.and_then(|python| tests(&python, library, JOBS, true))));
+        rows.push((version, made.and_then(|python| modules(python, library, JOBS, true)?.run())));
         let folder = qkvault_base::cache_dir().join(name);
         std::fs::remove_dir_all(&folder).with_context(|| format!("{} could not be removed", folder.display()))?;
     }
