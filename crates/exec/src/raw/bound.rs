@@ -3,14 +3,13 @@
 use std::ffi::c_void;
 
 use qkvault_graph::Role;
-use qkvault_graph::op::Binding;
 use qkvault_sys::VariantPack;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::{Number, RawBindings};
-use crate::check::{check_bindings, check_workspace};
+use crate::check::{ByRole, check, faults};
 use crate::driver::{MemoryKind, memory_kind};
-use crate::origins::{self, is_origin};
+use crate::origins::is_origin;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::{DeviceBuffer, queue_kernels};
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
@@ -45,7 +44,7 @@ impl RawPlan {
     ///
     /// [`RawBindFailure::Wrong`] with all errors in the bindings; [`RawBindFailure::Cudnn`] if cuDNN refuses them.
     pub fn bind(&self, bindings: &RawBindings, workspace: DeviceBuffer) -> Result<RawBound, RawBindFailure> {
-        self.check(bindings, workspace, &memory_kind)?;
+        self.check(bindings, workspace, memory_kind)?;
         let mut numbers = HostScalars::new(self.table().numbers().collect());
         self.set_scalars(bindings, &mut numbers);
         let held = self.hold(bindings, workspace.address, &numbers)?;
@@ -56,26 +55,21 @@ impl RawPlan {
         &self,
         bindings: &RawBindings,
         workspace: DeviceBuffer,
-        memory: &dyn Fn(u64) -> MemoryKind,
+        memory: impl Fn(u64) -> MemoryKind,
     ) -> Result<(), BindErrors> {
-        check_bindings(self.facts(), bindings, self.session().gpu().ordinal, memory)?;
-        check_workspace(self.facts(), bindings, self.workspace(), workspace.address, workspace.bytes)
+        let given = ByRole::new(bindings, self.session().gpu().ordinal, memory);
+        BindErrors::check(self.facts(), faults(|all| check(self.needs(), &given, workspace, all)))
     }
 
     fn set_scalars(&self, bindings: &RawBindings, numbers: &mut HostScalars) {
-        let given = |at: usize| bindings.scalars.iter().find(|(role, _)| *role == self.scalars()[at].role);
         // Checked bindings have every scalar.
-        self.table().set_scalars(numbers, |at| given(at).map_or(Number::I64(0), |(_, value)| *value));
+        let value = |at: usize| bindings.number(self.scalars()[at].role).unwrap_or(Number::I64(0));
+        self.table().set_scalars(numbers, value);
     }
 
     /// Puts checked bindings into the order of a launch, and makes cuDNN's variant pack of them.
     fn hold(&self, bindings: &RawBindings, workspace: u64, numbers: &HostScalars) -> Result<Held, RawBindFailure> {
-        let buffer = |tensor: &Binding| {
-            let given = bindings.operands.iter().find(|operand| operand.role == tensor.role);
-            given
-                .map_or_else(DeviceBuffer::default, |given| DeviceBuffer { address: given.address, bytes: given.bytes })
-        };
-        let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(buffer).collect();
+        let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
         if matches!(self.code(), Code::Kernels(_)) {
             return Ok(Held::Kernels(tensors));
         }
@@ -125,7 +119,7 @@ impl RawBound {
     pub fn origins(&self) -> Option<[i32; 2]> {
         let table = self.plan.table();
         let number = |at: usize| Number::of_cell(self.numbers.get(table.first_scalar() + at));
-        table.origins().map(|origins| origins.of(number))
+        table.origins().map(|origins| origins.among(number))
     }
 
     /// Sets the positions of the first query and the first key, from the next launch on: both at once, where an
@@ -137,18 +131,18 @@ impl RawBound {
     /// their values then.
     pub fn set_origins(&mut self, [query, key]: [i32; 2]) -> Result<(), ScalarError> {
         let table = self.plan.table();
-        if table.origins().is_none() {
+        let Some(origins) = table.origins() else {
             let scalars = self.plan.scalars().iter().map(|scalar| scalar.role).collect();
             return Err(ScalarError::NoScalar { role: Role::QueryOrigin, scalars });
-        }
+        };
         let given = [(Role::QueryOrigin, Number::I32(query)), (Role::KeyOrigin, Number::I32(key))];
-        let mut errors = Vec::new();
-        origins::errors(self.plan.facts(), &given, &mut errors);
+        let value = |role: Role| given.iter().find(|(other, _)| *other == role).map(|(_, value)| *value);
+        let errors = faults(|all| origins.check(|role, _| value(role), all));
         if let Some(error) = errors.into_iter().next() {
             return Err(ScalarError::Origins(Box::new(error)));
         }
         for (at, scalar) in (table.first_scalar()..).zip(table.scalars()) {
-            if let Some((_, value)) = given.iter().find(|(role, _)| *role == scalar.role) {
+            if let Some(value) = value(scalar.role) {
                 self.numbers.set(at, value.cell());
             }
         }
@@ -162,7 +156,7 @@ impl RawBound {
     ///
     /// [`RawBindFailure`], as for [`RawPlan::bind`]; all bindings stay as they were then.
     pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
-        self.plan.check(bindings, self.workspace, &memory_kind)?;
+        self.plan.check(bindings, self.workspace, memory_kind)?;
         self.held = self.plan.hold(bindings, self.workspace.address, &self.numbers)?;
         self.plan.set_scalars(bindings, &mut self.numbers);
         Ok(())

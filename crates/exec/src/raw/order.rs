@@ -6,16 +6,13 @@ use qkvault_graph::{Role, Valid, nearest_name};
 use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::Number;
-use crate::check::wrong_size;
+use crate::bindings::{Number, Values};
+use crate::check::{check_number, check_size, faults, missing};
 use crate::constants::slopes;
 use crate::raw::launch::DeviceBuffer;
 
 /// Buffers of a launch that fit the stack.
 pub(crate) type Buffers = SmallVec<[DeviceBuffer; 16]>;
-
-/// Numbers of a launch that fit the stack.
-pub(crate) type Values = SmallVec<[Number; 6]>;
 
 /// The tensors and scalars that a caller gives to a launch of a plan, in the order of a launch. Needs no GPU.
 ///
@@ -127,13 +124,12 @@ impl LaunchOrder {
     /// of a wrong size and every number of another type.
     pub fn check(&self, facts: &PlanFacts, args: &NamedArgs<'_>) -> Result<(), BindErrors> {
         let (buffers, values) = self.arrange(facts, args)?;
-        let sized = self.tensors.iter().zip(&buffers).filter_map(|(tensor, buffer)| wrong_size(tensor, buffer.bytes));
-        let typed = self.scalars.iter().zip(&values).filter(|(scalar, value)| scalar.dtype != value.dtype());
-        let typed = typed.map(|(&Binding { role, dtype: needed, .. }, value)| {
-            let given = value.dtype();
-            BindError::WrongDType { role, needed, given }
+        let (mut sized, mut typed) = (self.tensors.iter().zip(&buffers), self.scalars.iter().zip(&values));
+        let errors = faults(|all| {
+            sized.try_for_each(|(tensor, buffer)| check_size(tensor, buffer.bytes, all))?;
+            typed.try_for_each(|(scalar, value)| check_number(scalar, value.dtype(), all))
         });
-        BindErrors::check(facts, sized.chain(typed).collect())
+        BindErrors::check(facts, errors)
     }
 
     /// Buffers and numbers in order, of arguments by name.
@@ -154,9 +150,9 @@ impl LaunchOrder {
         if let Some((at, scale)) = self.usual_scale {
             values[at].get_or_insert(Number::F32(scale));
         }
-        let lacks = |b: &Binding| BindError::Missing { role: b.role, scalar: b.scalar, dtype: b.dtype, bytes: b.bytes };
-        let of_tensors = self.tensors.iter().zip(&buffers).filter(|(_, given)| given.is_none()).map(|(b, _)| lacks(b));
-        let of_scalars = self.scalars.iter().zip(&values).filter(|(_, given)| given.is_none()).map(|(b, _)| lacks(b));
+        let of_tensors =
+            self.tensors.iter().zip(&buffers).filter(|(_, given)| given.is_none()).map(|(b, _)| missing(b));
+        let of_scalars = self.scalars.iter().zip(&values).filter(|(_, given)| given.is_none()).map(|(b, _)| missing(b));
         errors.extend(of_tensors.chain(of_scalars));
         BindErrors::check(facts, errors)?;
         Ok((buffers.into_iter().flatten().collect(), values.into_iter().flatten().collect()))

@@ -137,10 +137,10 @@ impl<'a> Bound<'a> {
     /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar<'n>(&mut self, which: impl Into<Which<'n>>, value: impl Into<Number>) -> Result<(), ScalarError> {
         let (which, value) = (which.into(), value.into());
-        let wanted = self.plan.wanted();
-        let roles = wanted.scalars_of(which);
+        let matcher = self.plan.matcher();
+        let roles = matcher.scalars_of(which);
         if roles.is_empty() {
-            return Err(ScalarError::NoSuchName(Box::new(wanted.unknown(which, false, true))));
+            return Err(ScalarError::NoSuchName(Box::new(matcher.unknown(which, false, true))));
         }
         roles.into_iter().try_for_each(|role| self.raw.set_scalar(role, value))
     }

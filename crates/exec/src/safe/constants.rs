@@ -7,7 +7,6 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
 use qkvault_graph::{Attention, Role};
 
 use crate::constants::slopes;
-use crate::raw::DeviceBuffer;
 
 /// A constant operand on the GPU.
 #[derive(Clone, Debug)]
@@ -57,11 +56,5 @@ impl Drop for Constants {
             let context = slice.stream().context();
             context.record_err(context.synchronize());
         }
-    }
-}
-
-impl BoundConstant {
-    pub(crate) const fn buffer(&self) -> DeviceBuffer {
-        DeviceBuffer { address: self.address, bytes: self.bytes }
     }
 }

@@ -89,7 +89,7 @@ impl LoadedPlan {
     /// Bytes of the plan's constant operands on the GPU (ALiBi slopes).
     #[must_use]
     pub fn constant_bytes(&self) -> u64 {
-        self.constants.iter().map(|constant| constant.buffer().bytes).sum()
+        self.constants.iter().map(|constant| constant.bytes).sum()
     }
 
     /// Whether this role is a constant operand of the plan, which need not be bound.

@@ -3,9 +3,7 @@
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 
-use smallvec::SmallVec;
-
-use crate::bindings::Number;
+use crate::bindings::{Number, Numbers};
 use crate::training::TrainingError;
 use crate::training::fingerprints::Fingerprints;
 
@@ -14,9 +12,6 @@ const SAVED_ROLES: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOff
 
 /// Seed and offset of dropout: scalars of the caller, and operands on the GPU of the plan.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
-
-/// Scalars of a launch, by role.
-pub(crate) type Numbers = SmallVec<[(Role, Number); 6]>;
 
 /// The scalars of a forward that was launched, and fingerprints of its operands if they are checked.
 #[derive(Clone, Debug, PartialEq)]

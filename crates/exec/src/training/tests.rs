@@ -7,8 +7,8 @@ use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refus
 
 use super::*;
 use crate::bind_error::BindError;
-use crate::bindings::RawBindings;
-use crate::check::check_bindings;
+use crate::bindings::{Numbers, RawBindings};
+use crate::check::tests::check_bindings;
 use crate::common::{forward, h200, operand, scalar};
 use crate::driver::MemoryKind;
 
@@ -46,14 +46,14 @@ fn numbers() -> RawBindings {
 fn forward_of(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
     let mut numbers: Numbers = given.scalars.iter().copied().collect();
     let run = forward_run(facts, given.operands.iter().map(|o| o.role), &mut numbers);
-    given.scalars = numbers.into_vec();
+    given.scalars = numbers;
     run
 }
 
 fn completed(run: &ForwardRun, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
     let mut numbers: Numbers = given.scalars.iter().copied().collect();
     let done = run.complete(facts, given.operands.iter().map(|o| o.role), &mut numbers);
-    given.scalars = numbers.into_vec();
+    given.scalars = numbers;
     done
 }
 
