@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, Reason};
 
-use super::by_layer::{At, ByLayer, Fit};
+use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::dims;
 use super::group::{Layer, What};
 use super::masks::{self, Sort};
@@ -38,7 +38,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         let count = pattern::counted(stack, count, faults).unwrap_or(0);
         return (0..count).map(|i| Layer::left_out(i, stack_name(stack), undescribed)).collect();
     }
-    let sorts = pattern::of(stack, count, faults, notes);
+    let sorts = pattern::sorts(stack, count, faults, notes);
     let layers = sorts.len();
     let window = masks::window(stack, None, faults);
     let chunk = masks::chunk(stack, faults);
@@ -128,12 +128,12 @@ struct Reader<'s, 'a> {
 impl Reader<'_, '_> {
     /// The attention of one layer.
     fn layer(&self, sort: &Sort, index: usize, faults: &mut Faults, notes: &mut Vec<String>) -> LayerKind {
-        let at = At { index, layers: self.layers };
+        let at = LayerAt { index, layers: self.layers };
         let stack = with_layer(self.stack, at, faults);
         let stack = stack.as_ref().unwrap_or(self.stack);
         let row = stack.row.unwrap_or(row::usual());
         let fields = &stack.fields;
-        let dims = dims::of(stack, sort, at, faults);
+        let dims = dims::read(stack, sort, at, faults);
         let sliding = *sort == Sort::Sliding;
         let cross = *sort == Sort::Cross;
         let window = sliding.then(|| masks::window(stack, Some(at), faults)).flatten();
@@ -181,7 +181,7 @@ impl Reader<'_, '_> {
             window,
             prefix,
             chunk: self.chunk.filter(|_| *sort == Sort::Chunked),
-            scale: scale::of(stack, &dims, index, faults),
+            scale: scale::read(stack, &dims, index, faults),
             softcap,
             sink: sink && !cross,
             alibi: self.alibi(dims.heads, faults).filter(|_| !cross),
@@ -219,8 +219,8 @@ impl Reader<'_, '_> {
 }
 
 /// The stack with what its config says of one layer alone, if it says something.
-fn with_layer<'a>(stack: &Stack<'a>, at: At, faults: &mut Faults) -> Option<Stack<'a>> {
-    let At { index, layers } = at;
+fn with_layer<'a>(stack: &Stack<'a>, at: LayerAt, faults: &mut Faults) -> Option<Stack<'a>> {
+    let LayerAt { index, layers } = at;
     let list = stack.fields.json.get("per_layer_config")?;
     let own: &Map<String, Value> = match list {
         Value::Object(map) => {
@@ -228,7 +228,7 @@ fn with_layer<'a>(stack: &Stack<'a>, at: At, faults: &mut Faults) -> Option<Stac
             keys.iter().find_map(|key| map.get(key))?.as_object()?
         }
         Value::Array(list) => {
-            let list = ByLayer::of(&stack.fields, "per_layer_config", list, Some(layers), Fit::Each, faults)?;
+            let list = ByLayer::fitting(&stack.fields, "per_layer_config", list, Some(layers), Fit::Each, faults)?;
             list.at(index).as_object()?
         }
         _ => return None,

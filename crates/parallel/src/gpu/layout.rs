@@ -28,7 +28,7 @@ pub(super) struct Sequences {
 
 /// The division of the block.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct RankLayout {
     /// The place of each buffer that is scratch memory.
     pub(super) buffers: Vec<Option<u64>>,
     pub(super) sequences: Vec<Sequences>,
@@ -36,9 +36,9 @@ pub(super) struct Layout {
     pub(super) bytes: u64,
 }
 
-impl Layout {
-    pub(super) fn new(rank: &Rank) -> Layout {
-        let mut layout = Layout::default();
+impl RankLayout {
+    pub(super) fn new(rank: &Rank) -> RankLayout {
+        let mut layout = RankLayout::default();
         for buffer in &rank.buffers {
             let bytes = buffer.tensor.bytes().map_or(0, i64::unsigned_abs);
             let at = buffer.operand.is_none().then(|| layout.take(bytes));
