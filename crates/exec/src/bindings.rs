@@ -71,7 +71,7 @@ number!(f32 => F32, i32 => I32, i64 => I64);
 
 /// The binding of one operand: its address and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operand {
+pub struct RawOperand {
     /// The role of the operand.
     pub role: Role,
     /// Its address on the GPU.
@@ -105,8 +105,8 @@ pub struct Operand {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawBindings {
-    pub(crate) operands: Short<Operand>,
-    pub(crate) scalars: Numbers,
+    pub(crate) operands: Short<RawOperand>,
+    pub(crate) scalars: RoleNumbers,
     pub(crate) interleaved: SmallVec<[(Role, Role); 3]>,
 }
 
@@ -114,7 +114,7 @@ pub struct RawBindings {
 pub(crate) type Short<T> = SmallVec<[T; 12]>;
 
 /// Scalars of a launch, by role.
-pub(crate) type Numbers = SmallVec<[(Role, Number); 6]>;
+pub(crate) type RoleNumbers = SmallVec<[(Role, Number); 6]>;
 
 /// Scalars of a launch, in a plan's order.
 pub(crate) type Values = SmallVec<[Number; 6]>;
@@ -129,12 +129,12 @@ impl RawBindings {
     /// Binds an operand to a writable buffer on the GPU with this address and size in bytes.
     #[must_use]
     pub fn tensor(self, role: Role, address: u64, bytes: u64) -> RawBindings {
-        self.operand(Operand { role, address, bytes, dtype: None, writable: true })
+        self.operand(RawOperand { role, address, bytes, dtype: None, writable: true })
     }
 
     /// Binds an operand.
     #[must_use]
-    pub fn operand(mut self, operand: Operand) -> RawBindings {
+    pub fn operand(mut self, operand: RawOperand) -> RawBindings {
         self.operands.push(operand);
         self
     }

@@ -1,6 +1,6 @@
 //! The check of what a launch or a binding is given. There is one walk over a plan's operands, whatever gives them
-//! ([`Given`]) and whatever becomes of a fault ([`Sink`]): so a launch, which only asks whether all is right, refuses
-//! exactly what a binding tells.
+//! ([`Supplied`]) and whatever becomes of a fault ([`FaultSink`]): so a launch, which only asks whether all is right,
+//! refuses exactly what a binding tells.
 
 mod given;
 
@@ -10,16 +10,16 @@ use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
 use qkvault_graph::{DType, Role};
 
 use crate::bind_error::BindError;
-use crate::bindings::Operand;
+use crate::bindings::RawOperand;
 use crate::driver::MemoryKind;
 use crate::origins::OriginTable;
 use crate::raw::DeviceBuffer;
 
-pub(crate) use given::{ByPlace, ByRole, Given};
+pub(crate) use given::{ByPlace, ByRole, Supplied};
 
 /// Where the faults go that a check finds. A check is compiled for each sink, so that a launch makes no fault and asks
 /// nothing at run time.
-pub(crate) trait Sink {
+pub(crate) trait FaultSink {
     /// Takes a fault. `Break` ends the check.
     fn fault(&mut self, fault: impl FnOnce() -> BindError) -> ControlFlow<()>;
 
@@ -31,9 +31,9 @@ pub(crate) trait Sink {
 }
 
 /// Stops at the first fault.
-pub(crate) struct Stop;
+pub(crate) struct StopAtFirst;
 
-impl Sink for Stop {
+impl FaultSink for StopAtFirst {
     const TELLS: bool = false;
 
     #[inline]
@@ -48,7 +48,7 @@ impl Sink for Stop {
 }
 
 /// Collects all faults.
-impl Sink for Vec<BindError> {
+impl FaultSink for Vec<BindError> {
     const TELLS: bool = true;
 
     #[cold]
@@ -86,9 +86,9 @@ pub(crate) struct Needs<'p> {
 #[inline]
 pub(crate) fn check(
     needs: Needs<'_>,
-    given: &impl Given,
+    given: &impl Supplied,
     workspace: DeviceBuffer,
-    sink: &mut impl Sink,
+    sink: &mut impl FaultSink,
 ) -> ControlFlow<()> {
     check_operands(needs, given, sink)?;
     if sink.is_right() { check_workspace(needs, given, workspace, sink) } else { ControlFlow::Continue(()) }
@@ -96,7 +96,7 @@ pub(crate) fn check(
 
 /// Checks operands and scalars, in the plan's order of roles.
 #[inline]
-pub(crate) fn check_operands<G: Given>(needs: Needs<'_>, given: &G, sink: &mut impl Sink) -> ControlFlow<()> {
+pub(crate) fn check_operands<G: Supplied>(needs: Needs<'_>, given: &G, sink: &mut impl FaultSink) -> ControlFlow<()> {
     given.check_each(needs, sink)?;
     if !G::PLACED {
         return ControlFlow::Continue(());
@@ -107,9 +107,9 @@ pub(crate) fn check_operands<G: Given>(needs: Needs<'_>, given: &G, sink: &mut i
     check_overlaps(needs, given, sink)
 }
 
-fn check_workspace<S: Sink>(
+fn check_workspace<S: FaultSink>(
     needs: Needs<'_>,
-    given: &impl Given,
+    given: &impl Supplied,
     DeviceBuffer { address, bytes }: DeviceBuffer,
     sink: &mut S,
 ) -> ControlFlow<()> {
@@ -137,7 +137,7 @@ pub(crate) fn missing(binding: &Binding) -> BindError {
 
 /// Checks that a number is bound to a scalar of its type.
 #[inline]
-pub(crate) fn check_number(binding: &Binding, given: DType, sink: &mut impl Sink) -> ControlFlow<()> {
+pub(crate) fn check_number(binding: &Binding, given: DType, sink: &mut impl FaultSink) -> ControlFlow<()> {
     let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
     if !scalar {
         sink.fault(|| BindError::NotANumber { role, dtype, bytes })
@@ -151,7 +151,7 @@ pub(crate) fn check_number(binding: &Binding, given: DType, sink: &mut impl Sink
 /// Checks the bytes of an operand's buffer, which may be larger. Only block scales have exactly theirs: more bytes are
 /// those of another type or layout.
 #[inline]
-pub(crate) fn check_size(binding: &Binding, given: u64, sink: &mut impl Sink) -> ControlFlow<()> {
+pub(crate) fn check_size(binding: &Binding, given: u64, sink: &mut impl FaultSink) -> ControlFlow<()> {
     let Binding { role, dtype, bytes: needed, .. } = *binding;
     if given < needed {
         sink.fault(|| BindError::TooSmall { role, needed, given })
@@ -163,9 +163,14 @@ pub(crate) fn check_size(binding: &Binding, given: u64, sink: &mut impl Sink) ->
 }
 
 #[inline]
-fn check_tensor<G: Given>(binding: &Binding, operand: &Operand, given: &G, sink: &mut impl Sink) -> ControlFlow<()> {
+fn check_tensor<G: Supplied>(
+    binding: &Binding,
+    operand: &RawOperand,
+    given: &G,
+    sink: &mut impl FaultSink,
+) -> ControlFlow<()> {
     let Binding { role, dtype, scalar: _, output, bytes: _, alignment } = *binding;
-    let Operand { role: _, address, bytes, dtype: given_dtype, writable } = *operand;
+    let RawOperand { role: _, address, bytes, dtype: given_dtype, writable } = *operand;
     if output && !writable {
         sink.fault(|| BindError::NotWritable { role })?;
     }
@@ -200,7 +205,7 @@ fn check_tensor<G: Given>(binding: &Binding, operand: &Operand, given: &G, sink:
 /// For a buffer that is too small it is the buffer, so that the fault is its size and not an overlap with what lies
 /// behind it; address 0 has a range that overlaps nothing. A check that stops gets here with right operands alone.
 #[inline]
-fn span<S: Sink>(tensor: &Binding, DeviceBuffer { address, bytes }: DeviceBuffer) -> (u64, u64) {
+fn span<S: FaultSink>(tensor: &Binding, DeviceBuffer { address, bytes }: DeviceBuffer) -> (u64, u64) {
     match (S::TELLS, address) {
         (false, _) => (address, address.wrapping_add(tensor.bytes)),
         (true, 0) => (0, 0),
@@ -214,7 +219,7 @@ pub(crate) fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
 }
 
 #[inline]
-fn check_overlaps<S: Sink>(needs: Needs<'_>, given: &impl Given, sink: &mut S) -> ControlFlow<()> {
+fn check_overlaps<S: FaultSink>(needs: Needs<'_>, given: &impl Supplied, sink: &mut S) -> ControlFlow<()> {
     let stated = |a: Role, b: Role| given.interleaved().iter().any(|pair| *pair == (a, b) || *pair == (b, a));
     for (at, (output, buffer)) in given.tensors(needs.bindings).enumerate().filter(|(_, (tensor, _))| tensor.output) {
         let (role, written) = (output.role, span::<S>(output, buffer));

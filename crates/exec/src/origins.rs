@@ -8,7 +8,7 @@ use qkvault_graph::{MAX_ORIGIN, Role};
 
 use crate::bind_error::BindError;
 use crate::bindings::Number;
-use crate::check::Sink;
+use crate::check::FaultSink;
 
 /// The roles, in the order in which numbers are computed from them.
 const ROLES: [Role; 2] = [Role::QueryOrigin, Role::KeyOrigin];
@@ -45,7 +45,11 @@ impl OriginTable {
 
     /// Checks the origins that `given` has for a role and its place among the plan's scalars. Missing ones and those of
     /// another type are told elsewhere.
-    pub(crate) fn check(&self, given: impl Fn(Role, usize) -> Option<Number>, sink: &mut impl Sink) -> ControlFlow<()> {
+    pub(crate) fn check(
+        &self,
+        given: impl Fn(Role, usize) -> Option<Number>,
+        sink: &mut impl FaultSink,
+    ) -> ControlFlow<()> {
         let mut origins = [None; 2];
         for (at, (role, place)) in ROLES.into_iter().zip(self.places).enumerate() {
             match given(role, place) {

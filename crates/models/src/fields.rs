@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Reason, Refusal};
 
-use super::defaults::{Known, known};
+use super::defaults::{KnownDefaults, known};
 
 /// Names of fields, the usual one first. A name with dots is inside nested objects.
 pub(crate) type FieldNames<'n> = &'n [&'n str];
@@ -25,7 +25,7 @@ pub(crate) struct ConfigFields<'a> {
     /// The family whose defaults count.
     pub(crate) family: String,
     /// What is known of the family.
-    pub(crate) known: Option<&'static Known>,
+    pub(crate) known: Option<&'static KnownDefaults>,
 }
 
 /// The reasons that were found, so that one error has every problem of a config.

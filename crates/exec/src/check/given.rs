@@ -5,19 +5,19 @@ use std::ops::ControlFlow;
 use qkvault_graph::Role;
 use qkvault_graph::op::Binding;
 
-use super::{Needs, Sink, check_number, check_tensor, missing};
+use super::{FaultSink, Needs, check_number, check_tensor, missing};
 use crate::bind_error::BindError;
-use crate::bindings::{Number, Operand, RawBindings};
+use crate::bindings::{Number, RawBindings, RawOperand};
 use crate::driver::MemoryKind;
 use crate::raw::{DeviceBuffer, RawArgs};
 
 /// Operands and scalars that are given to a plan.
-pub(crate) trait Given {
+pub(crate) trait Supplied {
     /// Whether addresses are known. Without them only roles, types and who may write are checked.
     const PLACED: bool;
 
     /// Checks that each of the plan's operands is given once, and each alone.
-    fn check_each<S: Sink>(&self, needs: Needs<'_>, sink: &mut S) -> ControlFlow<()>;
+    fn check_each<S: FaultSink>(&self, needs: Needs<'_>, sink: &mut S) -> ControlFlow<()>;
 
     /// The number of a role, which is at this place among the plan's scalars.
     fn number(&self, role: Role, place: usize) -> Option<Number>;
@@ -39,13 +39,13 @@ pub(crate) struct ByPlace<'a> {
     pub(crate) args: RawArgs<'a>,
 }
 
-impl Given for ByPlace<'_> {
+impl Supplied for ByPlace<'_> {
     const PLACED: bool = true;
 
     #[inline]
-    fn check_each<S: Sink>(&self, _: Needs<'_>, sink: &mut S) -> ControlFlow<()> {
+    fn check_each<S: FaultSink>(&self, _: Needs<'_>, sink: &mut S) -> ControlFlow<()> {
         for (binding, &DeviceBuffer { address, bytes }) in self.tensors.iter().zip(self.args.tensors) {
-            let operand = Operand { role: binding.role, address, bytes, dtype: None, writable: true };
+            let operand = RawOperand { role: binding.role, address, bytes, dtype: None, writable: true };
             check_tensor(binding, &operand, self, sink)?;
         }
         for (binding, number) in self.scalars.iter().zip(self.args.scalars) {
@@ -97,11 +97,11 @@ impl<'a> ByRole<'a, fn(u64) -> MemoryKind, false> {
     }
 }
 
-impl<M: Fn(u64) -> MemoryKind, const PLACED: bool> Given for ByRole<'_, M, PLACED> {
+impl<M: Fn(u64) -> MemoryKind, const PLACED: bool> Supplied for ByRole<'_, M, PLACED> {
     const PLACED: bool = PLACED;
 
     #[inline]
-    fn check_each<S: Sink>(&self, needs: Needs<'_>, sink: &mut S) -> ControlFlow<()> {
+    fn check_each<S: FaultSink>(&self, needs: Needs<'_>, sink: &mut S) -> ControlFlow<()> {
         let RawBindings { operands, scalars, interleaved: _ } = self.bindings;
         // As many as the plan has, of which each of the plan's is one, are one for each. A check that stops at what is
         // missing need not count more.
@@ -140,7 +140,7 @@ impl<M: Fn(u64) -> MemoryKind, const PLACED: bool> Given for ByRole<'_, M, PLACE
     }
 
     fn tensors<'a>(&'a self, bindings: &'a [Binding]) -> impl Iterator<Item = (&'a Binding, DeviceBuffer)> {
-        self.bindings.operands.iter().filter_map(move |&Operand { role, address, bytes, .. }| {
+        self.bindings.operands.iter().filter_map(move |&RawOperand { role, address, bytes, .. }| {
             let tensor = bindings.iter().find(|binding| binding.role == role && !binding.scalar)?;
             Some((tensor, DeviceBuffer { address, bytes }))
         })
@@ -159,7 +159,7 @@ impl<M, const PLACED: bool> ByRole<'_, M, PLACED> {
     /// Tells each role once, in the order of roles, that is given and is none of the plan's, or not the caller's to
     /// give.
     #[cold]
-    fn check_extra(&self, needs: Needs<'_>, sink: &mut impl Sink) -> ControlFlow<()> {
+    fn check_extra(&self, needs: Needs<'_>, sink: &mut impl FaultSink) -> ControlFlow<()> {
         let RawBindings { operands, scalars, interleaved: _ } = self.bindings;
         let roles = || operands.iter().map(|given| given.role).chain(scalars.iter().map(|(role, _)| *role));
         let find = |role: Role| needs.bindings.iter().find(|binding| binding.role == role);

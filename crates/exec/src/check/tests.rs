@@ -51,11 +51,16 @@ pub(crate) fn check_bindings(
 }
 
 /// What the check finds. A launch refuses exactly what a binding refuses.
-fn check_launch(facts: &PlanFacts, given: &impl Given, workspace: u64, buffer: DeviceBuffer) -> Result<(), BindErrors> {
+fn check_launch(
+    facts: &PlanFacts,
+    given: &impl Supplied,
+    workspace: u64,
+    buffer: DeviceBuffer,
+) -> Result<(), BindErrors> {
     let table = LaunchTable::new(facts, &facts.scratch());
     let needs = table.needs(&facts.bindings, workspace);
     let errors = faults(|all| check(needs, given, buffer, all));
-    assert_eq!(check(needs, given, buffer, &mut Stop).is_break(), !errors.is_empty(), "{errors:?}");
+    assert_eq!(check(needs, given, buffer, &mut StopAtFirst).is_break(), !errors.is_empty(), "{errors:?}");
     BindErrors::check(facts, errors)
 }
 
@@ -92,9 +97,9 @@ fn errors(bindings: &RawBindings) -> Vec<BindError> {
 }
 
 /// The good bindings with one operand's address, bytes or type changed.
-fn with(role: Role, change: impl FnOnce(&mut Operand)) -> RawBindings {
+fn with(role: Role, change: impl FnOnce(&mut RawOperand)) -> RawBindings {
     let at = facts().bindings.iter().position(|b| b.role == role).expect("the plan has it") as u64;
-    let mut operand = Operand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
+    let mut operand = RawOperand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
     change(&mut operand);
     good_but(&[role]).operand(operand)
 }

@@ -8,7 +8,7 @@ use qkvault_graph::{
 use super::*;
 use crate::bindings::RawBindings;
 use crate::check::tests::check_bindings;
-use crate::check::{Stop, faults};
+use crate::check::{StopAtFirst, faults};
 use crate::common::{forward, h200};
 use crate::driver::MemoryKind;
 
@@ -35,7 +35,7 @@ fn told(facts: &PlanFacts, [query, key]: [i32; 2]) -> Vec<BindError> {
     let table = table(facts);
     let given = |role, _| Some(Number::I32(if role == Role::QueryOrigin { query } else { key }));
     let found = faults(|all| table.check(given, all));
-    assert_eq!(table.check(given, &mut Stop).is_break(), !found.is_empty(), "{query} {key}: {found:?}");
+    assert_eq!(table.check(given, &mut StopAtFirst).is_break(), !found.is_empty(), "{query} {key}: {found:?}");
     found
 }
 

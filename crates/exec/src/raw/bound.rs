@@ -13,7 +13,7 @@ use crate::origins::is_origin;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::{DeviceBuffer, queue_kernels};
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
-use crate::raw::load::{Code, RawPlan};
+use crate::raw::load::{LoadedCode, RawPlan};
 use crate::raw::pool::Lease;
 
 /// A plan with its operands, to be launched any number of times.
@@ -23,7 +23,7 @@ use crate::raw::pool::Lease;
 /// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it.
 #[derive(Debug)]
 pub struct RawBound {
-    held: Held,
+    held: HeldAddresses,
     numbers: HostScalars,
     plan: RawPlan,
     workspace: DeviceBuffer,
@@ -31,7 +31,7 @@ pub struct RawBound {
 
 /// The addresses of a bound plan, by engine.
 #[derive(Debug)]
-enum Held {
+enum HeldAddresses {
     Cudnn(VariantPack),
     /// The tensors in the order of a launch.
     Kernels(Vec<DeviceBuffer>),
@@ -68,15 +68,20 @@ impl RawPlan {
     }
 
     /// Puts checked bindings into the order of a launch, and makes cuDNN's variant pack of them.
-    fn hold(&self, bindings: &RawBindings, workspace: u64, numbers: &HostScalars) -> Result<Held, RawBindFailure> {
+    fn hold(
+        &self,
+        bindings: &RawBindings,
+        workspace: u64,
+        numbers: &HostScalars,
+    ) -> Result<HeldAddresses, RawBindFailure> {
         let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
-        if matches!(self.code(), Code::Kernels(_)) {
-            return Ok(Held::Kernels(tensors));
+        if matches!(self.code(), LoadedCode::Kernels(_)) {
+            return Ok(HeldAddresses::Kernels(tensors));
         }
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
         // launch, which alone follows the other addresses, that operands and workspace are valid.
         unsafe { self.table().pack(&self.session().cudnn_of_plan().library, numbers, &tensors, workspace) }
-            .map(Held::Cudnn)
+            .map(HeldAddresses::Cudnn)
             .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }
@@ -197,7 +202,7 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn floor(&self, stream: *mut c_void, launches: usize) -> Result<(), LaunchError> {
-        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+        let (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack)) = (self.plan.code(), &self.held) else {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
@@ -222,7 +227,7 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn native_graph(&self, stream: *mut c_void, graph: *mut c_void, first: bool) -> Result<(), LaunchError> {
-        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+        let (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack)) = (self.plan.code(), &self.held) else {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
@@ -242,7 +247,7 @@ impl RawBound {
     ///
     /// The stream must be of the session's GPU and alive as long as the lease, and its context current.
     pub(crate) unsafe fn lease(&self, stream: *mut c_void) -> Result<Option<Lease<'_>>, LaunchError> {
-        if matches!(self.held, Held::Kernels(_)) {
+        if matches!(self.held, HeldAddresses::Kernels(_)) {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -263,11 +268,11 @@ impl RawBound {
     ) -> Result<(), LaunchError> {
         match (self.plan.code(), &self.held, lease) {
             // SAFETY: the caller's promise; numbers lie in memory of this value.
-            (Code::Cudnn(plan, _), Held::Cudnn(pack), Some(lease)) => unsafe {
+            (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack), Some(lease)) => unsafe {
                 self.plan.clear_sums(self.workspace.address, stream)?;
                 plan.execute(lease.handle(), pack).map_err(|source| self.plan.refused(source))
             },
-            (Code::Kernels(cubins), Held::Kernels(tensors), _) => {
+            (LoadedCode::Kernels(cubins), HeldAddresses::Kernels(tensors), _) => {
                 let first = self.plan.table().first_scalar();
                 let (number, scratch) = (|at| self.numbers.get(first + at), self.workspace.address);
                 // SAFETY: the caller's promise.

@@ -11,13 +11,13 @@ use smallvec::SmallVec;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::Number;
-use crate::check::{ByPlace, Needs, Stop, check, faults};
+use crate::check::{ByPlace, Needs, StopAtFirst, check, faults};
 use crate::clear::clear;
 use crate::origins::{OriginTable, is_origin};
 use crate::raw::cubins::Cubins;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::LaunchError;
-use crate::raw::load::{Code, RawPlan};
+use crate::raw::load::{LoadedCode, RawPlan};
 
 /// Addresses of a variant pack that fit the stack; plans with more operands take memory from the heap.
 const INLINE: usize = 24;
@@ -194,14 +194,14 @@ impl RawPlan {
     pub unsafe fn launch_with(&self, args: &RawArgs<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
         let (table, needs) = (self.table(), self.needs());
         let given = self.by_place(args)?;
-        if check(needs, &given, args.workspace, &mut Stop).is_break() {
+        if check(needs, &given, args.workspace, &mut StopAtFirst).is_break() {
             let errors = faults(|all| check(needs, &given, args.workspace, all));
             return Err(LaunchError::Arguments(BindErrors::new(self.facts(), errors)));
         }
         let _entered = self.session().enter_to_launch()?;
         let (plan, packs) = match self.code() {
-            Code::Cudnn(plan, packs) => (plan, packs),
-            Code::Kernels(cubins) => {
+            LoadedCode::Cudnn(plan, packs) => (plan, packs),
+            LoadedCode::Kernels(cubins) => {
                 let (number, scratch) = (|at: usize| args.scalars[at].cell(), args.workspace.address);
                 // SAFETY: the caller's promise.
                 return unsafe { queue_kernels(cubins, args.tensors, number, scratch, stream) };

@@ -23,13 +23,13 @@ pub struct LaunchOrder {
     scalars: Vec<Binding>,
     /// The constants, each with its place among all tensors of the plan.
     constants: Vec<(Role, usize)>,
-    names: Vec<Name>,
+    names: Vec<OperandName>,
     usual_scale: Option<(usize, f32)>,
 }
 
 /// The names of one operand.
 #[derive(Clone, Debug)]
-struct Name {
+struct OperandName {
     /// That of its role.
     role: String,
     /// That of the description's expressions; of a gradient, with `d_` before it.
@@ -56,7 +56,7 @@ pub struct NamedArgs<'a> {
 impl LaunchOrder {
     /// The order of a plan with these facts, which computes this attention.
     #[must_use]
-    pub fn of(facts: &PlanFacts, attention: &Valid) -> LaunchOrder {
+    pub fn for_plan(facts: &PlanFacts, attention: &Valid) -> LaunchOrder {
         let constant: Vec<Role> = slopes(attention).into_iter().map(|(role, _)| role).collect();
         let (scalars, all): (Vec<Binding>, Vec<Binding>) =
             facts.bindings.iter().copied().filter(|b| !b.role.is_internal()).partition(|b| b.scalar);
@@ -70,7 +70,7 @@ impl LaunchOrder {
                 Role::DScoreTensor(_) => format!("d_{name}"),
                 _ => name.to_owned(),
             });
-            Name { role: binding.role.name().into_owned(), spoken, scalar: binding.scalar, place }
+            OperandName { role: binding.role.name().into_owned(), spoken, scalar: binding.scalar, place }
         };
         let names = tensors.iter().enumerate().chain(scalars.iter().enumerate()).map(name).collect();
         let scale = scalars.iter().position(|scalar| scalar.role == Role::Scale);
@@ -103,7 +103,7 @@ impl LaunchOrder {
     /// modification and mask both use the name; none for an unknown name. A role's own name wins.
     pub fn places<'o>(&'o self, name: &'o str) -> impl Iterator<Item = (usize, bool)> + 'o {
         let by_role = self.names.iter().any(|of| of.role == name);
-        let means = move |of: &&Name| if by_role { of.role == name } else { of.spoken.as_deref() == Some(name) };
+        let means = move |of: &&OperandName| if by_role { of.role == name } else { of.spoken.as_deref() == Some(name) };
         self.names.iter().filter(means).map(|of| (of.place, of.scalar))
     }
 

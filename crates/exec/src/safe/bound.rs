@@ -16,7 +16,7 @@ use crate::safe::device::ready;
 use crate::safe::operands::Element;
 use crate::safe::order::{driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
-use crate::safe::tracked::Operands;
+use crate::safe::tracked::TrackedOperands;
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a plan was not bound.
@@ -65,7 +65,7 @@ impl From<raw::RawBindFailure> for BindFailure {
 /// ```
 pub struct Bound<'a> {
     pub(crate) raw: raw::RawBound,
-    pub(crate) operands: Operands<'a>,
+    pub(crate) operands: TrackedOperands<'a>,
     plan: LoadedPlan,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Bound<'a> {
         }
         let raw = plan.raw().bind(&bindings, memory)?;
         let held = args.operands.into_iter().map(|given| (plan.first_role(&given), given.held));
-        let operands = Operands::new(held, workspace, args.batch.map(|batch| batch.memory));
+        let operands = TrackedOperands::new(held, workspace, args.batch.map(|batch| batch.memory));
         Ok(Bound { raw, operands, plan: plan.clone() })
     }
 

@@ -8,21 +8,21 @@ use qkvault_graph::Role;
 use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::{Numbers, RawBindings, Short, Values};
-use crate::check::{ByRole, Sink, Stop, check_operands, faults};
+use crate::bindings::{RawBindings, RoleNumbers, Short, Values};
+use crate::check::{ByRole, FaultSink, StopAtFirst, check_operands, faults};
 use crate::driver::memory_kind;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::{DeviceBuffer, RawArgs};
-use crate::safe::args::{Args, Given};
+use crate::safe::args::{Args, GivenOperand};
 use crate::safe::device::ready;
-use crate::safe::matching::{Matched, Matcher, OfBatch, Seen};
+use crate::safe::matching::{Matched, Matcher, OfBatch, SeenOperand};
 use crate::safe::order::{aside, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::BatchArgs;
 
 /// How a launch is ordered among streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum OrderedBy {
     /// By the events of cudarc and of this crate.
     Events,
     /// By the caller, in a capture.
@@ -47,7 +47,7 @@ impl LoadedPlan {
         if is_captured(stream) {
             return Err(LaunchError::Captured);
         }
-        self.launch_ordered(stream, args, Order::Events)
+        self.launch_ordered(stream, args, OrderedBy::Events)
     }
 
     /// Records a launch into the capture of a stream, or queues one without any order among streams.
@@ -68,10 +68,10 @@ impl LoadedPlan {
         if self.workspace() > 0 && args.workspace.is_none() {
             return Err(LaunchError::NoWorkspace { bytes: self.workspace() });
         }
-        self.launch_ordered(stream, args, Order::Caller)
+        self.launch_ordered(stream, args, OrderedBy::Caller)
     }
 
-    fn launch_ordered(&self, stream: &Arc<CudaStream>, args: Args<'_>, order: Order) -> Result<(), LaunchError> {
+    fn launch_ordered(&self, stream: &Arc<CudaStream>, args: Args<'_>, order: OrderedBy) -> Result<(), LaunchError> {
         let (mut args, mut matched) = (args, Matched::default());
         if self.check_without_addresses(&args, &mut matched).is_break() {
             return Err(LaunchError::Arguments(self.problems(&mut args)));
@@ -87,24 +87,24 @@ impl LoadedPlan {
             None => args.workspace.clone().filter(|_| self.workspace() > 0),
         };
         let Args { operands, batch, interleaved, .. } = &mut args;
-        let other = (order == Order::Caller).then(|| aside(stream));
+        let other = (order == OrderedBy::Caller).then(|| aside(stream));
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
         for (at, operand) in operands.iter_mut().enumerate() {
             let (address, guard) = operand.held.acquire(other.as_ref().unwrap_or(stream));
             let bound = bindings.operands.iter_mut().zip(&*places).filter(|(_, place)| **place == at);
             bound.for_each(|(bound, _)| bound.address = address);
             match order {
-                Order::Events => guards.push(guard),
-                Order::Caller => std::mem::forget(guard),
+                OrderedBy::Events => guards.push(guard),
+                OrderedBy::Caller => std::mem::forget(guard),
             }
         }
         let tensors: Short<DeviceBuffer> =
             self.raw().tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
         let scalars: Values = self.raw().scalars().iter().filter_map(|scalar| bindings.number(scalar.role)).collect();
         // Locked and ordered over the launch where another one may use it: a leased block cannot be.
-        let shared = leased.is_none() && order == Order::Events;
+        let shared = leased.is_none() && order == OrderedBy::Events;
         let mut locked = workspace.as_ref().filter(|_| shared).map(|memory| memory.lock());
-        let mut step = batch.as_ref().filter(|_| order == Order::Events).map(|batch| batch.memory.lock());
+        let mut step = batch.as_ref().filter(|_| order == OrderedBy::Events).map(|batch| batch.memory.lock());
         let before = |e| driver_error("wait for the streams that used the workspace or the batch before", &e);
         if let Some(memory) = &mut locked {
             memory.uses.write(stream).map_err(before)?;
@@ -119,7 +119,7 @@ impl LoadedPlan {
         // kernels follow were checked by a batch, or the caller promises that they are right.
         unsafe { self.raw().launch_with(&raw, stream.cu_stream().cast()) }?;
         drop((locked, step, guards));
-        if order == Order::Caller {
+        if order == OrderedBy::Caller {
             return Ok(());
         }
         // cudarc keeps the errors of waits and records for this call.
@@ -132,8 +132,8 @@ impl LoadedPlan {
     }
 
     /// The scalars of arguments, by role.
-    pub(crate) fn numbers(&self, args: &Args<'_>) -> Result<Numbers, BindErrors> {
-        let mut numbers = Numbers::new();
+    pub(crate) fn numbers(&self, args: &Args<'_>) -> Result<RoleNumbers, BindErrors> {
+        let mut numbers = RoleNumbers::new();
         for (which, value) in args.scalars.iter() {
             let of = self.matcher().scalars_of(*which);
             if of.is_empty() {
@@ -145,21 +145,21 @@ impl LoadedPlan {
     }
 
     /// The role by which a bound plan gives an operand back.
-    pub(crate) fn first_role(&self, given: &Given<'_>) -> Role {
+    pub(crate) fn first_role(&self, given: &GivenOperand<'_>) -> Role {
         self.matcher().roles_of(&given.into()).first().copied().unwrap_or(Role::Q)
     }
 
     /// Checks arguments as far as it can be done without addresses: to ask for one is to order the launch among
     /// streams. `matched` becomes the arguments by role.
     fn check_without_addresses(&self, args: &Args<'_>, matched: &mut Matched) -> ControlFlow<()> {
-        self.check_contexts(args, &mut Stop)?;
+        self.check_contexts(args, &mut StopAtFirst)?;
         let operands = args.operands.iter().map(|given| {
             let bytes = given.held.bytes();
-            (Seen::from(given), DeviceBuffer { address: 0, bytes })
+            (SeenOperand::from(given), DeviceBuffer { address: 0, bytes })
         });
         let (batch, scalars) = (of_batch(args.batch.as_ref()), args.scalars.iter().copied());
-        self.matcher().bind(operands, batch, scalars, matched, &mut Stop)?;
-        check_operands(self.raw().needs(), &ByRole::unplaced(&matched.bindings), &mut Stop)
+        self.matcher().bind(operands, batch, scalars, matched, &mut StopAtFirst)?;
+        check_operands(self.raw().needs(), &ByRole::unplaced(&matched.bindings), &mut StopAtFirst)
     }
 
     /// Everything that is wrong in arguments.
@@ -198,7 +198,7 @@ impl LoadedPlan {
             self.check_contexts(args, all)?;
             let operands = args.operands.iter_mut().map(|given| {
                 let buffer = DeviceBuffer { address: given.held.address(), bytes: given.held.bytes() };
-                (Seen::from(&*given), buffer)
+                (SeenOperand::from(&*given), buffer)
             });
             let (batch, scalars) = (of_batch(args.batch.as_ref()), args.scalars.iter().copied());
             self.matcher().bind(operands, batch, scalars, &mut matched, all)
@@ -208,7 +208,7 @@ impl LoadedPlan {
     }
 
     /// Checks that the memory of the arguments is in the plan's context.
-    fn check_contexts(&self, args: &Args<'_>, sink: &mut impl Sink) -> ControlFlow<()> {
+    fn check_contexts(&self, args: &Args<'_>, sink: &mut impl FaultSink) -> ControlFlow<()> {
         let needed = self.device().ordinal();
         let elsewhere = |context: &Arc<CudaContext>| (!self.device().has(context)).then(|| context.ordinal());
         for given in args.operands.iter() {

@@ -7,10 +7,10 @@ use qkvault_graph::{DType, Role, Valid, nearest_name};
 use smallvec::SmallVec;
 
 use crate::bind_error::BindError;
-use crate::bindings::{Number, Operand, RawBindings, Short};
-use crate::check::Sink;
+use crate::bindings::{Number, RawBindings, RawOperand, Short};
+use crate::check::FaultSink;
 use crate::raw::DeviceBuffer;
-use crate::safe::args::{Given, Which};
+use crate::safe::args::{GivenOperand, Which};
 use crate::safe::constants::BoundConstant;
 
 /// The names and constants of the description of a plan, and the plan's scalars.
@@ -32,7 +32,7 @@ pub(crate) struct Matched {
 
 /// What is known of an operand of the arguments without its address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct SeenOperand<'a> {
     pub(crate) which: Which<'a>,
     /// Whether it is the gradient of the named tensor.
     pub(crate) gradient: bool,
@@ -42,11 +42,11 @@ pub(crate) struct Seen<'a> {
     pub(crate) writable: bool,
 }
 
-impl<'a> From<&Given<'a>> for Seen<'a> {
-    fn from(given: &Given<'a>) -> Seen<'a> {
-        let Given { which, gradient, trusted, held } = given;
+impl<'a> From<&GivenOperand<'a>> for SeenOperand<'a> {
+    fn from(given: &GivenOperand<'a>) -> SeenOperand<'a> {
+        let GivenOperand { which, gradient, trusted, held } = given;
         let (which, gradient, trusted) = (*which, *gradient, *trusted);
-        Seen { which, gradient, trusted, dtype: held.dtype(), writable: held.writable() }
+        SeenOperand { which, gradient, trusted, dtype: held.dtype(), writable: held.writable() }
     }
 }
 
@@ -58,11 +58,11 @@ impl Matcher<'_> {
     /// has checked.
     pub(crate) fn bind<'a>(
         &self,
-        operands: impl Iterator<Item = (Seen<'a>, DeviceBuffer)>,
+        operands: impl Iterator<Item = (SeenOperand<'a>, DeviceBuffer)>,
         batch: OfBatch<'_>,
         scalars: impl Iterator<Item = (Which<'a>, Number)>,
         Matched { bindings, places }: &mut Matched,
-        sink: &mut impl Sink,
+        sink: &mut impl FaultSink,
     ) -> ControlFlow<()> {
         let RawBindings { operands: by_role, scalars: numbers, interleaved: _ } = bindings;
         for (place, (seen, DeviceBuffer { address, bytes })) in operands.enumerate() {
@@ -70,16 +70,16 @@ impl Matcher<'_> {
             if of.is_empty() {
                 sink.fault(|| self.unknown(seen.which, seen.gradient, false))?;
             }
-            let Seen { which: _, gradient: _, trusted, dtype, writable } = seen;
+            let SeenOperand { which: _, gradient: _, trusted, dtype, writable } = seen;
             for role in of {
                 if role.is_followed() && !trusted {
                     sink.fault(|| BindError::Unchecked { role })?;
                 }
-                by_role.push(Operand { role, address, bytes, dtype, writable });
+                by_role.push(RawOperand { role, address, bytes, dtype, writable });
                 places.push(place);
             }
         }
-        let plain = |role, address, bytes| Operand { role, address, bytes, dtype: None, writable: true };
+        let plain = |role, address, bytes| RawOperand { role, address, bytes, dtype: None, writable: true };
         by_role.extend(batch.iter().map(|&(role, address, bytes)| plain(role, address, bytes)));
         for constant in self.constants {
             if by_role.iter().all(|operand| operand.role != constant.role) {
@@ -104,7 +104,7 @@ impl Matcher<'_> {
     }
 
     /// The roles of an operand: one, or two where score modification and mask use the name; none for an unknown name.
-    pub(crate) fn roles_of(&self, seen: &Seen<'_>) -> SmallVec<[Role; 2]> {
+    pub(crate) fn roles_of(&self, seen: &SeenOperand<'_>) -> SmallVec<[Role; 2]> {
         match seen.which {
             Which::Role(role) => SmallVec::from_slice(&[role]),
             Which::Named(name) => self.attention.map_or_else(SmallVec::new, |attention| match seen.gradient {

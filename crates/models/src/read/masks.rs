@@ -8,7 +8,7 @@ use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::lists::LISTS;
 use super::stacks::Stack;
 use crate::Kind;
-use crate::defaults::Known;
+use crate::defaults::KnownDefaults;
 use crate::fields::{Faults, FieldNames, shown};
 
 /// What a layer is.
@@ -138,7 +138,7 @@ fn unused(stack: &Stack<'_>) -> bool {
         return true;
     }
     let fields = &stack.fields;
-    let declared = |known: &Known| {
+    let declared = |known: &KnownDefaults| {
         let names = WINDOW.iter().chain(&["local_attention"]);
         names.into_iter().any(|name| known.fields.contains_key(*name) || known.names.contains_key(*name))
     };

@@ -7,7 +7,7 @@ use qkvault_graph::{DType, Reason};
 
 use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::dims;
-use super::group::{Layer, What};
+use super::group::{GroupWhat, Layer};
 use super::masks::{self, Sort};
 use super::pattern;
 use super::row::{self, Sink};
@@ -64,7 +64,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     let mut found = Vec::new();
     for (index, sort) in sorts.iter().enumerate() {
         match sort {
-            Sort::None(what) => found.push(Layer { index, what: What::Nothing(what.clone()) }),
+            Sort::None(what) => found.push(Layer { index, what: GroupWhat::Nothing(what.clone()) }),
             Sort::Undescribed(what) => {
                 let why = "its keys are sums of tokens that the layer chooses: attention does not describe them";
                 found.push(Layer::left_out(index, what.clone(), why));
@@ -75,22 +75,22 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
                     found.push(Layer::left_out(index, stack_name(stack), why));
                     continue;
                 }
-                (0..row.per_layer).for_each(|_| found.push(Layer { index, what: What::Attention(kind.clone()) }));
+                (0..row.per_layer).for_each(|_| found.push(Layer { index, what: GroupWhat::Attention(kind.clone()) }));
             }
         }
         if !row.beside.is_empty() {
             let what = format!("{} beside the attention", row.beside);
-            found.push(Layer { index, what: What::Nothing(what) });
+            found.push(Layer { index, what: GroupWhat::Nothing(what) });
         }
     }
     if stack.cross {
         let cross = sorts.iter().enumerate().filter(|(_, sort)| !matches!(sort, Sort::None(_) | Sort::Cross));
         for (index, _) in cross {
             let kind = reader.layer(&Sort::Cross, index, faults, notes);
-            found.push(Layer { index, what: What::Attention(kind) });
+            found.push(Layer { index, what: GroupWhat::Attention(kind) });
         }
     }
-    let slides = |layer: &Layer| matches!(&layer.what, What::Attention(kind) if kind.window.is_some());
+    let slides = |layer: &Layer| matches!(&layer.what, GroupWhat::Attention(kind) if kind.window.is_some());
     if let (false, Some(text)) = (found.iter().any(slides), masks::not_used(stack, layers, faults)) {
         note(stack, &text, notes);
     }

@@ -8,7 +8,7 @@ use super::names::{DEPTHS, HEADS, LAYERS, NameSide};
 use super::row::FamilyRow;
 use super::rows;
 use crate::Kind;
-use crate::defaults::Role;
+use crate::defaults::StackRole;
 use crate::fields::ConfigFields;
 
 /// One stack of layers.
@@ -170,7 +170,7 @@ impl<'a> StackSearch<'a> {
         // Diffusion transformers that read a text beside the tokens say how wide it is.
         let text = ["cross_attention_dim", "text_dim", "text_len"].iter().any(|name| fields.said(&[name]).is_some());
         let added = added || text && fields.json.contains_key("_class_name");
-        self.stacks.push(stack(side, kind, role == Role::Decoder, place.cross || added));
+        self.stacks.push(stack(side, kind, role == StackRole::Decoder, place.cross || added));
     }
 }
 
@@ -213,14 +213,14 @@ fn by_architecture(json: &Map<String, Value>) -> Option<String> {
 }
 
 /// What a stack is, by its fields, by its family, by the key of its config.
-fn role(key: &str, fields: &ConfigFields<'_>) -> (Role, Kind) {
+fn role(key: &str, fields: &ConfigFields<'_>) -> (StackRole, Kind) {
     let has = |words: &[&str]| words.iter().any(|word| key.contains(word));
     // The name of a family counts only if nothing else is known of it.
     let named = |word: &str| fields.known.is_none() && fields.family.split(['_', '-']).any(|part| part == word);
     let by_name = if has(&["vision", "visual", "image", "vit"]) || ["vision", "visual", "vit"].into_iter().any(named) {
-        Some(Role::Vision)
+        Some(StackRole::Vision)
     } else if has(&["audio", "speech", "sound", "encoder", "qformer"]) {
-        Some(Role::Encoder)
+        Some(StackRole::Encoder)
     } else {
         None
     };
@@ -234,21 +234,21 @@ fn role(key: &str, fields: &ConfigFields<'_>) -> (Role, Kind) {
             .any(|name| name.ends_with("ForMaskedLM") || name.ends_with("Transformer3DModel"))
     });
     let forced = if said("is_decoder") == Some(true) || said("is_causal") == Some(true) {
-        Some(Role::Decoder)
+        Some(StackRole::Decoder)
     } else if both_ways || said("is_causal") == Some(false) || said("causal") == Some(false) {
-        Some(Role::Encoder)
+        Some(StackRole::Encoder)
     } else {
         None
     };
     let by_class = fields.json.contains_key("_class_name") && known.is_none();
-    let usual = known.or(by_name).or_else(|| (masked && fields.known.is_none()).then_some(Role::Encoder));
-    let role = forced.or(usual).unwrap_or(if by_class { Role::Encoder } else { Role::Decoder });
+    let usual = known.or(by_name).or_else(|| (masked && fields.known.is_none()).then_some(StackRole::Encoder));
+    let role = forced.or(usual).unwrap_or(if by_class { StackRole::Encoder } else { StackRole::Decoder });
     let kind = match (role, by_name) {
-        (Role::Vision, _) | (_, Some(Role::Vision)) => Kind::Vision,
+        (StackRole::Vision, _) | (_, Some(StackRole::Vision)) => Kind::Vision,
         // The tokens of a diffusion transformer are those that it makes.
-        (Role::Encoder, _) if by_class => Kind::SelfAttention,
-        (Role::Encoder, _) | (_, Some(Role::Encoder)) => Kind::Encoder,
-        (Role::Decoder, _) => Kind::SelfAttention,
+        (StackRole::Encoder, _) if by_class => Kind::SelfAttention,
+        (StackRole::Encoder, _) | (_, Some(StackRole::Encoder)) => Kind::Encoder,
+        (StackRole::Decoder, _) => Kind::SelfAttention,
     };
     (role, kind)
 }

@@ -8,7 +8,7 @@ use qkvault_graph::{Attention, BackwardOptions, CompileOptions, CudnnVersion, lo
 
 use super::*;
 use crate::bind_error::BindError;
-use crate::check::{ByRole, Needs, Stop, check_operands, faults};
+use crate::check::{ByRole, Needs, StopAtFirst, check_operands, faults};
 use crate::common::{facts_of, h200};
 use crate::driver::MemoryKind;
 use crate::raw::launch::LaunchTable;
@@ -17,14 +17,14 @@ const BASE: u64 = 0x7f00_0000_0000;
 
 /// A plan that was never compiled, of a description with everything that a launch may be given: lengths, a scalar and
 /// a tensor with names, and slopes that the plan has itself.
-struct Plan {
+struct Uncompiled {
     attention: Valid,
     facts: PlanFacts,
     table: LaunchTable,
     constants: Vec<BoundConstant>,
 }
 
-static PLAN: LazyLock<Plan> = LazyLock::new(|| {
+static PLAN: LazyLock<Uncompiled> = LazyLock::new(|| {
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 4, 1, 1]));
     let modified = library::alibi(library::softcap(score() + bias, scalar("cap")), 4);
     let attention = Attention::bshd(2, (4, 2), (64, 64), 64, DType::BF16)
@@ -37,20 +37,20 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     let role = attention.tensor_role(library::ALIBI_SLOPES).expect("it has slopes");
     let constants = vec![BoundConstant { role, address: BASE + 0x80_0000, bytes: 4096 }];
     let table = LaunchTable::new(&facts, &facts.scratch());
-    Plan { attention, facts, table, constants }
+    Uncompiled { attention, facts, table, constants }
 });
 
 /// Arguments of a launch.
 #[derive(Clone, Debug)]
-struct Case {
-    operands: Vec<(Seen<'static>, DeviceBuffer)>,
+struct GivenCase {
+    operands: Vec<(SeenOperand<'static>, DeviceBuffer)>,
     batch: Vec<(Role, u64, u64)>,
     scalars: Vec<(Which<'static>, Number)>,
 }
 
-impl Case {
+impl GivenCase {
     /// The operand that is given for a role.
-    fn of(&mut self, role: Role) -> &mut Seen<'static> {
+    fn operand(&mut self, role: Role) -> &mut SeenOperand<'static> {
         let found = self.operands.iter_mut().find(|(seen, _)| seen.which == Which::Role(role));
         &mut found.expect("it is given").0
     }
@@ -64,19 +64,19 @@ fn address(i: usize) -> u64 {
     BASE + 0x1_0000 * i as u64
 }
 
-fn seen(which: Which<'static>) -> Seen<'static> {
-    Seen { which, gradient: false, trusted: false, dtype: None, writable: true }
+fn seen(which: Which<'static>) -> SeenOperand<'static> {
+    SeenOperand { which, gradient: false, trusted: false, dtype: None, writable: true }
 }
 
-impl Plan {
+impl Uncompiled {
     fn matcher(&self) -> Matcher<'_> {
         Matcher { scalars: self.table.scalars(), attention: Some(&self.attention), constants: &self.constants }
     }
 
     /// Right arguments: lengths by a batch, the tensor and the scalar by name, slopes and scale left out.
-    fn right(&self) -> Case {
+    fn right(&self) -> GivenCase {
         let scalars = vec![(Which::Named("cap"), Number::F32(30.0))];
-        let mut case = Case { operands: Vec::new(), batch: Vec::new(), scalars };
+        let mut case = GivenCase { operands: Vec::new(), batch: Vec::new(), scalars };
         let bias = self.attention.tensor_role("bias").expect("it has one");
         for (i, binding) in self.table.tensors().iter().enumerate() {
             let (role, buffer) = (binding.role, DeviceBuffer { address: address(i), bytes: binding.bytes });
@@ -84,7 +84,7 @@ impl Plan {
                 case.batch.push((role, buffer.address, buffer.bytes));
             } else if self.constants.iter().all(|constant| constant.role != role) {
                 let which = if role == bias { Which::Named("bias") } else { Which::Role(role) };
-                let typed = Seen { dtype: Some(binding.dtype), writable: binding.output, ..seen(which) };
+                let typed = SeenOperand { dtype: Some(binding.dtype), writable: binding.output, ..seen(which) };
                 case.operands.push((typed, buffer));
             }
         }
@@ -92,8 +92,8 @@ impl Plan {
     }
 
     /// The arguments by role, and all faults.
-    fn matched(&self, matcher: Matcher<'_>, case: &Case) -> (RawBindings, Vec<BindError>) {
-        let Case { operands, batch, scalars } = case;
+    fn matched(&self, matcher: Matcher<'_>, case: &GivenCase) -> (RawBindings, Vec<BindError>) {
+        let GivenCase { operands, batch, scalars } = case;
         let needs = self.table.needs(&self.facts.bindings, 0);
         let mut matched = Matched::default();
         let (of, numbers) = (|| operands.iter().copied(), || scalars.iter().copied());
@@ -101,14 +101,14 @@ impl Plan {
         let given = ByRole::new(&matched.bindings, 0, |_| MemoryKind::Unknown);
         errors.extend(faults(|all| check_operands(needs, &given, all)));
         // What a launch does before it asks for addresses: none of the faults here needs them.
-        let (mut quick, stop) = (Matched::default(), &mut Stop);
+        let (mut quick, stop) = (Matched::default(), &mut StopAtFirst);
         let refused = matcher.bind(of(), batch, numbers(), &mut quick, stop).is_break()
             || check_operands(needs, &ByRole::unplaced(&quick.bindings), stop).is_break();
         assert_eq!(refused, !errors.is_empty(), "{case:?}: {errors:?}");
         (matched.bindings, errors)
     }
 
-    fn errors(&self, case: &Case) -> Vec<BindError> {
+    fn errors(&self, case: &GivenCase) -> Vec<BindError> {
         self.matched(self.matcher(), case).1
     }
 }
@@ -139,24 +139,30 @@ fn names_batches_constants_and_defaults_fill_a_launch() {
 #[test]
 fn every_fault_of_a_name_a_source_or_a_number_is_told() {
     use BindError::{Duplicate, Extra, Internal, Missing, NoSuchName, NotATensor, NotWritable, Unchecked, WrongDType};
-    type Fault = (fn(&mut Case), fn(&BindError) -> bool);
+    type Fault = (fn(&mut GivenCase), fn(&BindError) -> bool);
     let faults: [Fault; 22] = [
         (
             |case| case.operands.retain(|(seen, _)| seen.which != Which::Role(Role::Q)),
             |e| matches!(e, Missing { role: Role::Q, scalar: false, .. }),
         ),
         (|case| case.operands.push(case.operands[0]), |e| matches!(e, Duplicate { role: Role::Q, times: 2 })),
-        (|case| case.of(Role::Q).which = Which::Role(Role::DQ), |e| matches!(e, Extra { role: Role::DQ, .. })),
+        (|case| case.operand(Role::Q).which = Which::Role(Role::DQ), |e| matches!(e, Extra { role: Role::DQ, .. })),
         (|case| case.give(Which::Role(Role::DqAccum), 50), |e| matches!(e, Extra { role: Role::DqAccum, .. })),
         (|case| case.give(Which::Role(Role::Scale), 50), |e| matches!(e, Duplicate { role: Role::Scale, .. })),
-        (|case| case.of(Role::Q).which = Which::Named("alibi"), |e| matches!(e, NoSuchName { what: "tensor", .. })),
-        (|case| case.of(Role::Q).which = Which::Named(""), |e| matches!(e, NoSuchName { nearest: None, .. })),
         (
-            |case| case.operands.push((Seen { gradient: true, ..seen(Which::Named("bias")) }, DeviceBuffer::default())),
+            |case| case.operand(Role::Q).which = Which::Named("alibi"),
+            |e| matches!(e, NoSuchName { what: "tensor", .. }),
+        ),
+        (|case| case.operand(Role::Q).which = Which::Named(""), |e| matches!(e, NoSuchName { nearest: None, .. })),
+        (
+            |case| {
+                case.operands
+                    .push((SeenOperand { gradient: true, ..seen(Which::Named("bias")) }, DeviceBuffer::default()))
+            },
             |e| matches!(e, NoSuchName { what: "tensor with a gradient", .. }),
         ),
-        (|case| case.of(Role::Q).dtype = Some(DType::F32), |e| matches!(e, WrongDType { role: Role::Q, .. })),
-        (|case| case.of(Role::O).writable = false, |e| matches!(e, NotWritable { role: Role::O })),
+        (|case| case.operand(Role::Q).dtype = Some(DType::F32), |e| matches!(e, WrongDType { role: Role::Q, .. })),
+        (|case| case.operand(Role::O).writable = false, |e| matches!(e, NotWritable { role: Role::O })),
         (|case| case.batch.clear(), |e| matches!(e, Missing { role: Role::SeqLenQ, .. })),
         (|case| case.batch.push((Role::Q, address(60), 4096)), |e| matches!(e, Duplicate { role: Role::Q, .. })),
         (|case| case.batch.push((Role::DQ, address(60), 4096)), |e| matches!(e, Extra { role: Role::DQ, .. })),
@@ -195,7 +201,7 @@ fn every_fault_of_a_name_a_source_or_a_number_is_told() {
         ),
         (
             |case| {
-                case.of(Role::Q).which = Which::Role(Role::DK);
+                case.operand(Role::Q).which = Which::Role(Role::DK);
                 case.scalars.push((Which::Role(Role::Q), Number::F32(1.0)));
             },
             |e| matches!(e, BindError::NotANumber { role: Role::Q, .. }),
@@ -208,16 +214,16 @@ fn every_fault_of_a_name_a_source_or_a_number_is_told() {
         assert!(errors.iter().any(is_told), "fault {at}: {errors:?}");
         assert!(!errors.iter().any(|error| matches!(error, Internal { .. })), "fault {at}: {errors:?}");
     }
-    let right: [fn(&mut Case); 5] = [
+    let right: [fn(&mut GivenCase); 5] = [
         |case| case.scalars.push((Which::Role(Role::Scale), Number::F32(0.5))),
-        |case| case.of(Role::Q).dtype = None,
-        |case| case.of(Role::Q).trusted = true,
-        |case| case.of(Role::Q).writable = true,
+        |case| case.operand(Role::Q).dtype = None,
+        |case| case.operand(Role::Q).trusted = true,
+        |case| case.operand(Role::Q).writable = true,
         // Lengths of the caller's own, who promises that they lead nowhere else.
         |case| {
             case.batch.retain(|(role, ..)| *role != Role::SeqLenKv);
             case.give(Which::Role(Role::SeqLenKv), 50);
-            case.of(Role::SeqLenKv).trusted = true;
+            case.operand(Role::SeqLenKv).trusted = true;
         },
     ];
     for (at, change) in right.into_iter().enumerate() {
@@ -248,7 +254,7 @@ fn a_name_of_two_scalars_is_refused_unless_it_fits_both() {
     let matched = |scalars: &[Binding], given: &[(Which<'static>, Number)]| {
         let matcher = Matcher { scalars, attention: Some(&attention), constants: &[] };
         let needs = Needs { bindings: scalars, count: scalars.len(), origins: None, workspace: 0 };
-        let (mut matched, stop) = (Matched::default(), &mut Stop);
+        let (mut matched, stop) = (Matched::default(), &mut StopAtFirst);
         let named = matcher.bind(std::iter::empty(), &[], given.iter().copied(), &mut matched, stop);
         assert!(named.is_continue(), "the name is known");
         let right = check_operands(needs, &ByRole::unplaced(&matched.bindings), stop).is_continue();
