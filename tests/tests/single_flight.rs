@@ -19,7 +19,7 @@ mod sync {
     pub(crate) use loom::thread::{self, ThreadId};
 }
 
-use flight::{Flights, Outcome, Role};
+use flight::{FlightOutcome, FlightRole, Flights};
 
 const KEY: Key = Key([7; 32]);
 
@@ -68,18 +68,18 @@ impl Vault {
             return Ok(entry);
         }
         let lead = match self.flights.join(KEY) {
-            Role::Lead(lead) => lead,
-            Role::Reentrant => return Err(Failed::Reentrant),
-            Role::Follow(flight) => {
+            FlightRole::Lead(lead) => lead,
+            FlightRole::Reentrant => return Err(Failed::Reentrant),
+            FlightRole::Follow(flight) => {
                 return match flight.wait() {
-                    Outcome::Entry(entry) => Ok(entry),
-                    Outcome::Failed(error) => Err(Failed::Error(error.downcast_ref::<&str>().expect("a text"))),
-                    Outcome::Panicked => Err(Failed::Panicked),
+                    FlightOutcome::Entry(entry) => Ok(entry),
+                    FlightOutcome::Failed(error) => Err(Failed::Error(error.downcast_ref::<&str>().expect("a text"))),
+                    FlightOutcome::Panicked => Err(Failed::Panicked),
                 };
             }
         };
         if let Some(entry) = self.recall() {
-            lead.land(Outcome::Entry(Arc::clone(&entry)));
+            lead.land(FlightOutcome::Entry(Arc::clone(&entry)));
             return Ok(entry);
         }
         self.builds.fetch_add(1, Relaxed);
@@ -87,11 +87,11 @@ impl Vault {
             Build::Works => {
                 let entry = Arc::new(entry());
                 self.memory.lock().expect("no panic").insert(KEY, Arc::clone(&entry));
-                lead.land(Outcome::Entry(Arc::clone(&entry)));
+                lead.land(FlightOutcome::Entry(Arc::clone(&entry)));
                 Ok(entry)
             }
             Build::Fails => {
-                lead.land(Outcome::Failed(Arc::new("no compiler")));
+                lead.land(FlightOutcome::Failed(Arc::new("no compiler")));
                 Err(Failed::Error("no compiler"))
             }
             // As unwinding does.
@@ -125,7 +125,7 @@ fn at_once(
         results.extend(threads.into_iter().map(|thread| thread.join().expect("no panic")));
         check(&vault, results);
         // Nothing stays behind: the next flight of the key is led.
-        assert!(matches!(vault.flights.join(KEY), Role::Lead(_)));
+        assert!(matches!(vault.flights.join(KEY), FlightRole::Lead(_)));
     });
 }
 
@@ -167,7 +167,7 @@ fn a_builder_that_panics_leaves_no_one_waiting() {
 fn a_builder_that_asks_for_its_own_key_is_told_so() {
     loom::model(|| {
         let vault = Vault::default();
-        let Role::Lead(lead) = vault.flights.join(KEY) else { panic!("the first one leads") };
+        let FlightRole::Lead(lead) = vault.flights.join(KEY) else { panic!("the first one leads") };
         assert_eq!(vault.obtain(Build::Works).map(|_| ()), Err(Failed::Reentrant));
         drop(lead);
         assert!(vault.obtain(Build::Works).is_ok());

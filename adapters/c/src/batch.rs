@@ -104,7 +104,7 @@ pub unsafe extern "C" fn qkv_batch_new(plan: *const qkv_plan, batch: *mut *mut q
     guarded_with_memory(|| {
         // SAFETY: the caller promises a plan.
         let plan = unsafe { borrow(plan) }?;
-        let layout = StepLayout::of(&plan.attention, &plan.facts)?;
+        let layout = StepLayout::for_plan(&plan.attention, &plan.facts)?;
         room_for(layout.host_bytes())?;
         let operands = layout.operands().collect();
         // SAFETY: the caller's place.

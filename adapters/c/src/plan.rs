@@ -190,7 +190,7 @@ unsafe fn ahead(
         return Ok(());
     }
     let (facts, attention) = (built.facts.clone(), attention.valid.clone());
-    let order = LaunchOrder::of(&facts, &attention);
+    let order = LaunchOrder::for_plan(&facts, &attention);
     // SAFETY: the caller's place.
     unsafe {
         put_handle(

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn qkv_training(
     guarded_with_memory(|| {
         // SAFETY: the caller promises a description.
         let attention = unsafe { borrow(attention) }?;
-        let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;
+        let both = Training::for_attention(attention.valid.get(), backward_options(deterministic, d_sink))?;
         place(backward, "the backward")?;
         // SAFETY: the caller's places.
         unsafe {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn qkv_prepare_training(
     guarded_with_memory(|| {
         // SAFETY: the caller promises handles of these kinds.
         let (context, attention) = unsafe { (borrow(context)?, borrow(attention)?) };
-        let both = Training::of(attention.valid.get(), backward_options(deterministic, d_sink))?;
+        let both = Training::for_attention(attention.valid.get(), backward_options(deterministic, d_sink))?;
         // SAFETY: the caller promises that the stream is null or a stream of this GPU.
         let (first, second) = unsafe { context.runtime.prepare_training(&both, device, stream) }?;
         let (first, second) = (Planned::ready(first, device)?, Planned::ready(second, device)?);

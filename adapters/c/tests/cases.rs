@@ -42,7 +42,7 @@ fn answer(attention: &Valid) -> (String, Value) {
 fn filled(case: &Map<String, Value>) -> Map<String, Value> {
     let described = text::parse(case["text"].as_str().expect("text")).expect("it reads");
     let attention = validate(described.clone()).expect("it is valid");
-    let training = Training::of(&described, BackwardOptions::default()).expect("it has a backward");
+    let training = Training::for_attention(&described, BackwardOptions::default()).expect("it has a backward");
     let mut case = case.clone();
     for (pass, attention) in
         [("forward", &attention), ("training", training.forward()), ("backward", training.backward())]

@@ -30,15 +30,15 @@ impl AutoGc {
     }
 
     /// Ends the claimed collection when it is dropped, by a panic too.
-    pub(crate) fn running(&self) -> Running<'_> {
-        Running(&self.running)
+    pub(crate) fn running(&self) -> RunningGc<'_> {
+        RunningGc(&self.running)
     }
 }
 
 /// A collection under way.
-pub(crate) struct Running<'a>(&'a AtomicBool);
+pub(crate) struct RunningGc<'a>(&'a AtomicBool);
 
-impl Drop for Running<'_> {
+impl Drop for RunningGc<'_> {
     fn drop(&mut self) {
         self.0.store(false, Relaxed);
     }

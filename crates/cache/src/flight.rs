@@ -17,13 +17,13 @@ pub(crate) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
 /// One build or look-up that other threads may wait for.
 pub(crate) struct Flight {
     owner: ThreadId,
-    outcome: Mutex<Option<Outcome>>,
+    outcome: Mutex<Option<FlightOutcome>>,
     landed: Condvar,
 }
 
 /// How a flight ended.
 #[derive(Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum FlightOutcome {
     /// With an entry.
     Entry(Arc<Entry>),
     /// With an error: an `Arc<E>` of the builder's error type, as `Any`.
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
 }
 
 /// The part of a thread in the flight of a key.
-pub(crate) enum Role<'a> {
+pub(crate) enum FlightRole<'a> {
     /// This thread builds and gives the outcome to the others.
     Lead(Lead<'a>),
     /// Another thread builds; this one waits.
@@ -43,24 +43,24 @@ pub(crate) enum Role<'a> {
 }
 
 impl Flights {
-    pub(crate) fn join(&self, key: Key) -> Role<'_> {
+    pub(crate) fn join(&self, key: Key) -> FlightRole<'_> {
         let mut flights = unpoisoned(self.0.lock());
         if let Some(flight) = flights.get(&key) {
             return match flight.owner == thread::current().id() {
-                true => Role::Reentrant,
-                false => Role::Follow(Arc::clone(flight)),
+                true => FlightRole::Reentrant,
+                false => FlightRole::Follow(Arc::clone(flight)),
             };
         }
         let flight =
             Arc::new(Flight { owner: thread::current().id(), outcome: Mutex::new(None), landed: Condvar::new() });
         flights.insert(key, Arc::clone(&flight));
-        Role::Lead(Lead { flights: self, flight, key })
+        FlightRole::Lead(Lead { flights: self, flight, key })
     }
 }
 
 impl Flight {
     /// Waits until the leader has landed.
-    pub(crate) fn wait(&self) -> Outcome {
+    pub(crate) fn wait(&self) -> FlightOutcome {
         let mut outcome = unpoisoned(self.outcome.lock());
         loop {
             match &*outcome {
@@ -80,7 +80,7 @@ pub(crate) struct Lead<'a> {
 
 impl Lead<'_> {
     /// Ends the flight for all who wait. The entry must be in memory by now, or later callers build it again.
-    pub(crate) fn land(self, outcome: Outcome) {
+    pub(crate) fn land(self, outcome: FlightOutcome) {
         *unpoisoned(self.flight.outcome.lock()) = Some(outcome);
         // `Drop` removes the flight and wakes the others.
     }
@@ -89,7 +89,7 @@ impl Lead<'_> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         unpoisoned(self.flights.0.lock()).remove(&self.key);
-        unpoisoned(self.flight.outcome.lock()).get_or_insert(Outcome::Panicked);
+        unpoisoned(self.flight.outcome.lock()).get_or_insert(FlightOutcome::Panicked);
         self.flight.landed.notify_all();
     }
 }

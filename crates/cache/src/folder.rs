@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use crate::paths::Layout;
+use crate::paths::VaultLayout;
 use crate::{OpenError, trust};
 
 /// One folder with the shape of a vault.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    pub(crate) layout: Layout,
+    pub(crate) layout: VaultLayout,
     pub(crate) allow_shared: bool,
     pub(crate) durable: bool,
 }
@@ -29,13 +29,13 @@ impl Folder {
     pub(crate) fn open_read_only(root: &Path, allow_shared: bool, durable: bool) -> Result<Self, OpenError> {
         // A relative path changes its meaning when the process changes its folder.
         let root = std::path::absolute(root).map_err(|source| OpenError::Folder { path: root.to_owned(), source })?;
-        let folder = Folder { layout: Layout::new(root), allow_shared, durable };
+        let folder = Folder { layout: VaultLayout::new(root), allow_shared, durable };
         folder.check()?;
         Ok(folder)
     }
 
     fn check(&self) -> Result<(), OpenError> {
-        let Layout { root, vault, version, entries, locks: _, quarantine: _ } = &self.layout;
+        let VaultLayout { root, vault, version, entries, locks: _, quarantine: _ } = &self.layout;
         for path in [root, vault, version, entries] {
             let meta = match fs::metadata(path) {
                 Ok(meta) => meta,

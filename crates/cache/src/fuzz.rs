@@ -7,7 +7,7 @@ use crate::format::{
     Codec, FORMAT_VERSION, HASH_LEN, MAGIC, MIN_HEADER, at, check_stored, decode, decode_header, encode,
 };
 use crate::pack::{PACK_MAGIC, PACK_VERSION};
-use crate::{Manifest, PackLimits, UnpackOptions, verify_pack};
+use crate::{PackLimits, PackManifest, UnpackOptions, verify_pack};
 
 /// Checks that any bytes are an entry or are rejected, and that the three ways of reading agree.
 ///
@@ -97,7 +97,7 @@ pub fn entry_signed(bytes: &[u8]) -> Result<(), String> {
 /// # Panics
 ///
 /// If a pack beyond the limits is accepted.
-pub fn pack(bytes: &[u8]) -> Result<Manifest, String> {
+pub fn pack(bytes: &[u8]) -> Result<PackManifest, String> {
     let limits = PackLimits { packed_bytes: 1 << 20, plain_bytes: 4 << 20, ..PackLimits::default() };
     match verify_pack(bytes, &UnpackOptions { limits, ..UnpackOptions::default() }) {
         Ok(manifest) => {

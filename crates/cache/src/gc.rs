@@ -11,7 +11,7 @@ use crate::folder::Folder;
 use crate::paths::{TEMP_PREFIX, is_lock};
 use crate::quarantine::own_files;
 use crate::read::write_without_following;
-use crate::scan::Found;
+use crate::scan::ScannedFile;
 use crate::stats::add;
 use crate::{DiskLimits, Key, Mode, StoreError, Vault};
 
@@ -62,7 +62,7 @@ impl Vault {
         let mut candidates = Vec::new();
         for found in folder.scan() {
             match found {
-                Found::Entry(key, path) => {
+                ScannedFile::Entry(key, path) => {
                     // It vanished meanwhile.
                     let Some((bytes, last_used)) = look(&path) else {
                         continue;
@@ -72,8 +72,8 @@ impl Vault {
                     report.entries += 1;
                     report.bytes += bytes;
                 }
-                Found::Temp(path) => report.leftovers += u64::from(remove_stale(&path, disk_now)),
-                Found::Unlisted(..) | Found::Foreign => {}
+                ScannedFile::Temp(path) => report.leftovers += u64::from(remove_stale(&path, disk_now)),
+                ScannedFile::Unlisted(..) | ScannedFile::Foreign => {}
             }
         }
         report.leftovers += remove_stale_locks(folder, disk_now);

@@ -95,7 +95,7 @@ pub use obtain::Obtained;
 pub use older::Older;
 pub use options::VaultOptions;
 pub use pack::{
-    Manifest, ManifestEntry, PackError, PackLimits, PackOptions, PackReport, SealKey, SecretError, UnpackOptions,
+    ManifestEntry, PackError, PackLimits, PackManifest, PackOptions, PackReport, SealKey, SecretError, UnpackOptions,
     UnpackReport, WeakSecret, verify_pack,
 };
 pub use paths::STORE_FORMAT;

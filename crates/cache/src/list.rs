@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::format::decode;
-use crate::scan::Found;
+use crate::scan::ScannedFile;
 use crate::{Entry, Header, Key, Rejection, Source, StoreError, Vault};
 
 /// One stored entry with its header.
@@ -86,13 +86,13 @@ impl Vault {
         let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |meta| meta.len());
         for found in folder.scan() {
             match found {
-                Found::Entry(_, path) => {
+                ScannedFile::Entry(_, path) => {
                     usage.entries += 1;
                     usage.bytes += bytes(&path);
                 }
-                Found::Temp(_) => usage.temporary += 1,
-                Found::Foreign => usage.foreign += 1,
-                Found::Unlisted(..) => {}
+                ScannedFile::Temp(_) => usage.temporary += 1,
+                ScannedFile::Foreign => usage.foreign += 1,
+                ScannedFile::Unlisted(..) => {}
             }
         }
         usage.quarantined = folder.quarantined().count() as u64;
@@ -110,8 +110,8 @@ impl Vault {
         let usage = self.usage();
         self.inner.memory.clear();
         let paths = folder.scan().filter_map(|found| match found {
-            Found::Entry(_, path) | Found::Temp(path) => Some(path),
-            Found::Foreign | Found::Unlisted(..) => None,
+            ScannedFile::Entry(_, path) | ScannedFile::Temp(path) => Some(path),
+            ScannedFile::Foreign | ScannedFile::Unlisted(..) => None,
         });
         for path in paths.chain(folder.quarantined()) {
             match fs::remove_file(&path) {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::flight::{Lead, Outcome, Role};
+use crate::flight::{FlightOutcome, FlightRole, Lead};
 use crate::folder::Folder;
 use crate::format::{Codec, encode};
-use crate::read::Loaded;
+use crate::read::ReadEntry;
 use crate::remote::{Fetched, Link};
 use crate::stats::{add, count};
 use crate::{Entry, EntryKind, Key, Mode, Rejection, Source, StoreError, Vault};
@@ -40,16 +40,16 @@ impl Vault {
             return Lookup::Hit(entry);
         }
         let lead = match self.inner.looks.join(*key) {
-            Role::Lead(lead) => Some(lead),
+            FlightRole::Lead(lead) => Some(lead),
             // A refusal that is valid for the other handle need not be valid for this one.
-            Role::Follow(flight) => match flight.wait() {
-                Outcome::Entry(entry) if self.answers(&entry) => {
+            FlightRole::Follow(flight) => match flight.wait() {
+                FlightOutcome::Entry(entry) if self.answers(&entry) => {
                     self.count_hit(Source::Waited);
                     return Lookup::Hit(entry);
                 }
                 _ => None,
             },
-            Role::Reentrant => None,
+            FlightRole::Reentrant => None,
         };
         // Another flight may have landed between the look into memory and the start of this one.
         if let Some(entry) = self.recall(key) {
@@ -122,12 +122,12 @@ impl Vault {
         let mut first = None;
         for (folder, source) in self.folders() {
             match folder.load(key) {
-                Loaded::Absent => {}
-                Loaded::Bad(rejection) => {
+                ReadEntry::Absent => {}
+                ReadEntry::Bad(rejection) => {
                     self.note_rejection(folder, key, &rejection, source, None);
                     first.get_or_insert(rejection);
                 }
-                Loaded::Good { entry, file, bytes } => {
+                ReadEntry::Good { entry, file, bytes } => {
                     if !self.answers(&entry) {
                         count(&inner.counters.refusals_expired);
                         continue;
@@ -222,7 +222,7 @@ impl Vault {
         let held = self.inner.memory.get(key).filter(|entry| entry.kind == EntryKind::Plan);
         held.or_else(|| {
             self.folders().find_map(|(folder, _)| match folder.load(key) {
-                Loaded::Good { entry, .. } if entry.kind == EntryKind::Plan => Some(Arc::new(entry)),
+                ReadEntry::Good { entry, .. } if entry.kind == EntryKind::Plan => Some(Arc::new(entry)),
                 _ => None,
             })
         })
@@ -276,7 +276,7 @@ impl Vault {
         let rejection = Rejection::Discredited { detail: why.to_owned() };
         let mut told = false;
         for (folder, source) in self.folders() {
-            if matches!(folder.load(key), Loaded::Good { entry: stored, .. } if stored == *entry) {
+            if matches!(folder.load(key), ReadEntry::Good { entry: stored, .. } if stored == *entry) {
                 self.note_rejection(folder, key, &rejection, source, Some(entry));
                 told = true;
             }
@@ -335,6 +335,6 @@ impl Vault {
 /// Gives an entry to the threads that wait for it. A lead that is dropped instead makes them look by themselves.
 fn land(lead: Option<Lead<'_>>, entry: &Arc<Entry>) {
     if let Some(lead) = lead {
-        lead.land(Outcome::Entry(Arc::clone(entry)));
+        lead.land(FlightOutcome::Entry(Arc::clone(entry)));
     }
 }

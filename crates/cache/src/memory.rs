@@ -9,23 +9,23 @@ use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
 use crate::{Entry, Key};
 
-type Inner = Cache<Key, Arc<Entry>, Weight, DefaultHashBuilder, Watch>;
+type MemoryCache = Cache<Key, Arc<Entry>, EntryWeight, DefaultHashBuilder, Watch>;
 
 /// The entries that this process holds in memory.
-pub(crate) struct Memory {
-    cache: Option<Inner>,
+pub(crate) struct MemoryTier {
+    cache: Option<MemoryCache>,
     evicted: Arc<AtomicU64>,
-    weight: Weight,
+    weight: EntryWeight,
 }
 
 /// Most parts of the cache: enough for the threads that launch, and few enough that each part holds large entries.
 const SHARDS: usize = 8;
 
-impl Memory {
+impl MemoryTier {
     /// A memory layer with these bounds. With 0 entries or 0 bytes it keeps nothing.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         let evicted = Arc::new(AtomicU64::new(0));
-        let weight = Weight(Bounds { number: entries as u64, bytes });
+        let weight = EntryWeight(Bounds { number: entries as u64, bytes });
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(entries)
@@ -40,7 +40,7 @@ impl Memory {
             )),
             _ => None,
         };
-        Memory { cache, evicted, weight }
+        MemoryTier { cache, evicted, weight }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
@@ -92,9 +92,9 @@ impl Memory {
 
 /// An entry weighs what it takes of the number of entries or of their bytes.
 #[derive(Clone)]
-struct Weight(Bounds);
+struct EntryWeight(Bounds);
 
-impl Weighter<Key, Arc<Entry>> for Weight {
+impl Weighter<Key, Arc<Entry>> for EntryWeight {
     fn weight(&self, _: &Key, entry: &Arc<Entry>) -> u64 {
         self.0.weight(entry.memory_bytes())
     }

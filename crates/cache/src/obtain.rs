@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::flight::{Lead, Outcome, Role};
+use crate::flight::{FlightOutcome, FlightRole, Lead};
 use crate::lock::{self, Locked};
 use crate::lookup::Below;
 use crate::stats::count;
@@ -76,22 +76,22 @@ impl Vault {
                 return Ok(Obtained::new(entry, Source::Memory));
             }
             match self.inner.flights.join(*key) {
-                Role::Lead(lead) => return self.lead(key, lead, build),
-                Role::Reentrant => return Err(Error::Reentrant { key: *key }),
-                Role::Follow(flight) => match flight.wait() {
-                    Outcome::Entry(entry) if self.answers(&entry) => {
+                FlightRole::Lead(lead) => return self.lead(key, lead, build),
+                FlightRole::Reentrant => return Err(Error::Reentrant { key: *key }),
+                FlightRole::Follow(flight) => match flight.wait() {
+                    FlightOutcome::Entry(entry) if self.answers(&entry) => {
                         self.count_hit(Source::Waited);
                         return Ok(Obtained::new(entry, Source::Waited));
                     }
                     // A refusal by another library version is not valid here: look again.
-                    Outcome::Entry(_) => {}
-                    Outcome::Failed(error) => {
+                    FlightOutcome::Entry(_) => {}
+                    FlightOutcome::Failed(error) => {
                         // The other builder has another error type: this thread tries by itself.
                         if let Ok(error) = error.downcast::<E>() {
                             return Err(Error::Build(error));
                         }
                     }
-                    Outcome::Panicked => return Err(Error::Panicked { key: *key }),
+                    FlightOutcome::Panicked => return Err(Error::Panicked { key: *key }),
                 },
             }
         }
@@ -103,7 +103,7 @@ impl Vault {
     {
         // Another flight may have landed between the look into memory and the start of this one.
         if let Some(entry) = self.recall(key) {
-            lead.land(Outcome::Entry(Arc::clone(&entry)));
+            lead.land(FlightOutcome::Entry(Arc::clone(&entry)));
             return Ok(Obtained::new(entry, Source::Memory));
         }
         let mut found = self.look_everywhere(key);
@@ -115,7 +115,7 @@ impl Vault {
         }
         if let Below::Found(entry, source) = found {
             self.count_hit(source);
-            lead.land(Outcome::Entry(Arc::clone(&entry)));
+            lead.land(FlightOutcome::Entry(Arc::clone(&entry)));
             return Ok(Obtained::new(entry, source));
         }
 
@@ -129,7 +129,7 @@ impl Vault {
             Err(error) => {
                 let error = Arc::new(error);
                 let shared: Arc<dyn Any + Send + Sync> = error.clone();
-                lead.land(Outcome::Failed(shared));
+                lead.land(FlightOutcome::Failed(shared));
                 return Err(Error::Build(error));
             }
         };
@@ -137,13 +137,13 @@ impl Vault {
         if let Some(plan) = self.plan_instead(key, entry.kind) {
             // Another process stored it meanwhile.
             self.inner.memory.insert(*key, Arc::clone(&plan));
-            lead.land(Outcome::Entry(Arc::clone(&plan)));
+            lead.land(FlightOutcome::Entry(Arc::clone(&plan)));
             return Ok(Obtained::new(plan, Source::Disk));
         }
         self.inner.memory.insert(*key, Arc::clone(&entry));
         let unstored = self.store(key, &entry).err().map(Arc::new);
         self.back_fill(key, &entry);
-        lead.land(Outcome::Entry(Arc::clone(&entry)));
+        lead.land(FlightOutcome::Entry(Arc::clone(&entry)));
         Ok(Obtained { entry, source: Source::Built, unstored })
     }
 

@@ -18,7 +18,7 @@ pub const STORE_FORMAT: u16 = 4;
 
 /// The folders of one vault.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct VaultLayout {
     /// The folder that the user named.
     pub(crate) root: PathBuf,
     /// `ROOT/vault`.
@@ -33,11 +33,11 @@ pub(crate) struct Layout {
     pub(crate) quarantine: PathBuf,
 }
 
-impl Layout {
+impl VaultLayout {
     pub(crate) fn new(root: PathBuf) -> Self {
         let vault = root.join("vault");
         let version = vault.join(format!("v{STORE_FORMAT}"));
-        Layout {
+        VaultLayout {
             entries: version.join("entries"),
             locks: version.join("locks"),
             quarantine: version.join("quarantine"),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_names_of_rejected_files_and_locks_are_known_and_no_others() {
-        let layout = Layout::new("/r".into());
+        let layout = VaultLayout::new("/r".into());
         let key = Key([0xab; 32]);
         for cause in Cause::ALL {
             assert!(is_rejected(&layout.rejected(&key, cause, 7)), "{cause}");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn names_come_back_and_others_do_not() {
-        let layout = Layout::new("/r".into());
+        let layout = VaultLayout::new("/r".into());
         let key = Key([0xab; 32]);
         let path = layout.entry(&key);
         assert!(path.starts_with(format!("/r/vault/v{STORE_FORMAT}/entries/ab")));

@@ -11,7 +11,7 @@ use crate::{Entry, Key, Rejection, trust};
 
 /// The result of reading the file of a key.
 #[derive(Debug)]
-pub(crate) enum Loaded {
+pub(crate) enum ReadEntry {
     /// No file.
     Absent,
     /// A good file.
@@ -37,12 +37,12 @@ thread_local! {
 
 impl Folder {
     /// Reads the entry of a key.
-    pub(crate) fn load(&self, key: &Key) -> Loaded {
+    pub(crate) fn load(&self, key: &Key) -> ReadEntry {
         let path = self.layout.entry(key);
         let file = match open_for_reading(&path) {
             Ok(file) => file,
-            Err(error) if is_absence(&error) => return Loaded::Absent,
-            Err(error) => return Loaded::Bad(unreadable(&error)),
+            Err(error) if is_absence(&error) => return ReadEntry::Absent,
+            Err(error) => return ReadEntry::Bad(unreadable(&error)),
         };
         let decoded = BUFFER.with_borrow_mut(|buffer| {
             self.read_into(&path, &file, buffer)?;
@@ -53,8 +53,8 @@ impl Folder {
             decoded
         });
         match decoded {
-            Ok((header, entry)) => Loaded::Good { entry, file, bytes: header.file_len() },
-            Err(rejection) => Loaded::Bad(rejection),
+            Ok((header, entry)) => ReadEntry::Good { entry, file, bytes: header.file_len() },
+            Err(rejection) => ReadEntry::Bad(rejection),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{Header, Key, Rejection};
 
 /// One file in the folder of entries.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ScannedFile {
     /// An entry, by its name.
     Entry(Key, PathBuf),
     /// A temporary file of a writer that runs or died.
@@ -28,7 +28,7 @@ const FIRST_READ: usize = 1024;
 
 impl Folder {
     /// Lists all files in the folder of entries. A missing folder has none.
-    pub(crate) fn scan(&self) -> impl Iterator<Item = Found> + use<> {
+    pub(crate) fn scan(&self) -> impl Iterator<Item = ScannedFile> + use<> {
         let (parts, unlisted) = sorted(&self.layout.entries);
         // `file_type` does not follow a link to a folder.
         let parts = parts.into_iter().filter(|part| part.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -43,8 +43,8 @@ impl Folder {
     /// Lists the entries among the files.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Key, PathBuf)> + use<> {
         self.scan().filter_map(|found| match found {
-            Found::Entry(key, path) => Some((key, path)),
-            Found::Temp(_) | Found::Foreign | Found::Unlisted(..) => None,
+            ScannedFile::Entry(key, path) => Some((key, path)),
+            ScannedFile::Temp(_) | ScannedFile::Foreign | ScannedFile::Unlisted(..) => None,
         })
     }
 
@@ -76,22 +76,22 @@ fn is_part_of(part: &Path, key: &Key) -> bool {
     part.file_name().is_some_and(|name| *name == *format!("{:02x}", key.0[0]))
 }
 
-fn classify(part: &Path, file: &DirEntry) -> Found {
+fn classify(part: &Path, file: &DirEntry) -> ScannedFile {
     let path = file.path();
     let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
     match key_of(&path) {
-        Some(key) if is_file && is_part_of(part, &key) => Found::Entry(key, path),
-        _ if is_file && file.file_name().to_string_lossy().starts_with(TEMP_PREFIX) => Found::Temp(path),
-        _ => Found::Foreign,
+        Some(key) if is_file && is_part_of(part, &key) => ScannedFile::Entry(key, path),
+        _ if is_file && file.file_name().to_string_lossy().starts_with(TEMP_PREFIX) => ScannedFile::Temp(path),
+        _ => ScannedFile::Foreign,
     }
 }
 
 /// The files of a folder by name, and the error that kept it from being listed whole.
-fn sorted(folder: &Path) -> (Vec<DirEntry>, Option<Found>) {
+fn sorted(folder: &Path) -> (Vec<DirEntry>, Option<ScannedFile>) {
     let mut unlisted = None;
     let mut failed = |error: io::Error| {
         if error.kind() != io::ErrorKind::NotFound {
-            unlisted = Some(Found::Unlisted(folder.to_owned(), error.to_string()));
+            unlisted = Some(ScannedFile::Unlisted(folder.to_owned(), error.to_string()));
         }
     };
     let mut files = Vec::new();

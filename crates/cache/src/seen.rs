@@ -7,12 +7,12 @@ use crate::Key;
 
 /// The keys seen so far.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<HashSet<Key>>);
+pub(crate) struct SeenKeys(Mutex<HashSet<Key>>);
 
 /// Most keys remembered. Beyond it the set is cleared, and some work is done twice.
 const MOST: usize = 65_536;
 
-impl Seen {
+impl SeenKeys {
     /// Whether this is the first call with this key.
     pub(crate) fn first(&self, key: &Key) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -172,11 +172,11 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 
 /// A counter spread over cache lines, so that threads that count at the same time do not share one.
 #[derive(Default)]
-pub(crate) struct Spread([Line; 16]);
+pub(crate) struct Spread([CounterLine; 16]);
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CounterLine(AtomicU64);
 
 impl Spread {
     pub(crate) fn count(&self) {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::auto_gc::AutoGc;
 use crate::flight::Flights;
 use crate::folder::Folder;
-use crate::memory::Memory;
+use crate::memory::MemoryTier;
 use crate::remote::{Link, Uploader};
-use crate::seen::Seen;
+use crate::seen::SeenKeys;
 use crate::stats::Counters;
 use crate::{Address, Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptions};
 
@@ -36,20 +36,20 @@ use crate::{Address, Mode, OpenError, RemoteOptions, Settings, Stats, VaultOptio
 /// ```
 #[derive(Clone)]
 pub struct Vault {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<VaultInner>,
     pub(crate) library: Option<Arc<str>>,
     /// Whether look-ups of this handle skip the remote.
     pub(crate) local: bool,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct VaultInner {
     pub(crate) options: VaultOptions,
     pub(crate) settings: Settings,
     pub(crate) folder: Option<Folder>,
     pub(crate) layers: Vec<Folder>,
     pub(crate) remote: Option<Arc<Link>>,
     pub(crate) uploader: Option<Uploader>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MemoryTier,
     /// Builds under way.
     pub(crate) flights: Flights,
     /// Look-ups under way, apart from builds, because a look-up never waits for a build.
@@ -57,14 +57,14 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) auto_gc: AutoGc,
     /// Keys stamped as used.
-    pub(crate) stamped: Seen,
+    pub(crate) stamped: SeenKeys,
     /// Keys whose rejected file stays in its place and was logged as a warning.
-    pub(crate) warned: Seen,
+    pub(crate) warned: SeenKeys,
 }
 
 // No lock of the vault is held while code of a caller runs, so a caught panic leaves consistent data.
-impl std::panic::UnwindSafe for Inner {}
-impl std::panic::RefUnwindSafe for Inner {}
+impl std::panic::UnwindSafe for VaultInner {}
+impl std::panic::RefUnwindSafe for VaultInner {}
 
 /// The source of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,7 +175,7 @@ impl Vault {
         layers: Vec<Folder>,
         remote: Option<RemoteOptions>,
     ) -> Self {
-        let memory = Memory::new(options.memory_entries, options.memory_bytes);
+        let memory = MemoryTier::new(options.memory_entries, options.memory_bytes);
         let writes = settings.mode == Mode::ReadWrite;
         let remote = remote.map(|options| Arc::new(Link::new(options)));
         let uploader = remote.as_ref().filter(|link| writes && link.options.upload);
@@ -183,7 +183,7 @@ impl Vault {
         Vault {
             library: options.library.as_deref().map(Arc::from),
             local: false,
-            inner: Arc::new(Inner {
+            inner: Arc::new(VaultInner {
                 options,
                 settings,
                 folder,
@@ -195,8 +195,8 @@ impl Vault {
                 looks: Flights::default(),
                 counters: Counters::default(),
                 auto_gc: AutoGc::default(),
-                stamped: Seen::default(),
-                warned: Seen::default(),
+                stamped: SeenKeys::default(),
+                warned: SeenKeys::default(),
             }),
         }
     }

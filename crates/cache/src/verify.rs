@@ -6,7 +6,7 @@ use crate::crew;
 use crate::folder::Folder;
 use crate::format::{check_stored, decode};
 use crate::list::listed;
-use crate::scan::Found;
+use crate::scan::ScannedFile;
 use crate::{Header, Key, Listed, Rejection, Source, Vault};
 
 /// How much of each entry [`Vault::verify`] checks.
@@ -43,9 +43,9 @@ impl Vault {
         for (folder, source) in self.folders() {
             for found in folder.scan() {
                 match found {
-                    Found::Entry(key, path) => files.push((folder, source, key, path)),
-                    Found::Unlisted(path, why) => report.unlisted.push((path, why)),
-                    Found::Temp(_) | Found::Foreign => {}
+                    ScannedFile::Entry(key, path) => files.push((folder, source, key, path)),
+                    ScannedFile::Unlisted(path, why) => report.unlisted.push((path, why)),
+                    ScannedFile::Temp(_) | ScannedFile::Foreign => {}
                 }
             }
         }

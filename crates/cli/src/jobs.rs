@@ -233,7 +233,7 @@ fn attentions(
 /// A forward with Stats and the backward that is derived from it.
 fn pair(args: &ModelArgs, described: Result<Attention, Refusal>, usage: Use) -> [(Result<Valid, Refusal>, Use); 2] {
     let options = BackwardOptions { deterministic: args.deterministic, ..BackwardOptions::default() };
-    let training = described.and_then(|a| Training::of(&a, options));
+    let training = described.and_then(|a| Training::for_attention(&a, options));
     let pass = |which: fn(&Training) -> &Valid| training.as_ref().map(|t| which(t).clone()).map_err(Clone::clone);
     let backward = Use { backward: true, ..usage.clone() };
     [(pass(Training::forward), usage), (pass(Training::backward), backward)]

@@ -3,6 +3,9 @@
 use std::fmt;
 
 use qkvault_graph::{DType, Role};
+use smallvec::SmallVec;
+
+use crate::raw::DeviceBuffer;
 
 /// The value of a scalar: one number on the host, which cuDNN reads at launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +71,7 @@ number!(f32 => F32, i32 => I32, i64 => I64);
 
 /// The binding of one operand: its address and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operand {
+pub struct RawOperand {
     /// The role of the operand.
     pub role: Role,
     /// Its address on the GPU.
@@ -102,10 +105,19 @@ pub struct Operand {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawBindings {
-    pub(crate) operands: Vec<Operand>,
-    pub(crate) scalars: Vec<(Role, Number)>,
-    pub(crate) interleaved: Vec<(Role, Role)>,
+    pub(crate) operands: Short<RawOperand>,
+    pub(crate) scalars: RoleNumbers,
+    pub(crate) interleaved: SmallVec<[(Role, Role); 3]>,
 }
+
+/// As many as the operands of most launches, on the stack.
+pub(crate) type Short<T> = SmallVec<[T; 12]>;
+
+/// Scalars of a launch, by role.
+pub(crate) type RoleNumbers = SmallVec<[(Role, Number); 6]>;
+
+/// Scalars of a launch, in a plan's order.
+pub(crate) type Values = SmallVec<[Number; 6]>;
 
 impl RawBindings {
     /// Bindings of no role.
@@ -117,12 +129,12 @@ impl RawBindings {
     /// Binds an operand to a writable buffer on the GPU with this address and size in bytes.
     #[must_use]
     pub fn tensor(self, role: Role, address: u64, bytes: u64) -> RawBindings {
-        self.operand(Operand { role, address, bytes, dtype: None, writable: true })
+        self.operand(RawOperand { role, address, bytes, dtype: None, writable: true })
     }
 
     /// Binds an operand.
     #[must_use]
-    pub fn operand(mut self, operand: Operand) -> RawBindings {
+    pub fn operand(mut self, operand: RawOperand) -> RawBindings {
         self.operands.push(operand);
         self
     }
@@ -138,6 +150,17 @@ impl RawBindings {
     #[must_use]
     pub fn place(&self, role: Role) -> Option<(u64, u64)> {
         self.operands.iter().find(|operand| operand.role == role).map(|operand| (operand.address, operand.bytes))
+    }
+
+    /// The buffer of a tensor. Checked bindings have every tensor.
+    pub(crate) fn buffer(&self, role: Role) -> DeviceBuffer {
+        let (address, bytes) = self.place(role).unwrap_or_default();
+        DeviceBuffer { address, bytes }
+    }
+
+    /// The value of a scalar.
+    pub(crate) fn number(&self, role: Role) -> Option<Number> {
+        self.scalars.iter().find(|(other, _)| *other == role).map(|(_, value)| *value)
     }
 
     /// Declares that two operands lie interleaved in one buffer, as the gradients of an interleaved QKV do: their

@@ -1,164 +1,216 @@
-//! The checks of binding: pure functions of a plan's facts, the caller's bindings, and a function that returns the kind
-//! of memory at an address.
+//! The check of what a launch or a binding is given. There is one walk over a plan's operands, whatever gives them
+//! ([`Supplied`]) and whatever becomes of a fault ([`FaultSink`]): so a launch, which only asks whether all is right,
+//! refuses exactly what a binding tells.
 
-use qkvault_compile::PlanFacts;
+mod given;
+
+use std::ops::ControlFlow;
+
 use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
 use qkvault_graph::{DType, Role};
 
-use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::{Operand, RawBindings};
+use crate::bind_error::BindError;
+use crate::bindings::RawOperand;
 use crate::driver::MemoryKind;
-use crate::origins;
+use crate::origins::OriginTable;
+use crate::raw::DeviceBuffer;
 
-/// Checks bindings against a plan. `memory` returns the kind of memory at an address; `ordinal` is the GPU of the plan.
-///
-/// # Errors
-///
-/// [`BindErrors`] with all errors, in the plan's order of roles.
-pub(crate) fn check_bindings(
-    facts: &PlanFacts,
-    bindings: &RawBindings,
-    ordinal: i32,
-    memory: &dyn Fn(u64) -> MemoryKind,
-) -> Result<(), BindErrors> {
-    let mut errors = Vec::new();
-    let RawBindings { operands, scalars, interleaved } = bindings;
-    for binding in facts.bindings.iter().filter(|b| !b.role.is_internal()) {
-        let mut given = operands.iter().filter(|o| o.role == binding.role);
-        let mut values = scalars.iter().filter(|(role, _)| *role == binding.role);
-        let times = given.clone().count() + values.clone().count();
-        if times > 1 {
-            errors.push(BindError::Duplicate { role: binding.role, times });
-            continue;
-        }
-        match (given.next(), values.next()) {
-            (None, None) => errors.push(missing(binding)),
-            (Some(_), _) if binding.scalar => {
-                errors.push(BindError::NotATensor { role: binding.role, dtype: binding.dtype });
-            }
-            (_, Some((_, value))) => number(binding, value.dtype(), &mut errors),
-            (Some(operand), None) => tensor(binding, operand, ordinal, memory, &mut errors),
-        }
-    }
-    let known = |role: Role| facts.bindings.iter().find(|b| b.role == role);
-    let mut extra: Vec<Role> = operands.iter().map(|o| o.role).chain(scalars.iter().map(|(role, _)| *role)).collect();
-    extra.sort_unstable();
-    extra.dedup();
-    for role in extra {
-        match known(role) {
-            None => {
-                let plan_has = facts.bindings.iter().map(|b| b.role).filter(|r| !r.is_internal()).collect();
-                errors.push(BindError::Extra { role, plan_has });
-            }
-            Some(binding) if binding.role.is_internal() => errors.push(BindError::Internal { role }),
-            Some(_) => {}
-        }
-    }
-    origins::errors(facts, scalars, &mut errors);
-    overlaps(facts, operands, interleaved, &mut errors);
-    BindErrors::check(facts, errors)
+pub(crate) use given::{ByPlace, ByRole, Supplied};
+
+/// Where the faults go that a check finds. A check is compiled for each sink, so that a launch makes no fault and asks
+/// nothing at run time.
+pub(crate) trait FaultSink {
+    /// Takes a fault. `Break` ends the check.
+    fn fault(&mut self, fault: impl FnOnce() -> BindError) -> ControlFlow<()>;
+
+    /// Whether it keeps faults, so that all of them must be found.
+    const TELLS: bool;
+
+    /// Whether there was no fault yet.
+    fn is_right(&self) -> bool;
 }
 
-/// Checks the workspace of a launch against its needed size and the bound operands.
-///
-/// # Errors
-///
-/// [`BindErrors`] with all errors.
-pub(crate) fn check_workspace(
-    facts: &PlanFacts,
-    bindings: &RawBindings,
-    needed: u64,
-    address: u64,
-    given: u64,
-) -> Result<(), BindErrors> {
-    let mut errors = Vec::new();
-    if needed > 0 {
-        if given < needed || address == 0 || !address.is_multiple_of(SCRATCH_ALIGNMENT) {
-            errors.push(BindError::Workspace { address, given, needed });
-        }
-        let workspace = (address, address.saturating_add(needed));
-        for operand in &bindings.operands {
-            if spans(facts, operand).is_some_and(|span| overlap(span, workspace)) {
-                errors.push(BindError::WorkspaceOverlap { role: operand.role });
-            }
+/// Stops at the first fault.
+pub(crate) struct StopAtFirst;
+
+impl FaultSink for StopAtFirst {
+    const TELLS: bool = false;
+
+    #[inline]
+    fn fault(&mut self, _: impl FnOnce() -> BindError) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    #[inline]
+    fn is_right(&self) -> bool {
+        true
+    }
+}
+
+/// Collects all faults.
+impl FaultSink for Vec<BindError> {
+    const TELLS: bool = true;
+
+    #[cold]
+    fn fault(&mut self, fault: impl FnOnce() -> BindError) -> ControlFlow<()> {
+        self.push(fault());
+        ControlFlow::Continue(())
+    }
+
+    fn is_right(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// All faults that a check finds.
+pub(crate) fn faults(check: impl FnOnce(&mut Vec<BindError>) -> ControlFlow<()>) -> Vec<BindError> {
+    let mut faults = Vec::new();
+    // Nothing ends a check that collects.
+    let _ = check(&mut faults);
+    faults
+}
+
+/// What a plan needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs<'p> {
+    /// Its operands, in its order.
+    pub(crate) bindings: &'p [Binding],
+    /// How many of them the caller gives.
+    pub(crate) count: usize,
+    pub(crate) origins: Option<&'p OriginTable>,
+    /// Bytes of scratch memory.
+    pub(crate) workspace: u64,
+}
+
+/// Checks operands and then, where they are right, the workspace: one that overlaps a wrong operand says little.
+#[inline]
+pub(crate) fn check(
+    needs: Needs<'_>,
+    given: &impl Supplied,
+    workspace: DeviceBuffer,
+    sink: &mut impl FaultSink,
+) -> ControlFlow<()> {
+    check_operands(needs, given, sink)?;
+    if sink.is_right() { check_workspace(needs, given, workspace, sink) } else { ControlFlow::Continue(()) }
+}
+
+/// Checks operands and scalars, in the plan's order of roles.
+#[inline]
+pub(crate) fn check_operands<G: Supplied>(needs: Needs<'_>, given: &G, sink: &mut impl FaultSink) -> ControlFlow<()> {
+    given.check_each(needs, sink)?;
+    if !G::PLACED {
+        return ControlFlow::Continue(());
+    }
+    if let Some(origins) = needs.origins {
+        origins.check(|role, place| given.number(role, place), sink)?;
+    }
+    check_overlaps(needs, given, sink)
+}
+
+fn check_workspace<S: FaultSink>(
+    needs: Needs<'_>,
+    given: &impl Supplied,
+    DeviceBuffer { address, bytes }: DeviceBuffer,
+    sink: &mut S,
+) -> ControlFlow<()> {
+    let needed = needs.workspace;
+    if needed == 0 {
+        return ControlFlow::Continue(());
+    }
+    if bytes < needed || address == 0 || !address.is_multiple_of(SCRATCH_ALIGNMENT) {
+        sink.fault(|| BindError::Workspace { address, given: bytes, needed })?;
+    }
+    let workspace = (address, address.saturating_add(needed));
+    for (tensor, buffer) in given.tensors(needs.bindings) {
+        if overlap(span::<S>(tensor, buffer), workspace) {
+            sink.fault(|| BindError::WorkspaceOverlap { role: tensor.role })?;
         }
     }
-    BindErrors::check(facts, errors)
+    ControlFlow::Continue(())
 }
 
-/// Whether these are more bytes than an operand's block scales have: those of another type or layout. Other buffers may
-/// be larger than their operand.
-pub(crate) fn is_oversized(binding: &Binding, given: u64) -> bool {
-    binding.dtype == DType::E8M0 && given > binding.bytes
-}
-
-/// The error for a buffer of so many bytes, if they do not suit the operand.
-pub(crate) fn wrong_size(binding: &Binding, given: u64) -> Option<BindError> {
-    let Binding { role, bytes: needed, .. } = *binding;
-    if given < needed {
-        return Some(BindError::TooSmall { role, needed, given });
-    }
-    is_oversized(binding, given).then_some(BindError::BlockScaleBytes { role, needed, given })
-}
-
-fn missing(binding: &Binding) -> BindError {
+/// The fault of an operand that nothing was bound to.
+pub(crate) fn missing(binding: &Binding) -> BindError {
     let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
     BindError::Missing { role, scalar, dtype, bytes }
 }
 
-fn number(binding: &Binding, given: DType, errors: &mut Vec<BindError>) {
+/// Checks that a number is bound to a scalar of its type.
+#[inline]
+pub(crate) fn check_number(binding: &Binding, given: DType, sink: &mut impl FaultSink) -> ControlFlow<()> {
     let Binding { role, dtype, scalar, output: _, bytes, alignment: _ } = *binding;
     if !scalar {
-        errors.push(BindError::NotANumber { role, dtype, bytes });
+        sink.fault(|| BindError::NotANumber { role, dtype, bytes })
     } else if given != dtype {
-        errors.push(BindError::WrongDType { role, needed: dtype, given });
+        sink.fault(|| BindError::WrongDType { role, needed: dtype, given })
+    } else {
+        ControlFlow::Continue(())
     }
 }
 
-fn tensor(
+/// Checks the bytes of an operand's buffer, which may be larger. Only block scales have exactly theirs: more bytes are
+/// those of another type or layout.
+#[inline]
+pub(crate) fn check_size(binding: &Binding, given: u64, sink: &mut impl FaultSink) -> ControlFlow<()> {
+    let Binding { role, dtype, bytes: needed, .. } = *binding;
+    if given < needed {
+        sink.fault(|| BindError::TooSmall { role, needed, given })
+    } else if dtype == DType::E8M0 && given > needed {
+        sink.fault(|| BindError::BlockScaleBytes { role, needed, given })
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
+#[inline]
+fn check_tensor<G: Supplied>(
     binding: &Binding,
-    operand: &Operand,
-    ordinal: i32,
-    memory: &dyn Fn(u64) -> MemoryKind,
-    errors: &mut Vec<BindError>,
-) {
+    operand: &RawOperand,
+    given: &G,
+    sink: &mut impl FaultSink,
+) -> ControlFlow<()> {
     let Binding { role, dtype, scalar: _, output, bytes: _, alignment } = *binding;
-    let Operand { role: _, address, bytes: given, dtype: given_dtype, writable } = *operand;
+    let RawOperand { role: _, address, bytes, dtype: given_dtype, writable } = *operand;
     if output && !writable {
-        errors.push(BindError::NotWritable { role });
+        sink.fault(|| BindError::NotWritable { role })?;
     }
     if let Some(given) = given_dtype.filter(|given| *given != dtype) {
-        errors.push(BindError::WrongDType { role, needed: dtype, given });
+        sink.fault(|| BindError::WrongDType { role, needed: dtype, given })?;
     }
-    errors.extend(wrong_size(binding, given));
+    if !G::PLACED {
+        return ControlFlow::Continue(());
+    }
+    check_size(binding, bytes, sink)?;
     if address == 0 {
-        errors.push(BindError::Null { role });
-        return;
+        return sink.fault(|| BindError::Null { role });
     }
-    if address.checked_add(given).is_none() {
-        errors.push(BindError::OutOfRange { role, address, bytes: given });
-        return;
+    if address.checked_add(bytes).is_none() {
+        return sink.fault(|| BindError::OutOfRange { role, address, bytes });
     }
     if !address.is_multiple_of(u64::from(alignment.max(1))) {
-        errors.push(BindError::Misaligned { role, address, needed: alignment });
+        sink.fault(|| BindError::Misaligned { role, address, needed: alignment })?;
     }
-    match memory(address) {
-        MemoryKind::Device(found) if found != ordinal => {
-            errors.push(BindError::OtherDevice { role, found, needed: ordinal });
+    match given.memory(address) {
+        (MemoryKind::Device(found), needed) if found != needed => {
+            sink.fault(|| BindError::OtherDevice { role, found, needed })
         }
-        found @ (MemoryKind::PinnedHost | MemoryKind::Unregistered) => {
-            errors.push(BindError::NotDevice { role, address, found });
+        (found @ (MemoryKind::PinnedHost | MemoryKind::Unregistered), _) => {
+            sink.fault(|| BindError::NotDevice { role, address, found })
         }
-        MemoryKind::Device(_) | MemoryKind::Managed | MemoryKind::Unknown => {}
+        (MemoryKind::Device(_) | MemoryKind::Managed | MemoryKind::Unknown, _) => ControlFlow::Continue(()),
     }
 }
 
 /// The range of addresses that a launch reads or writes: the plan's bytes, because the caller's buffer may be larger.
-/// For a buffer that is too small it is the buffer, so that the error is its size and not an overlap with what lies
-/// behind it.
-fn spans(facts: &PlanFacts, operand: &Operand) -> Option<(u64, u64)> {
-    let binding = facts.bindings.iter().find(|b| b.role == operand.role && !b.scalar)?;
-    (operand.address != 0).then(|| (operand.address, operand.address.saturating_add(binding.bytes.min(operand.bytes))))
+/// For a buffer that is too small it is the buffer, so that the fault is its size and not an overlap with what lies
+/// behind it; address 0 has a range that overlaps nothing. A check that stops gets here with right operands alone.
+#[inline]
+fn span<S: FaultSink>(tensor: &Binding, DeviceBuffer { address, bytes }: DeviceBuffer) -> (u64, u64) {
+    match (S::TELLS, address) {
+        (false, _) => (address, address.wrapping_add(tensor.bytes)),
+        (true, 0) => (0, 0),
+        (true, _) => (address, address.saturating_add(tensor.bytes.min(bytes))),
+    }
 }
 
 /// Whether two ranges of addresses, each up to its end, have one in common.
@@ -166,26 +218,25 @@ pub(crate) fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
-fn overlaps(facts: &PlanFacts, operands: &[Operand], interleaved: &[(Role, Role)], errors: &mut Vec<BindError>) {
-    let output = |role| facts.bindings.iter().any(|b| b.role == role && b.output);
-    for (i, a) in operands.iter().enumerate() {
-        for b in &operands[i + 1..] {
-            // A role that is bound twice has an error of its own.
-            let stated = interleaved.iter().any(|pair| *pair == (a.role, b.role) || *pair == (b.role, a.role));
-            if a.role == b.role || stated || !(output(a.role) || output(b.role)) {
+#[inline]
+fn check_overlaps<S: FaultSink>(needs: Needs<'_>, given: &impl Supplied, sink: &mut S) -> ControlFlow<()> {
+    let stated = |a: Role, b: Role| given.interleaved().iter().any(|pair| *pair == (a, b) || *pair == (b, a));
+    for (at, (output, buffer)) in given.tensors(needs.bindings).enumerate().filter(|(_, (tensor, _))| tensor.output) {
+        let (role, written) = (output.role, span::<S>(output, buffer));
+        for (other_at, (other, buffer)) in given.tensors(needs.bindings).enumerate() {
+            let other_span = span::<S>(other, buffer);
+            // Two outputs are compared once, and a role that is bound twice has a fault of its own.
+            if !overlap(written, other_span) || (other.output && other_at <= at) || other.role == role {
                 continue;
             }
-            let (Some(at), Some(other_at)) = (spans(facts, a), spans(facts, b)) else { continue };
-            if overlap(at, other_at) {
-                errors.push(if output(a.role) {
-                    BindError::Overlap { role: a.role, other: b.role, at, other_at }
-                } else {
-                    BindError::Overlap { role: b.role, other: a.role, at: other_at, other_at: at }
-                });
+            if !stated(role, other.role) {
+                let (at, other_at) = (written, other_span);
+                sink.fault(|| BindError::Overlap { role, other: other.role, at, other_at })?;
             }
         }
     }
+    ControlFlow::Continue(())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,7 +21,7 @@ mod tests {
     use qkvault_graph::DType;
     use qkvault_graph::expr::{AlibiSlopes, Expr, TensorSpec, library, scalar, score, tensor};
 
-    fn of(score: Expr) -> Vec<(Role, Vec<f32>)> {
+    fn slopes_of(score: Expr) -> Vec<(Role, Vec<f32>)> {
         let score = score.build_score_mod().expect("a score");
         slopes(&Attention::bshd(1, (4, 2), (8, 8), 16, DType::BF16).with_score_mod(score))
     }
@@ -29,16 +29,16 @@ mod tests {
     #[test]
     fn slopes_are_known_by_the_description_and_not_by_a_name() {
         let softcapped = library::softcap(library::alibi(score(), 4), scalar("cap"));
-        assert_eq!(of(softcapped), [(Role::ScoreTensor(0), vec![0.25, 0.0625, 0.015_625, 0.003_906_25])]);
+        assert_eq!(slopes_of(softcapped), [(Role::ScoreTensor(0), vec![0.25, 0.0625, 0.015_625, 0.003_906_25])]);
         let named = |name: &str, spec| library::alibi_with(score(), tensor(name, spec));
         let spec = TensorSpec::new(DType::F32, [1, 4, 1, 1]);
-        assert_eq!(of(named(library::ALIBI_SLOPES, spec)), []);
-        assert_eq!(of(named("other", TensorSpec::of_slopes(4, AlibiSlopes::of(4)))).len(), 1);
+        assert_eq!(slopes_of(named(library::ALIBI_SLOPES, spec)), []);
+        assert_eq!(slopes_of(named("other", TensorSpec::of_slopes(4, AlibiSlopes::of(4)))).len(), 1);
     }
 
     #[test]
     fn slopes_are_those_of_the_models_maximum_and_heads() {
-        let slopes = |slopes| of(library::alibi_of(score(), 4, slopes)).remove(0).1;
+        let slopes = |slopes| slopes_of(library::alibi_of(score(), 4, slopes)).remove(0).1;
         let steep = AlibiSlopes::of(4).with_bias_max(16.0).expect("finite");
         assert_eq!(slopes(steep), [0.0625, 0.003_906_25, 2_f32.powi(-12), 2_f32.powi(-16)]);
         // The second of two GPUs of a model of 8 heads.

@@ -81,6 +81,7 @@ mod properties;
 pub mod raw;
 #[cfg(feature = "cudarc")]
 mod safe;
+#[cfg(feature = "cudarc")]
 mod scales;
 mod scratch;
 pub mod serving;

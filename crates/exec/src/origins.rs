@@ -1,11 +1,14 @@
 //! The origins of a launch: their checks, and the numbers of a plan that follow from them.
 
+use std::ops::ControlFlow;
+
 use qkvault_compile::PlanFacts;
 use qkvault_graph::op::{Binding, Constant, OfOrigins};
 use qkvault_graph::{MAX_ORIGIN, Role};
 
 use crate::bind_error::BindError;
 use crate::bindings::Number;
+use crate::check::FaultSink;
 
 /// The roles, in the order in which numbers are computed from them.
 const ROLES: [Role; 2] = [Role::QueryOrigin, Role::KeyOrigin];
@@ -36,42 +39,36 @@ impl OriginTable {
     }
 
     /// The origins among scalars in the plan's order. A number of another type, which no launch takes, counts as 0.
-    pub(crate) fn of(&self, scalar: impl Fn(usize) -> Number) -> [i32; 2] {
+    pub(crate) fn among(&self, scalar: impl Fn(usize) -> Number) -> [i32; 2] {
         self.places.map(|place| if let Number::I32(value) = scalar(place) { value } else { 0 })
     }
 
-    /// Whether a launch may have these origins.
-    pub(crate) fn accepts(&self, origins: [i32; 2]) -> bool {
-        origins.iter().all(|origin| (0..=MAX_ORIGIN).contains(origin))
-            && self.numbers.iter().all(|(_, number)| number.accepts(origins))
+    /// Checks the origins that `given` has for a role and its place among the plan's scalars. Missing ones and those of
+    /// another type are told elsewhere.
+    pub(crate) fn check(
+        &self,
+        given: impl Fn(Role, usize) -> Option<Number>,
+        sink: &mut impl FaultSink,
+    ) -> ControlFlow<()> {
+        let mut origins = [None; 2];
+        for (at, (role, place)) in ROLES.into_iter().zip(self.places).enumerate() {
+            match given(role, place) {
+                Some(Number::I32(origin)) if (0..=MAX_ORIGIN).contains(&origin) => origins[at] = Some(origin),
+                Some(Number::I32(given)) => sink.fault(|| BindError::Origin { role, given })?,
+                _ => {}
+            }
+        }
+        match origins {
+            [Some(query), Some(key)] if !self.numbers.iter().all(|(_, number)| number.accepts([query, key])) => {
+                sink.fault(|| BindError::NoKey { query, key })
+            }
+            _ => ControlFlow::Continue(()),
+        }
     }
 
     /// Constants that follow from these origins: their places, and their bytes.
     pub(crate) fn numbers(&self, origins: [i32; 2]) -> impl Iterator<Item = (usize, [u8; 4])> + '_ {
         self.numbers.iter().map(move |(at, number)| (*at, Constant::OfOrigins(*number).bytes(origins)))
-    }
-}
-
-/// What is wrong with the origins among scalars by role, for [`OriginTable::accepts`] to be false. Missing ones and
-/// those of another type are told elsewhere.
-pub(crate) fn errors(facts: &PlanFacts, scalars: &[(Role, Number)], errors: &mut Vec<BindError>) {
-    let has = |role: Role| facts.bindings.iter().any(|binding| binding.role == role);
-    let given = |role: Role| match scalars.iter().find(|(other, _)| *other == role) {
-        Some((_, Number::I32(value))) if has(role) => Some(*value),
-        _ => None,
-    };
-    let origins = ROLES.map(|role| given(role).map(|value| (role, value)));
-    let far = |(role, given): &(Role, i32)| (!(0..=MAX_ORIGIN).contains(given)).then_some((*role, *given));
-    let wrong = origins.iter().flatten().filter_map(far);
-    let before = errors.len();
-    errors.extend(wrong.map(|(role, given)| BindError::Origin { role, given }));
-    let [Some((_, query)), Some((_, key))] = origins else { return };
-    if errors.len() > before {
-        return;
-    }
-    let hidden = |value| matches!(value, Constant::OfOrigins(number) if !number.accepts([query, key]));
-    if facts.fixed().iter().any(|fixed| hidden(fixed.value)) {
-        errors.push(BindError::NoKey { query, key });
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) const fn is_scale(role: Role) -> bool {
 }
 
 /// The scales that a plan reads, with their element types and bytes.
-pub(crate) fn of(facts: &PlanFacts) -> impl Iterator<Item = (Role, DType, u64)> {
+pub(crate) fn read_by(facts: &PlanFacts) -> impl Iterator<Item = (Role, DType, u64)> {
     let read = facts.bindings.iter().filter(|b| !b.output && is_scale(b.role));
     read.map(|b| (b.role, b.dtype, b.bytes))
 }
@@ -71,7 +71,7 @@ mod tests {
         let target = h200(CudnnVersion::v9(27, 0));
         let graph = lower(&validate(a).expect("sound"), &target, &CompileOptions::default()).expect("lowers");
         let facts = facts_of(&graph, &target);
-        let all: Vec<(Role, DType)> = of(&facts).map(|(role, dtype, _)| (role, dtype)).collect();
+        let all: Vec<(Role, DType)> = read_by(&facts).map(|(role, dtype, _)| (role, dtype)).collect();
         let scales = [Role::ScaleOf(Scaled::S), Role::ScaleOf(Scaled::O)];
         let descales = [Scaled::Q, Scaled::K, Scaled::V, Scaled::S].map(Role::Descale);
         assert!(all.iter().all(|(_, dtype)| *dtype == DType::F32) && all.len() == 6, "{all:?}");

@@ -59,7 +59,7 @@ impl Layer {
     /// Gives the step its data, and poisons everything that it writes.
     fn feed(&mut self, stream: &Arc<CudaStream>, noise: &[Noise; 3], step: usize) {
         for (x, noise) in self.x.iter_mut().zip(noise) {
-            stream.memcpy_htod(noise.of(step), x).expect("copied");
+            stream.memcpy_htod(noise.at(step), x).expect("copied");
         }
         let Layer { x: _, qkv, o, kept, d_o, gradients, weights: _, saved: _, workspace: _ } = self;
         qkv.iter().chain([&*o, kept, d_o]).chain(&*gradients).for_each(|slice| poison(slice, stream));
@@ -150,8 +150,8 @@ impl Model {
         let training = deterministic();
         let bytes = |values: &[bf16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let found = |name: &str| &written.iter().find(|(other, _)| *other == name).expect("written").1;
-        let scaled: Vec<bf16> = self.noise[0].of(step).iter().map(|x| bf16::from_f32(x.to_f32() * QUERIES)).collect();
-        assert!(same_bits(found("Q"), &scaled) && same_bits(found("K"), self.noise[1].of(step)), "step {step}");
+        let scaled: Vec<bf16> = self.noise[0].at(step).iter().map(|x| bf16::from_f32(x.to_f32() * QUERIES)).collect();
+        assert!(same_bits(found("Q"), &scaled) && same_bits(found("K"), self.noise[1].at(step)), "step {step}");
         assert!(same_bits(found("kept O"), found("O")), "step {step}");
         let loss: Vec<bf16> = found("O").iter().map(|x| bf16::from_f32(x.to_f32() * LOSS)).collect();
         assert!(same_bits(found("dO"), &loss), "step {step}");

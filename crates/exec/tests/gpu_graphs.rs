@@ -70,8 +70,8 @@ fn a_forward_replays_new_data_a_thousand_times() {
     for step in 0..REPLAYS {
         for ((role, direct), noise) in [(Role::Q, &mut q), (Role::K, &mut k), (Role::V, &mut v)].into_iter().zip(&noise)
         {
-            stream.memcpy_htod(noise.of(step), direct).expect("copied");
-            stream.memcpy_htod(noise.of(step), graph.slice_mut::<bf16>(role).expect("it owns it")).expect("copied");
+            stream.memcpy_htod(noise.at(step), direct).expect("copied");
+            stream.memcpy_htod(noise.at(step), graph.slice_mut::<bf16>(role).expect("it owns it")).expect("copied");
         }
         poison(&o, stream);
         poison(graph.slice::<bf16>(Role::O).expect("it owns O"), stream);
@@ -86,7 +86,7 @@ fn a_forward_replays_new_data_a_thousand_times() {
             let mut inputs = Inputs::random(&attention, 1).expect("random operands");
             inputs.set_f32(Role::Scale, attention.default_scale());
             for (role, noise) in [Role::Q, Role::K, Role::V].into_iter().zip(&noise) {
-                insert(&mut inputs, &attention, role, noise.of(step));
+                insert(&mut inputs, &attention, role, noise.at(step));
             }
             right(&attention, &inputs, &replayed);
         }
@@ -113,8 +113,8 @@ fn a_backward_replays_new_gradients_a_thousand_times() {
     let (mut d_o, mut direct) = (zeros(Role::DO), gradients.map(zeros));
     let noise = Noise::new(d_o.len(), 4);
     for step in 0..REPLAYS {
-        stream.memcpy_htod(noise.of(step), &mut d_o).expect("copied");
-        stream.memcpy_htod(noise.of(step), graph.slice_mut::<bf16>(Role::DO).expect("it owns dO")).expect("copied");
+        stream.memcpy_htod(noise.at(step), &mut d_o).expect("copied");
+        stream.memcpy_htod(noise.at(step), graph.slice_mut::<bf16>(Role::DO).expect("it owns dO")).expect("copied");
         for (role, slice) in gradients.into_iter().zip(&direct) {
             poison(slice, stream);
             poison(graph.slice::<bf16>(role).expect("it owns it"), stream);
@@ -124,7 +124,7 @@ fn a_backward_replays_new_gradients_a_thousand_times() {
         plan.launch(stream, fixed().d_o(&d_o).d_q(d_q).d_k(d_k).d_v(d_v)).expect("it is queued");
         let sample = step % 200 == 0;
         if sample {
-            insert(&mut inputs, pass, Role::DO, noise.of(step));
+            insert(&mut inputs, pass, Role::DO, noise.at(step));
         }
         let expected = sample.then(|| backward(pass, &inputs).expect("the oracle can do it"));
         for (role, slice) in gradients.into_iter().zip(&direct) {

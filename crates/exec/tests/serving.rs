@@ -28,7 +28,7 @@ fn mixed() -> Valid {
 fn layout(a: &Valid, minor: u16) -> StepLayout {
     let target = h200(CudnnVersion::v9(minor, 0));
     let graph = lower(a, &target, &CompileOptions::default()).expect("lowers");
-    let layout = StepLayout::of(a, &facts_of(&graph, &target)).expect("it has steps");
+    let layout = StepLayout::for_plan(a, &facts_of(&graph, &target)).expect("it has steps");
     assert_eq!(layout, StepLayout::of_graph(a, &graph).expect("it has steps"));
     layout
 }
@@ -39,7 +39,7 @@ fn image(a: &Valid) -> StepBuffer {
     let target = h200(CudnnVersion::v9(27, 0));
     let bindings = operands(a).iter().filter_map(operand).collect();
     let facts = PlanFacts { bindings, ..forward(&target) };
-    let mut image = StepBuffer::new(StepLayout::of(a, &facts).expect("it has steps"));
+    let mut image = StepBuffer::new(StepLayout::for_plan(a, &facts).expect("it has steps"));
     image.check_pages(true);
     image
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// The role of a stack of layers, which decides what its mask is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
+pub(crate) enum StackRole {
     /// Causal.
     Decoder,
     /// Bidirectional, of text or sound.
@@ -24,7 +24,7 @@ pub(crate) enum Role {
 /// What is known of a `model_type`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Known {
+pub(crate) struct KnownDefaults {
     /// The defaults of fields.
     pub(crate) fields: Map<String, Value>,
     /// From the usual name of a field to the name in this family's configs.
@@ -32,16 +32,16 @@ pub(crate) struct Known {
     /// Nested configs, with the `model_type` that one without its own has.
     pub(crate) parts: BTreeMap<String, String>,
     /// What the model is, unless it is a decoder.
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<StackRole>,
 }
 
 /// The whole table.
-pub(crate) static DEFAULTS: LazyLock<BTreeMap<String, Known>> = LazyLock::new(|| {
+pub(crate) static DEFAULTS: LazyLock<BTreeMap<String, KnownDefaults>> = LazyLock::new(|| {
     // A test reads the table, so it is never empty.
     serde_json::from_str(include_str!("../data/defaults.json")).unwrap_or_default()
 });
 
 /// What is known of a `model_type`.
-pub(crate) fn known(model_type: &str) -> Option<&'static Known> {
+pub(crate) fn known(model_type: &str) -> Option<&'static KnownDefaults> {
     DEFAULTS.get(model_type)
 }

@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use qkvault_graph::registry::{Code, codes};
 use qkvault_graph::{Reason, Refusal};
 
-use super::defaults::{Known, known};
+use super::defaults::{KnownDefaults, known};
 
 /// Names of fields, the usual one first. A name with dots is inside nested objects.
-pub(crate) type Names<'n> = &'n [&'n str];
+pub(crate) type FieldNames<'n> = &'n [&'n str];
 
 /// One config, or the part of it that is about one stack of layers.
 #[derive(Clone)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ConfigFields<'a> {
     /// Where the config is in the file, with a dot at the end, or empty.
     pub(crate) path: String,
     /// What the config says of one layer alone.
@@ -25,7 +25,7 @@ pub(crate) struct Fields<'a> {
     /// The family whose defaults count.
     pub(crate) family: String,
     /// What is known of the family.
-    pub(crate) known: Option<&'static Known>,
+    pub(crate) known: Option<&'static KnownDefaults>,
 }
 
 /// The reasons that were found, so that one error has every problem of a config.
@@ -63,10 +63,10 @@ fn lookup<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     keys.try_fold(first, |at, key| at.get(key))
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ConfigFields<'a> {
     /// The fields of a config of this family.
-    pub(crate) fn new(path: &str, json: &'a Map<String, Value>, family: &str) -> Fields<'a> {
-        Fields { path: path.to_owned(), layer: None, json, family: family.to_owned(), known: known(family) }
+    pub(crate) fn new(path: &str, json: &'a Map<String, Value>, family: &str) -> ConfigFields<'a> {
+        ConfigFields { path: path.to_owned(), layer: None, json, family: family.to_owned(), known: known(family) }
     }
 
     /// The name of a field as a user sees it.
@@ -86,20 +86,20 @@ impl<'a> Fields<'a> {
     }
 
     /// A reason that a required field is absent.
-    pub(crate) fn missing(&self, names: Names<'_>) -> Reason {
+    pub(crate) fn missing(&self, names: FieldNames<'_>) -> Reason {
         let some = names.iter().take(3).copied().collect::<Vec<_>>().join(" or ");
         let needed = format!("{some} is needed to plan attention");
         self.reason(&codes::CONFIG_MISSING, names.first().copied().unwrap_or_default(), "absent", needed)
     }
 
     /// The names of a field, each followed by the family's own name for it.
-    fn all<'n>(&self, names: Names<'n>) -> Vec<&'n str> {
+    fn all<'n>(&self, names: FieldNames<'n>) -> Vec<&'n str> {
         let own = |name: &&'n str| self.known.and_then(|known| known.names.get(*name)).map(String::as_str);
         names.iter().flat_map(|name| [Some(*name), own(name)]).flatten().collect()
     }
 
     /// The value that the config itself gives, and the name that it has there.
-    pub(crate) fn said<'n>(&self, names: Names<'n>) -> Option<(&'n str, &'a Value)> {
+    pub(crate) fn said<'n>(&self, names: FieldNames<'n>) -> Option<(&'n str, &'a Value)> {
         let names = self.all(names);
         [self.layer, Some(self.json)].into_iter().flatten().find_map(|map| {
             names.iter().find_map(|name| lookup(map, name).filter(|v| !v.is_null()).map(|value| (*name, value)))
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of a field, and the name that it has.
-    pub(crate) fn value<'n>(&self, names: Names<'n>) -> Option<(&'n str, &'a Value)> {
+    pub(crate) fn value<'n>(&self, names: FieldNames<'n>) -> Option<(&'n str, &'a Value)> {
         if let Some(found) = self.said(names) {
             return Some(found);
         }
@@ -120,7 +120,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from 1 to 2^31 - 1, or `None` if the field is absent.
-    pub(crate) fn int(&self, names: Names<'_>) -> Result<Option<i64>, Refusal> {
+    pub(crate) fn int(&self, names: FieldNames<'_>) -> Result<Option<i64>, Refusal> {
         let Some((name, value)) = self.value(names) else { return Ok(None) };
         self.whole(name, value, 1).map(Some)
     }
@@ -138,7 +138,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A positive number, or `None` if the field is absent.
-    pub(crate) fn float(&self, names: Names<'_>) -> Result<Option<f64>, Refusal> {
+    pub(crate) fn float(&self, names: FieldNames<'_>) -> Result<Option<f64>, Refusal> {
         let Some((name, value)) = self.value(names) else { return Ok(None) };
         match value.as_f64() {
             Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x)),
@@ -147,7 +147,7 @@ impl<'a> Fields<'a> {
     }
 
     /// True or false, or `None` if the field is absent.
-    pub(crate) fn flag(&self, names: Names<'_>) -> Result<Option<bool>, Refusal> {
+    pub(crate) fn flag(&self, names: FieldNames<'_>) -> Result<Option<bool>, Refusal> {
         match self.value(names) {
             None => Ok(None),
             Some((_, Value::Bool(flag))) => Ok(Some(*flag)),
@@ -156,12 +156,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The text of a field.
-    pub(crate) fn text(&self, names: Names<'_>) -> Option<&'a str> {
+    pub(crate) fn text(&self, names: FieldNames<'_>) -> Option<&'a str> {
         self.value(names).and_then(|(_, value)| value.as_str())
     }
 
     /// The list of a field, or `None` if the field is absent.
-    pub(crate) fn list<'n>(&self, names: Names<'n>) -> Result<Option<(&'n str, &'a Vec<Value>)>, Refusal> {
+    pub(crate) fn list<'n>(&self, names: FieldNames<'n>) -> Result<Option<(&'n str, &'a Vec<Value>)>, Refusal> {
         match self.value(names) {
             None => Ok(None),
             Some((name, Value::Array(list))) => Ok(Some((name, list))),
@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A reason if the config gives two values under two names of one field.
-    pub(crate) fn agree(&self, names: Names<'_>) -> Result<(), Refusal> {
+    pub(crate) fn agree(&self, names: FieldNames<'_>) -> Result<(), Refusal> {
         let said = names.iter().filter_map(|name| self.json.get(*name).filter(|v| v.is_i64()).map(|v| (*name, v)));
         let said: Vec<(&str, &Value)> = said.collect();
         match said.iter().find(|(_, value)| *value != said[0].1) {

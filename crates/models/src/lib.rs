@@ -21,7 +21,7 @@ mod shard;
 mod source;
 mod text;
 
-pub use manifest::{Entry, Listed, MANIFEST_VERSION, Manifest};
+pub use manifest::{Entry, ListedAttention, MANIFEST_VERSION, Manifest};
 pub use model::{Alibi, Kind, Latent, LayerKind, Model, Skipped};
 pub use phase::Phase;
 pub use text::LARGEST_CONFIG;

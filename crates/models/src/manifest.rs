@@ -109,7 +109,7 @@ const fn prefill() -> Phase {
 
 /// One attention of a manifest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
+pub struct ListedAttention {
     /// The place of its entry in the manifest.
     pub entry: usize,
     /// Sequences, and keys of each.
@@ -209,7 +209,7 @@ impl Manifest {
     /// # Errors
     ///
     /// Every entry whose text is no attention, or whose sizes and names do not go together; with its place.
-    pub fn attentions(&self) -> Result<Vec<Listed>, Refusal> {
+    pub fn attentions(&self) -> Result<Vec<ListedAttention>, Refusal> {
         let (mut list, mut reasons, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
         let most = MOST_TEXT + self.attention.iter().map(|entry| entry.text.len()).sum::<usize>();
         for (place, entry) in self.attention.iter().enumerate() {
@@ -250,7 +250,7 @@ impl Manifest {
                     match text::parse(&text) {
                         Ok(attention) => {
                             let sizes = (attention.batch(), attention.seq().1);
-                            list.push(Listed { entry: place, sizes, attention });
+                            list.push(ListedAttention { entry: place, sizes, attention });
                         }
                         Err(error) => {
                             let reason = codes::MANIFEST_FIELD.reason(one_line(&error.to_string()));

@@ -6,14 +6,14 @@ use qkvault_graph::{Refusal, Role, Storage, operands};
 use crate::maker::{Maker, in_order, like};
 use crate::part::Part;
 use crate::step::{Piece, Step, Stream, Transfer};
-use crate::tile::{Block, Tile};
-use crate::work::{Local, Work};
+use crate::tile::{Tile, TileBlock};
+use crate::work::{Local, ScheduleWork};
 use crate::{Slice, dealt};
 
 /// A part of an operand: where it begins there, where in the rank's buffer, and its dims.
 type Share = ([i64; 4], [i64; 4], [i64; 4]);
 
-pub(crate) fn ranks(work: &mut Work<'_>, run: u32) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>, run: u32) -> Result<Vec<crate::Rank>, Refusal> {
     (0..work.sharding.ranks).map(|rank| one(work, rank, run)).collect()
 }
 
@@ -29,7 +29,7 @@ fn runs(rank: u32, ranks: u32, run: i64, length: i64, dim: usize, dims: [i64; 4]
     (0..).zip(starts).map(share).collect()
 }
 
-fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal> {
+fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal> {
     let mut m = Maker::new(rank);
     let ranks = work.sharding.ranks;
     let whole = work.whole();
@@ -69,7 +69,7 @@ fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal>
             _ => {}
         }
     }
-    let tile = Tile { block: Block { rows: (0, s_q), keys: (0, most) }, band: None };
+    let tile = Tile { block: TileBlock { rows: (0, s_q), keys: (0, most) }, band: None };
     let slice = Some(Slice::Dealt { rank, ranks, run });
     let part =
         Part { tile, heads: (0, whole.q.dims[1]), sink: false, stats: true, slice, joined: true, keys_move: false };
@@ -82,7 +82,7 @@ fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal>
         .collect();
     let (own_o, own_stats) = parts[rank as usize];
     let mut pieces = vec![(Role::O, own_o), (Role::Stats, own_stats)];
-    pieces.extend([Role::Q, Role::K, Role::V].into_iter().filter_map(|role| Some((role, m.of(role)?))));
+    pieces.extend([Role::Q, Role::K, Role::V].into_iter().filter_map(|role| Some((role, m.piece(role)?))));
     work.launch(&mut m, &part, &pieces, Local::default())?;
     m.hand_over(Stream::Compute);
     let mut moved = Vec::new();
@@ -93,9 +93,9 @@ fn one(work: &mut Work<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal>
     }
     m.exchange(moved);
     m.hand_over(Stream::Exchange);
-    let sink = m.of(Role::Sink);
-    let Some(o) = m.of(Role::O) else { return Ok(m.made) };
-    let stats = m.of(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
+    let sink = m.piece(Role::Sink);
+    let Some(o) = m.piece(Role::O) else { return Ok(m.made) };
+    let stats = m.piece(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
     // A rank that has no key of a sequence writes nothing for it.
     let counted = |of| Part { slice: Some(Slice::Dealt { rank: of, ranks, run }), ..part }.counted(false, 0, s_q);
     let rows = (0..ranks).filter_map(counted).collect();

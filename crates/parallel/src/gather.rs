@@ -6,24 +6,24 @@ use qkvault_graph::{Band, Corner, Refusal, Role, Tensor};
 use crate::limits;
 use crate::maker::{Maker, by_tokens, query_roles};
 use crate::part::Part;
-use crate::parts::{Arriving, Made, everywhere};
-use crate::rows::Rows;
+use crate::parts::{Arriving, MadeParts, everywhere};
+use crate::rows::RowRuns;
 use crate::step::{Piece, Stream, Transfer};
-use crate::tile::{Block, Tile, tile};
-use crate::work::{Local, Work};
+use crate::tile::{Tile, TileBlock, tile};
+use crate::work::{Local, ScheduleWork};
 
 /// What every rank's chunks see.
-struct Plan {
+struct GatherPlan {
     /// By rank, then by place: the chunk, and its tile.
     tiles: Vec<Vec<(i64, Option<Tile>)>>,
     /// The keys that a rank's queries see.
-    needs: Vec<Rows>,
+    needs: Vec<RowRuns>,
     keys_move: bool,
     groups: i64,
 }
 
-pub(crate) fn ranks(work: &mut Work<'_>, groups: u32) -> Result<Vec<crate::Rank>, Refusal> {
-    let plan = Plan::new(work, groups);
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>, groups: u32) -> Result<Vec<crate::Rank>, Refusal> {
+    let plan = GatherPlan::new(work, groups);
     (0..work.sharding.ranks)
         .map(|rank| {
             let mut gather = Gather::new(work, &plan, rank);
@@ -38,50 +38,51 @@ pub(crate) fn ranks(work: &mut Work<'_>, groups: u32) -> Result<Vec<crate::Rank>
 }
 
 /// The tile of a chunk of queries over all keys.
-pub(crate) fn tile_of(work: &Work<'_>, chunk: i64) -> Option<Tile> {
+pub(crate) fn tile_of(work: &ScheduleWork<'_>, chunk: i64) -> Option<Tile> {
     let (t_q, t_k) = work.tokens();
     let size = t_q / work.sharding.chunks();
     let rows = (chunk * size, (chunk + 1) * size);
     if !work.is_packed() {
-        return tile(work.whole(), Block { rows, keys: (0, t_k) });
+        return tile(work.whole(), TileBlock { rows, keys: (0, t_k) });
     }
     // The keys of a document end at the last of its queries here; documents are square under a band.
     let band = work.whole().mask.band.map(|band| Band { corner: Corner::BottomRight, ..band });
     let end = if band.is_some() && t_q == t_k { rows.1 } else { t_k };
-    Some(Tile { block: Block { rows, keys: (0, end) }, band })
+    Some(Tile { block: TileBlock { rows, keys: (0, end) }, band })
 }
 
-impl Plan {
-    fn new(work: &Work<'_>, groups: u32) -> Plan {
+impl GatherPlan {
+    fn new(work: &ScheduleWork<'_>, groups: u32) -> GatherPlan {
         let tiles: Vec<Vec<_>> = (0..work.sharding.ranks)
             .map(|rank| work.sharding.chunks_of(rank).into_iter().map(|c| (c, tile_of(work, c))).collect())
             .collect();
-        let keys =
-            |list: &Vec<(i64, Option<Tile>)>| Rows::of(list.iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys)));
+        let keys = |list: &Vec<(i64, Option<Tile>)>| {
+            RowRuns::from_runs(list.iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys)))
+        };
         let keys_move = tiles.iter().flatten().any(|(_, t)| t.is_some_and(|t| t.block.keys.0 != 0));
-        Plan { needs: tiles.iter().map(keys).collect(), tiles, keys_move, groups: groups.into() }
+        GatherPlan { needs: tiles.iter().map(keys).collect(), tiles, keys_move, groups: groups.into() }
     }
 }
 
 /// One rank of a gather.
 struct Gather<'p> {
     m: Maker,
-    plan: &'p Plan,
+    plan: &'p GatherPlan,
     /// The keys that this rank has in its buffers: those that it needs, and those of its own that others need.
-    kept: Rows,
+    kept: RowRuns,
     /// K and V, by slot.
     slots: Vec<[Piece; 2]>,
 }
 
 impl<'p> Gather<'p> {
-    fn new(work: &Work<'_>, plan: &'p Plan, rank: u32) -> Gather<'p> {
+    fn new(work: &ScheduleWork<'_>, plan: &'p GatherPlan, rank: u32) -> Gather<'p> {
         let mut m = own_buffers(work, rank);
         let own = work.runs(rank, work.tokens().1);
         let others = (0..work.sharding.ranks).filter(|other| *other != rank);
         let for_others = others.flat_map(|other| {
             own.iter().flat_map(move |&run| plan.needs[other as usize].within(run).collect::<Vec<_>>())
         });
-        let kept = Rows::of(plan.needs[rank as usize].iter().chain(for_others));
+        let kept = RowRuns::from_runs(plan.needs[rank as usize].iter().chain(for_others));
         let slots = (0..plan.groups.min(2))
             .map(|slot| {
                 [Role::K, Role::V].map(|role| {
@@ -93,7 +94,7 @@ impl<'p> Gather<'p> {
         Gather { m, plan, kept, slots }
     }
 
-    fn forward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
+    fn forward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
         let groups = self.plan.groups;
         let mut arrived = vec![self.fetch(work, 0)];
         let mut free = Vec::new();
@@ -114,16 +115,16 @@ impl<'p> Gather<'p> {
         Ok(())
     }
 
-    fn backward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
+    fn backward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
         let (groups, plan) = (self.plan.groups, self.plan);
-        let made: Vec<Vec<Made>> = plan.tiles.iter().map(|list| made(work, list)).collect();
+        let made: Vec<Vec<MadeParts>> = plan.tiles.iter().map(|list| made(work, list)).collect();
         let rank = self.m.rank;
         let arriving = Arriving::at(work, &made, rank);
         let roles = [Role::DK, Role::DV];
         let own: Vec<[Vec<Piece>; 2]> = (0..groups.min(2))
             .map(|slot| {
                 roles.map(|role| {
-                    let part = |(at, part): (usize, &Made)| {
+                    let part = |(at, part): (usize, &MadeParts)| {
                         let tensor = group_tensor(work, role, groups, part.keys.1 - part.keys.0);
                         self.m.scratch(format!("{role} part {at} {slot}"), tensor)
                     };
@@ -174,14 +175,14 @@ impl<'p> Gather<'p> {
                 let (before, slot) = (group - 1, ((group - 1) % 2) as usize);
                 self.m.wait(Stream::Compute, returned[before as usize]);
                 for (side, role) in roles.into_iter().enumerate() {
-                    if let (Some(into), Some(buffer)) = (self.m.of(role), back[slot][side]) {
+                    if let (Some(into), Some(buffer)) = (self.m.piece(role), back[slot][side]) {
                         let into = into.heads(before * heads(role), heads(role));
                         arriving.sums(work, &mut self.m, &made[rank as usize], &own[slot][side], buffer, into);
                     }
                 }
             }
         }
-        if let (Some(parts), Some(into)) = (sinks, self.m.of(Role::DSink)) {
+        if let (Some(parts), Some(into)) = (sinks, self.m.piece(Role::DSink)) {
             let order: Vec<_> = (0..work.sharding.chunks()).map(|chunk| work.sharding.owner(chunk)).collect();
             let each = self.chunks().len() as i64;
             everywhere(work, &mut self.m, parts, each, &order, into);
@@ -194,7 +195,7 @@ impl<'p> Gather<'p> {
     }
 
     /// A buffer for the gradient of the sinks from each chunk.
-    fn sink_parts(&mut self, work: &Work<'_>) -> Option<Piece> {
+    fn sink_parts(&mut self, work: &ScheduleWork<'_>) -> Option<Piece> {
         let t = work.tensor(Role::DSink)?;
         let mut dims = t.dims;
         dims[0] = self.chunks().len() as i64;
@@ -204,13 +205,13 @@ impl<'p> Gather<'p> {
     }
 
     /// Moves the keys and values of a group of heads into a slot; the mark tells when they are there.
-    fn fetch(&mut self, work: &Work<'_>, group: i64) -> u32 {
+    fn fetch(&mut self, work: &ScheduleWork<'_>, group: i64) -> u32 {
         let slot = self.slots[(group % 2) as usize];
         let (rank, size) = (self.m.rank, work.tokens().1 / work.sharding.chunks());
         let run = |chunk: i64| (chunk * size, (chunk + 1) * size);
         let mut list = Vec::new();
         for (role, gathered) in [Role::K, Role::V].into_iter().zip(slot) {
-            let Some(mine) = self.m.of(role) else { continue };
+            let Some(mine) = self.m.piece(role) else { continue };
             let heads = gathered.dims[1];
             let mine = mine.heads(group * heads, heads);
             for (place, chunk) in (0..).zip(work.sharding.chunks_of(rank)) {
@@ -238,7 +239,7 @@ impl<'p> Gather<'p> {
     /// Launches one chunk of queries over a group of heads.
     fn launch(
         &mut self,
-        work: &mut Work<'_>,
+        work: &mut ScheduleWork<'_>,
         group: i64,
         place: usize,
         gradients: &[(Role, Piece)],
@@ -258,7 +259,7 @@ impl<'p> Gather<'p> {
             let outputs: &[Role] =
                 if work.is_backward() { &[Role::DQ] } else { &[Role::O, Role::Stats, Role::Max, Role::SumExp] };
             for &role in outputs {
-                if let Some(piece) = self.m.of(role) {
+                if let Some(piece) = self.m.piece(role) {
                     self.m.fill(Stream::Compute, rows(piece), matches!(role, Role::Stats | Role::Max));
                 }
             }
@@ -270,7 +271,7 @@ impl<'p> Gather<'p> {
         let block = tile.block;
         let mut pieces: Vec<(Role, Piece)> = Vec::new();
         for role in query_roles(work.whole()) {
-            if let Some(piece) = self.m.of(role) {
+            if let Some(piece) = self.m.piece(role) {
                 let rows = piece.heads(heads.0, heads.1).tokens(local(block.rows.0), block.rows.1 - block.rows.0);
                 pieces.push((role, rows));
             }
@@ -287,13 +288,13 @@ impl<'p> Gather<'p> {
 }
 
 /// The parts that a rank's chunks make.
-fn made(work: &Work<'_>, list: &[(i64, Option<Tile>)]) -> Vec<Made> {
-    let part = |(chunk, tile): &(i64, Option<Tile>)| Some(Made::of(work, *chunk, tile.as_ref()?));
+fn made(work: &ScheduleWork<'_>, list: &[(i64, Option<Tile>)]) -> Vec<MadeParts> {
+    let part = |(chunk, tile): &(i64, Option<Tile>)| Some(MadeParts::for_tile(work, *chunk, tile.as_ref()?));
     list.iter().filter_map(part).collect()
 }
 
 /// A buffer by tokens for a group of the heads of an operand.
-fn group_tensor(work: &Work<'_>, role: Role, groups: i64, rows: i64) -> Tensor {
+fn group_tensor(work: &ScheduleWork<'_>, role: Role, groups: i64, rows: i64) -> Tensor {
     let t = work.tensor(role).unwrap_or(work.whole().k);
     by_tokens([t.dims[0], t.dims[1] / groups, rows.max(1), t.dims[3]], t.dtype)
 }
@@ -305,7 +306,7 @@ fn at_batch(mut piece: Piece, at: i64) -> Piece {
 }
 
 /// A rank's beginning: the caller's buffers with all heads of its tokens.
-pub(crate) fn own_buffers(work: &Work<'_>, rank: u32) -> Maker {
+pub(crate) fn own_buffers(work: &ScheduleWork<'_>, rank: u32) -> Maker {
     let mut m = Maker::new(rank);
     for role in query_roles(work.whole()).into_iter().chain([Role::K, Role::V, Role::DK, Role::DV]) {
         work.token_buffer(&mut m, role);

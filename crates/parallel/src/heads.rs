@@ -8,25 +8,25 @@ use crate::gather::by_peer;
 use crate::maker::{Maker, by_tokens, in_order, query_roles};
 use crate::part::{self, Part};
 use crate::step::{Piece, Step, Stream, Transfer};
-use crate::tile::{Block, Tile};
-use crate::work::{Local, Work};
+use crate::tile::{Tile, TileBlock};
+use crate::work::{Local, ScheduleWork};
 
-pub(crate) fn ranks(work: &mut Work<'_>) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::Rank>, Refusal> {
     (0..work.sharding.ranks).map(|rank| one(work, rank)).collect()
 }
 
 /// The part of a rank: all tokens of its heads.
-fn part_of(work: &Work<'_>, rank: u32) -> Part {
+fn part_of(work: &ScheduleWork<'_>, rank: u32) -> Part {
     let (t_q, t_k) = work.tokens();
     let heads = work.whole().q.dims[1] / i64::from(work.sharding.ranks);
-    let tile = Tile { block: Block { rows: (0, t_q), keys: (0, t_k) }, band: work.whole().mask.band };
+    let tile = Tile { block: TileBlock { rows: (0, t_q), keys: (0, t_k) }, band: work.whole().mask.band };
     let first = i64::from(rank) * heads;
     let sink = work.whole().sink;
     Part { tile, heads: (first, heads), sink, stats: false, slice: Some(Slice::Whole), joined: false, keys_move: false }
 }
 
 /// The heads of an operand that a rank computes.
-fn heads_of(work: &Work<'_>, role: Role, rank: u32) -> (i64, i64) {
+fn heads_of(work: &ScheduleWork<'_>, role: Role, rank: u32) -> (i64, i64) {
     let part = part_of(work, rank);
     match role {
         Role::K | Role::DK => part::kv_range(work.whole(), &part, work.whole().k.dims[1]),
@@ -35,7 +35,7 @@ fn heads_of(work: &Work<'_>, role: Role, rank: u32) -> (i64, i64) {
     }
 }
 
-fn one(work: &mut Work<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
+fn one(work: &mut ScheduleWork<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
     let mut m = Maker::new(rank);
     let whole = work.whole();
     let part = part_of(work, rank);
@@ -79,7 +79,7 @@ fn one(work: &mut Work<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
         moved.extend(list);
         arrived.push((role, from));
     }
-    if let (Some(own), Some(d_sink)) = (sink, m.of(Role::DSink)) {
+    if let (Some(own), Some(d_sink)) = (sink, m.piece(Role::DSink)) {
         m.copy(Stream::Compute, own, d_sink.heads(part.heads.0, part.heads.1));
         for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
             let (first, count) = heads_of(work, Role::Q, peer);
@@ -98,8 +98,8 @@ fn one(work: &mut Work<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
 }
 
 /// Sends each rank its heads of this rank's tokens; receives this rank's heads of all tokens.
-fn to_heads(work: &Work<'_>, m: &mut Maker, role: Role, t: &Tensor, all: Piece) -> Vec<Transfer> {
-    let Some(mine) = m.of(role) else { return Vec::new() };
+fn to_heads(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, t: &Tensor, all: Piece) -> Vec<Transfer> {
+    let Some(mine) = m.piece(role) else { return Vec::new() };
     let size = t.dims[2] / work.sharding.chunks();
     let mut list = Vec::new();
     for peer in 0..work.sharding.ranks {
@@ -130,7 +130,7 @@ fn to_heads(work: &Work<'_>, m: &mut Maker, role: Role, t: &Tensor, all: Piece) 
 
 /// Sends each rank its tokens of this rank's heads; receives this rank's tokens of the heads of each rank.
 fn from_heads(
-    work: &Work<'_>,
+    work: &ScheduleWork<'_>,
     m: &mut Maker,
     role: Role,
     t: &Tensor,
@@ -162,8 +162,8 @@ fn from_heads(
 }
 
 /// Puts the heads of all ranks together. Ranks that share a key or value head have each a part of its gradient.
-fn into_tokens(work: &Work<'_>, m: &mut Maker, role: Role, from: &[(u32, Piece)]) {
-    let Some(into) = m.of(role) else { return };
+fn into_tokens(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, from: &[(u32, Piece)]) {
+    let Some(into) = m.piece(role) else { return };
     let mut done: Vec<(i64, i64)> = Vec::new();
     for &(rank, _) in from {
         let heads = heads_of(work, role, rank);

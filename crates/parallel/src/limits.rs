@@ -6,7 +6,7 @@ use qkvault_graph::{
 };
 
 use crate::maker::flat;
-use crate::tile::{Block, tile};
+use crate::tile::{TileBlock, tile};
 use crate::{Scheme, Sharding};
 
 /// Refuses what the schedules do not take.
@@ -209,6 +209,6 @@ pub(crate) fn own_keys_are_seen(a: &Attention, sharding: &Sharding) -> bool {
     }
     (0..sharding.chunks()).all(|c| {
         let rows = (c * q, (c + 1) * q);
-        tile(a, Block { rows, keys: (c * k, (c + 1) * k) }).is_some_and(|tile| tile.block.rows == rows)
+        tile(a, TileBlock { rows, keys: (c * k, (c + 1) * k) }).is_some_and(|tile| tile.block.rows == rows)
     })
 }

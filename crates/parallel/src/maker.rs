@@ -74,7 +74,7 @@ impl Maker {
     }
 
     /// The caller's buffer of an operand.
-    pub(crate) fn of(&self, role: Role) -> Option<Piece> {
+    pub(crate) fn piece(&self, role: Role) -> Option<Piece> {
         let found = self.made.buffers.iter().position(|b| b.operand == Some(role))?;
         Some(all(found as u32, &self.made.buffers[found].tensor))
     }

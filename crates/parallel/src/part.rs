@@ -47,11 +47,11 @@ pub(crate) struct Part {
 
 /// Strides of the memory that a part's operands lie in.
 pub(crate) trait Strides {
-    fn of(&self, role: Role) -> [i64; 4];
+    fn strides(&self, role: Role) -> [i64; 4];
 }
 
 impl<F: Fn(Role) -> [i64; 4]> Strides for F {
-    fn of(&self, role: Role) -> [i64; 4] {
+    fn strides(&self, role: Role) -> [i64; 4] {
         self(role)
     }
 }
@@ -61,10 +61,10 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     let Tile { block, band } = part.tile;
     let (rows, keys) = (block.rows.1 - block.rows.0, block.keys.1 - block.keys.0);
     let side = |role: Role, t: &Tensor, heads: i64, count: i64| match t.storage {
-        Storage::Dense => Tensor { dims: [t.dims[0], heads, count, t.dims[3]], strides: strides.of(role), ..*t },
+        Storage::Dense => Tensor { dims: [t.dims[0], heads, count, t.dims[3]], strides: strides.strides(role), ..*t },
         Storage::Varlen { .. } => Tensor {
             dims: [t.dims[0], heads, t.dims[2].min(count), t.dims[3]],
-            strides: strides.of(role),
+            strides: strides.strides(role),
             storage: Storage::Varlen { tokens: count },
             ..*t
         },

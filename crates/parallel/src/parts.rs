@@ -8,12 +8,12 @@ use qkvault_graph::{Band, Role};
 use crate::maker::{Maker, by_tokens};
 use crate::step::{Piece, Step, Stream, Transfer};
 use crate::tile::Tile;
-use crate::work::Work;
+use crate::work::ScheduleWork;
 use crate::{Counted, Slice};
 
 /// A part that a launch of one rank makes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
+pub(crate) struct MadeParts {
     /// The chunk of queries: parts are added in this order.
     pub(crate) queries: i64,
     /// The keys.
@@ -23,10 +23,10 @@ pub(crate) struct Made {
     band: Option<Band>,
 }
 
-impl Made {
+impl MadeParts {
     /// The part of a chunk of queries over the keys of a tile.
-    pub(crate) fn of(work: &Work<'_>, queries: i64, tile: &Tile) -> Made {
-        Made { queries, keys: tile.block.keys, slice: work.slice(tile), band: tile.band }
+    pub(crate) fn for_tile(work: &ScheduleWork<'_>, queries: i64, tile: &Tile) -> MadeParts {
+        MadeParts { queries, keys: tile.block.keys, slice: work.slice(tile), band: tile.band }
     }
 
     /// Which of some keys count, for attentions with lengths.
@@ -39,17 +39,17 @@ impl Made {
 /// The parts that arrive at one rank.
 pub(crate) struct Arriving {
     /// Part, the run of keys that arrives, and its row in the buffers.
-    list: Vec<(Made, (i64, i64), i64)>,
+    list: Vec<(MadeParts, (i64, i64), i64)>,
     rows: i64,
 }
 
 /// The messages from one rank to another, in the order that both use: the part, and the run of its keys.
 fn between<'a>(
-    work: &'a Work<'_>,
-    made: &'a [Vec<Made>],
+    work: &'a ScheduleWork<'_>,
+    made: &'a [Vec<MadeParts>],
     from: u32,
     to: u32,
-) -> impl Iterator<Item = (usize, Made, (i64, i64))> + 'a {
+) -> impl Iterator<Item = (usize, MadeParts, (i64, i64))> + 'a {
     let size = work.tokens().1 / work.sharding.chunks();
     work.sharding.chunks_of(to).into_iter().flat_map(move |chunk| {
         let held = (chunk * size, (chunk + 1) * size);
@@ -61,7 +61,7 @@ fn between<'a>(
 }
 
 impl Arriving {
-    pub(crate) fn at(work: &Work<'_>, made: &[Vec<Made>], rank: u32) -> Arriving {
+    pub(crate) fn at(work: &ScheduleWork<'_>, made: &[Vec<MadeParts>], rank: u32) -> Arriving {
         let mut arriving = Arriving { list: Vec::new(), rows: 0 };
         for from in (0..work.sharding.ranks).filter(|from| *from != rank) {
             for (_, part, run) in between(work, made, from, rank) {
@@ -73,7 +73,14 @@ impl Arriving {
     }
 
     /// A buffer for what arrives of the gradient with this role, for so many heads.
-    pub(crate) fn buffer(&self, work: &Work<'_>, m: &mut Maker, role: Role, heads: i64, name: &str) -> Option<Piece> {
+    pub(crate) fn buffer(
+        &self,
+        work: &ScheduleWork<'_>,
+        m: &mut Maker,
+        role: Role,
+        heads: i64,
+        name: &str,
+    ) -> Option<Piece> {
         let t = work.tensor(role)?;
         let tensor = by_tokens([t.dims[0], heads, self.rows.max(1), t.dims[3]], t.dtype);
         Some(m.scratch(format!("{role} arriving {name}"), tensor))
@@ -82,8 +89,8 @@ impl Arriving {
     /// The messages of one gradient: parts go to the ranks that have their keys.
     pub(crate) fn transfers(
         &self,
-        work: &Work<'_>,
-        made: &[Vec<Made>],
+        work: &ScheduleWork<'_>,
+        made: &[Vec<MadeParts>],
         rank: u32,
         own: &[Piece],
         buffer: Piece,
@@ -108,9 +115,9 @@ impl Arriving {
     /// The sums of one gradient over the keys of the rank. `into` is the caller's buffer, for the heads of the parts.
     pub(crate) fn sums(
         &self,
-        work: &Work<'_>,
+        work: &ScheduleWork<'_>,
         m: &mut Maker,
-        made: &[Made],
+        made: &[MadeParts],
         own: &[Piece],
         buffer: Piece,
         into: Piece,
@@ -150,7 +157,14 @@ impl Arriving {
 
 /// Sends the parts of a small gradient that every rank needs, and adds up those of all ranks: that of the sinks. The
 /// parts of a rank lie one after another in `own`, `each` of them on every rank.
-pub(crate) fn everywhere(work: &Work<'_>, m: &mut Maker, own: Piece, each: i64, order: &[(u32, i64)], into: Piece) {
+pub(crate) fn everywhere(
+    work: &ScheduleWork<'_>,
+    m: &mut Maker,
+    own: Piece,
+    each: i64,
+    order: &[(u32, i64)],
+    into: Piece,
+) {
     let tensor = m.tensor(own);
     let mut dims = tensor.dims;
     let ranks = i64::from(work.sharding.ranks);

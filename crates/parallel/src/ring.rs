@@ -7,13 +7,13 @@ use crate::gather::own_buffers;
 use crate::maker::{Maker, by_tokens, flat, in_order, like};
 use crate::pairs::{launches, still_needed};
 use crate::part::Part;
-use crate::parts::{Arriving, Made, everywhere};
+use crate::parts::{Arriving, MadeParts, everywhere};
 use crate::step::{Piece, Step, Stream, Transfer};
 use crate::tile::Tile;
-use crate::work::{Local, Work};
+use crate::work::{Local, ScheduleWork};
 use crate::{Counted, limits};
 
-pub(crate) fn ranks(work: &mut Work<'_>) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::Rank>, Refusal> {
     (0..work.sharding.ranks)
         .map(|rank| {
             let mut ring = Ring::new(work, rank);
@@ -35,7 +35,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(work: &Work<'_>, rank: u32) -> Ring {
+    fn new(work: &ScheduleWork<'_>, rank: u32) -> Ring {
         let mut m = own_buffers(work, rank);
         let slots = (0..work.sharding.ranks.min(2))
             .map(|slot| {
@@ -52,12 +52,18 @@ impl Ring {
     /// Goes around; `each` launches one pair, with the pieces of its keys and values.
     fn around(
         &mut self,
-        work: &mut Work<'_>,
-        mut each: impl FnMut(&mut Maker, &mut Work<'_>, usize, (usize, u32, usize, Tile), [Piece; 2]) -> Result<(), Refusal>,
+        work: &mut ScheduleWork<'_>,
+        mut each: impl FnMut(
+            &mut Maker,
+            &mut ScheduleWork<'_>,
+            usize,
+            (usize, u32, usize, Tile),
+            [Piece; 2],
+        ) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let (ranks, rank) = (work.sharding.ranks, self.m.rank);
         for (role, to) in [Role::K, Role::V].into_iter().zip(self.slots[0]) {
-            if let Some(from) = self.m.of(role) {
+            if let Some(from) = self.m.piece(role) {
                 self.m.copy(Stream::Exchange, from, to);
             }
         }
@@ -104,7 +110,7 @@ impl Ring {
         Ok(())
     }
 
-    fn part(work: &Work<'_>, tile: Tile, sink: bool) -> Part {
+    fn part(work: &ScheduleWork<'_>, tile: Tile, sink: bool) -> Part {
         let whole = work.whole();
         // A band may hide the first keys also of a single chunk.
         let keys_move = work.sharding.chunks() > 1 || tile.block.keys.0 != 0;
@@ -113,7 +119,7 @@ impl Ring {
         Part { tile, heads: (0, whole.q.dims[1]), sink, stats, slice, joined: true, keys_move }
     }
 
-    fn forward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
+    fn forward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
         let rank = self.m.rank;
         let list = launches(work, rank);
         let size = work.tokens().0 / work.sharding.chunks();
@@ -143,7 +149,7 @@ impl Ring {
             }
             let row = q_place as i64 * size + first;
             let mut pieces = vec![(Role::K, k), (Role::V, v)];
-            pieces.extend(m.of(Role::Q).map(|q| (Role::Q, q.tokens(row, count))));
+            pieces.extend(m.piece(Role::Q).map(|q| (Role::Q, q.tokens(row, count))));
             pieces.push((Role::O, part_o.tokens(first, count)));
             pieces.push((Role::Stats, part_stats.tokens(first, count)));
             let part = Ring::part(work, tile, sink);
@@ -152,8 +158,8 @@ impl Ring {
         for (place, _) in chunks.iter().enumerate() {
             let merged: Vec<_> = list.iter().zip(&parts).filter(|(l, _)| l.0 == place).map(|(_, p)| *p).collect();
             let rows = |piece: Piece| piece.tokens(place as i64 * size, size);
-            let Some(o) = self.m.of(Role::O).map(rows) else { continue };
-            let stats = self.m.of(Role::Stats).map(rows).unwrap_or_else(|| {
+            let Some(o) = self.m.piece(Role::O).map(rows) else { continue };
+            let stats = self.m.piece(Role::Stats).map(rows).unwrap_or_else(|| {
                 self.m.scratch(format!("stats of chunk {place}"), like(&stats, [o.dims[0], o.dims[1], size, 1]))
             });
             if merged.is_empty() {
@@ -161,7 +167,7 @@ impl Ring {
                 self.m.fill(Stream::Compute, o, false);
                 self.m.fill(Stream::Compute, stats, true);
             } else {
-                let sink = self.m.of(Role::Sink).filter(|_| !with_own_keys);
+                let sink = self.m.piece(Role::Sink).filter(|_| !with_own_keys);
                 let of_place = list.iter().filter(|l| l.0 == place);
                 let rows = of_place.filter_map(|l| rows_of(work, chunks[place] * size, size, l.3)).collect();
                 self.m.push(Step::Merge { parts: merged, rows, sink, o, stats });
@@ -170,15 +176,15 @@ impl Ring {
         Ok(())
     }
 
-    fn backward(&mut self, work: &mut Work<'_>) -> Result<(), Refusal> {
+    fn backward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
         let rank = self.m.rank;
         let size = work.tokens().0 / work.sharding.chunks();
         let all: Vec<_> = (0..work.sharding.ranks).map(|rank| launches(work, rank)).collect();
-        let made: Vec<Vec<Made>> = (0..work.sharding.ranks)
+        let made: Vec<Vec<MadeParts>> = (0..work.sharding.ranks)
             .zip(&all)
             .map(|(rank, list)| {
                 let chunks = work.sharding.chunks_of(rank);
-                list.iter().map(|(place, .., tile)| Made::of(work, chunks[*place], tile)).collect()
+                list.iter().map(|(place, .., tile)| MadeParts::for_tile(work, chunks[*place], tile)).collect()
             })
             .collect();
         let list = &all[rank as usize];
@@ -215,7 +221,7 @@ impl Ring {
             let mut pieces = vec![(Role::K, k), (Role::V, v), (Role::DQ, d_q.tokens(first, count))];
             pieces.extend([(Role::DK, pieces_of[0][number]), (Role::DV, pieces_of[1][number])]);
             for role in [Role::Q, Role::O, Role::Stats, Role::DO] {
-                pieces.extend(m.of(role).map(|piece| (role, piece.tokens(row, count))));
+                pieces.extend(m.piece(role).map(|piece| (role, piece.tokens(row, count))));
             }
             // The gradient of a sink is complete in one launch of each row: that with the row's own keys.
             let own_keys = from == m.rank && k_place == q_place;
@@ -245,7 +251,7 @@ impl Ring {
         crate::gather::by_peer(&mut moved);
         self.m.exchange(moved);
         for (place, _) in chunks.iter().enumerate() {
-            let Some(into) = self.m.of(Role::DQ).map(|d_q| d_q.tokens(place as i64 * size, size)) else { continue };
+            let Some(into) = self.m.piece(Role::DQ).map(|d_q| d_q.tokens(place as i64 * size, size)) else { continue };
             let mut order: Vec<(Tile, Piece)> =
                 list.iter().zip(&own[2]).filter(|(l, _)| l.0 == place).map(|(l, piece)| (l.3, *piece)).collect();
             order.sort_by_key(|(tile, _)| tile.block.keys.0);
@@ -260,11 +266,11 @@ impl Ring {
         }
         self.m.hand_over(Stream::Exchange);
         for (side, role) in [Role::DK, Role::DV].into_iter().enumerate() {
-            if let (Some(into), Some(buffer)) = (self.m.of(role), back[side]) {
+            if let (Some(into), Some(buffer)) = (self.m.piece(role), back[side]) {
                 arriving.sums(work, &mut self.m, &made[rank as usize], &own[side], buffer, into);
             }
         }
-        if let (Some(parts), Some(into)) = (sinks, self.m.of(Role::DSink)) {
+        if let (Some(parts), Some(into)) = (sinks, self.m.piece(Role::DSink)) {
             let order: Vec<_> = (0..work.sharding.chunks()).map(|chunk| work.sharding.owner(chunk)).collect();
             everywhere(work, &mut self.m, parts, chunks.len() as i64, &order, into);
         }
@@ -274,13 +280,19 @@ impl Ring {
 
 /// The rows of a chunk of `size` around the `count` from `first` on that a part computes, as first rows and numbers of
 /// rows. They must be filled. With lengths there are none: merges and sums are told which rows count.
-fn rows_around(work: &Work<'_>, tile: &Tile, first: i64, count: i64, size: i64) -> impl Iterator<Item = (i64, i64)> {
+fn rows_around(
+    work: &ScheduleWork<'_>,
+    tile: &Tile,
+    first: i64,
+    count: i64,
+    size: i64,
+) -> impl Iterator<Item = (i64, i64)> {
     let told = work.slice(tile).is_some();
     let runs = [(0, first), (first + count, size)].into_iter();
     runs.filter(move |(from, end)| !told && from < end).map(|(from, end)| (from, end - from))
 }
 
 /// Which queries of a chunk count in a part of it, for attentions with lengths.
-fn rows_of(work: &Work<'_>, first: i64, rows: i64, tile: Tile) -> Option<Counted> {
+fn rows_of(work: &ScheduleWork<'_>, first: i64, rows: i64, tile: Tile) -> Option<Counted> {
     Ring::part(work, tile, false).counted(false, first - tile.block.rows.0, rows)
 }

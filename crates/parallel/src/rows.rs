@@ -2,10 +2,10 @@
 
 /// Runs of tokens in order, none touching the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rows(Vec<(i64, i64)>);
+pub(crate) struct RowRuns(Vec<(i64, i64)>);
 
-impl Rows {
-    pub(crate) fn of(runs: impl IntoIterator<Item = (i64, i64)>) -> Rows {
+impl RowRuns {
+    pub(crate) fn from_runs(runs: impl IntoIterator<Item = (i64, i64)>) -> RowRuns {
         let mut list: Vec<(i64, i64)> = runs.into_iter().filter(|(first, end)| first < end).collect();
         list.sort_unstable();
         let mut joined: Vec<(i64, i64)> = Vec::with_capacity(list.len());
@@ -15,7 +15,7 @@ impl Rows {
                 _ => joined.push((first, end)),
             }
         }
-        Rows(joined)
+        RowRuns(joined)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn runs_are_joined_and_tokens_found() {
-        let rows = Rows::of([(8, 10), (2, 4), (3, 6), (6, 7), (5, 5)]);
+        let rows = RowRuns::from_runs([(8, 10), (2, 4), (3, 6), (6, 7), (5, 5)]);
         assert_eq!(rows.iter().collect::<Vec<_>>(), [(2, 7), (8, 10)]);
         assert_eq!((rows.len(), rows.at(2), rows.at(6), rows.at(8), rows.at(9)), (7, 0, 4, 5, 6));
         assert_eq!(rows.within((5, 9)).collect::<Vec<_>>(), [(5, 7), (8, 9)]);

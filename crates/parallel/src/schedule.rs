@@ -5,7 +5,7 @@ use std::fmt;
 use qkvault_graph::{Attention, Refusal, Valid, validate};
 use serde::{Deserialize, Serialize};
 
-use crate::work::Work;
+use crate::work::ScheduleWork;
 use crate::{Rank, Scheme, Sharding, decode, gather, heads, limits, ring};
 
 /// What every rank does to compute one attention together.
@@ -25,7 +25,7 @@ use crate::{Rank, Scheme, Sharding, decode, gather, heads, limits, ring};
 /// # Ok::<(), qkvault_graph::Refusal>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Form", try_from = "Form")]
+#[serde(into = "ScheduleForm", try_from = "ScheduleForm")]
 pub struct Schedule {
     /// The attention of all ranks together.
     pub attention: Valid,
@@ -49,7 +49,7 @@ pub struct Digest(pub [u8; 32]);
 /// Every reason against the sharding; a part that is not a valid attention.
 pub fn schedule(attention: &Valid, sharding: &Sharding) -> Result<Schedule, Refusal> {
     limits::check(attention.get(), sharding)?;
-    let mut work = Work { valid: attention, sharding: *sharding, plans: Vec::new() };
+    let mut work = ScheduleWork { valid: attention, sharding: *sharding, plans: Vec::new() };
     let ranks = match sharding.scheme {
         Scheme::Gather { groups } => gather::ranks(&mut work, groups)?,
         Scheme::Heads => heads::ranks(&mut work)?,
@@ -83,24 +83,24 @@ impl fmt::Debug for Digest {
 /// The serialized form.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct ScheduleForm {
     attention: Attention,
     sharding: Sharding,
     plans: Vec<Attention>,
     ranks: Vec<Rank>,
 }
 
-impl From<Schedule> for Form {
-    fn from(Schedule { attention, sharding, plans, ranks }: Schedule) -> Form {
+impl From<Schedule> for ScheduleForm {
+    fn from(Schedule { attention, sharding, plans, ranks }: Schedule) -> ScheduleForm {
         let plans = plans.into_iter().map(Valid::into_inner).collect();
-        Form { attention: attention.into_inner(), sharding, plans, ranks }
+        ScheduleForm { attention: attention.into_inner(), sharding, plans, ranks }
     }
 }
 
-impl TryFrom<Form> for Schedule {
+impl TryFrom<ScheduleForm> for Schedule {
     type Error = Refusal;
 
-    fn try_from(Form { attention, sharding, plans, ranks }: Form) -> Result<Schedule, Refusal> {
+    fn try_from(ScheduleForm { attention, sharding, plans, ranks }: ScheduleForm) -> Result<Schedule, Refusal> {
         let plans = plans.into_iter().map(validate).collect::<Result<_, _>>()?;
         Ok(Schedule { attention: validate(attention)?, sharding, plans, ranks })
     }

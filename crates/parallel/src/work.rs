@@ -12,7 +12,7 @@ use crate::tile::Tile;
 use crate::{Scheme, Sharding, Slice};
 
 /// A schedule under construction.
-pub(crate) struct Work<'a> {
+pub(crate) struct ScheduleWork<'a> {
     pub(crate) valid: &'a Valid,
     pub(crate) sharding: Sharding,
     pub(crate) plans: Vec<Valid>,
@@ -26,7 +26,7 @@ pub(crate) struct Local {
     pub(crate) key: i64,
 }
 
-impl Work<'_> {
+impl ScheduleWork<'_> {
     pub(crate) fn whole(&self) -> &Attention {
         self.valid.get()
     }
@@ -81,7 +81,7 @@ impl Work<'_> {
                 Role::SeqLenQ => Bind::Sequences(PerSequence::Queries),
                 Role::SeqLenKv => Bind::Sequences(PerSequence::Keys),
                 Role::Offsets(of) => Bind::Sequences(offsets(&valid, of)),
-                Role::Sink => match m.of(role) {
+                Role::Sink => match m.piece(role) {
                     Some(sink) => {
                         let heads = sink.heads(part.heads.0, part.heads.1);
                         Bind::Piece(dense(m, heads, &tensor, role, operand.output, &mut after))
@@ -90,7 +90,7 @@ impl Work<'_> {
                 },
                 _ => match self.by_sequence(&valid, role) {
                     Some(number) => Bind::Sequences(number),
-                    None if role == Role::DropoutMask && m.of(role).is_none() => {
+                    None if role == Role::DropoutMask && m.piece(role).is_none() => {
                         Bind::Piece(self.keep(m, &tensor, part))
                     }
                     None => {
@@ -121,7 +121,9 @@ impl Work<'_> {
         };
         let whole = self.whole();
         let dropout = whole.dropout.unwrap_or(Dropout::new(DropoutSource::Places, 0.0));
-        let (Some(seed), Some(offset)) = (m.of(Role::DropoutSeed), m.of(Role::DropoutOffset)) else { return into };
+        let (Some(seed), Some(offset)) = (m.piece(Role::DropoutSeed), m.piece(Role::DropoutOffset)) else {
+            return into;
+        };
         let block = part.tile.block;
         let first = [part.heads.0, block.rows.0, block.keys.0];
         let (heads, below) = (whole.q.dims[1] as u32, dropout.threshold());
@@ -167,7 +169,7 @@ impl Work<'_> {
             }
             _ => role,
         };
-        let buffer = m.of(of_whole)?;
+        let buffer = m.piece(of_whole)?;
         if !matches!(role, Role::ScoreTensor(_) | Role::DScoreTensor(_) | Role::DropoutMask) {
             return Some(buffer);
         }

@@ -72,7 +72,9 @@ fn every_thread_names_the_one_that_died_was_late_or_sent_a_part() {
 #[test]
 fn ranks_with_other_schedules_or_sizes_are_named_on_every_rank() {
     let made = |groups, ranks| {
-        schedule(&attention(), &Sharding::new(ranks, Scheme::Gather { groups })).map(|s| Hello::of(&s)).expect("taken")
+        schedule(&attention(), &Sharding::new(ranks, Scheme::Gather { groups }))
+            .map(|s| Hello::for_schedule(&s))
+            .expect("taken")
     };
     let run = |hellos: Vec<Hello>| -> Vec<CommError> {
         let ranks = Threads::world(3, Duration::from_secs(5));
@@ -86,7 +88,7 @@ fn ranks_with_other_schedules_or_sizes_are_named_on_every_rank() {
         })
     };
     let four = || schedule(&attention(), &Sharding::new(4, Scheme::Gather { groups: 1 }));
-    let (same, other) = (Hello { ranks: 3, ..Hello::of(&four().expect("taken")) }, made(2, 2));
+    let (same, other) = (Hello { ranks: 3, ..Hello::for_schedule(&four().expect("taken")) }, made(2, 2));
     assert_eq!(run(vec![same.clone(), same.clone(), same.clone()]), []);
     let differs = Hello { digest: other.digest, ..same.clone() };
     for rank in 0..3 {

@@ -20,7 +20,7 @@ use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
     Attention, BackwardOptions, CompileOptions, DType, Dropout, DropoutSource, Profile, Role, Tensor, Valid,
 };
-use qkvault_parallel::testing::{Case, Member, Space, case, collected, expected, give, together, wrong};
+use qkvault_parallel::testing::{Case, CaseSpace, Member, case, collected, expected, give, together, wrong};
 use qkvault_parallel::{
     Communicator, Fault, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, SessionPlans, Sharding, Store, World,
     schedule,
@@ -218,7 +218,7 @@ fn random_attentions_are_shared_rightly_in_both_directions() {
     let Some(gpu) = Gpu::open(0, Need::Gpu) else { return };
     let (mut failed, mut counts) = (Vec::new(), BTreeMap::<String, u32>::new());
     for seed in 0..count() {
-        let case = case(&Space::gpu(2), seed);
+        let case = case(&CaseSpace::gpu(2), seed);
         let Some((made, inputs)) = prepared(&case) else {
             *counts.entry("not shared".to_owned()).or_default() += 1;
             continue;
@@ -370,7 +370,7 @@ fn fill() {
     let target = compiler.target(&Profile::named(&profile).expect("a built-in profile"));
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
     let by_hand = cases(2).into_iter().chain(cases(4));
-    for case in by_hand.chain((0..count()).map(|seed| case(&Space::gpu(2), seed))) {
+    for case in by_hand.chain((0..count()).map(|seed| case(&CaseSpace::gpu(2), seed))) {
         let Ok(made) = schedule(&case.attention, &case.sharding) else { continue };
         for plan in &made.plans {
             let answer = planner.plan(plan, &target, &CompileOptions::default(), OnMiss::Compile).expect("an answer");

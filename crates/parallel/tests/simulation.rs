@@ -8,7 +8,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, PaddedRows, Pass, Role,
     ScoreExpr, Storage, Tensor,
 };
-use qkvault_parallel::testing::{Case, Space, case};
+use qkvault_parallel::testing::{Case, CaseSpace, case};
 use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, difference, schedule};
 use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice};
 
@@ -57,7 +57,7 @@ fn all(seeds: std::ops::Range<u64>) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong = Vec::new();
     for seed in seeds {
-        let case = case(&Space::ORACLE, seed);
+        let case = case(&CaseSpace::ORACLE, seed);
         let scheme = case.sharding.to_string().split(' ').next().unwrap_or_default().to_owned();
         match run(&case) {
             Ok((worst, place)) => {

@@ -101,7 +101,7 @@ impl fmt::Display for Comparison {
 /// buffer may be longer than the output; the elements missing from a shorter one count as unwritten.
 #[must_use]
 pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comparison {
-    let mut tally = Tally::default();
+    let mut tally = CompareTally::default();
     for (at, (&x, &defined)) in expected.values().iter().zip(expected.defined()).enumerate() {
         match defined {
             _ if at >= actual.len() => tally.unwritten += usize::from(defined == Defined::Value),
@@ -117,7 +117,7 @@ pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comp
 /// wrote. `view` gives the addresses of rows in the buffer ([`View::new`]).
 #[must_use]
 pub fn compare_rows(rows: &[Row], role: Role, view: &View, actual: &Buffer, tolerance: Tolerance) -> Comparison {
-    let mut tally = Tally::default();
+    let mut tally = CompareTally::default();
     let mut places = Vec::new();
     for row in rows {
         let (b, h, s) = row.at;
@@ -143,7 +143,7 @@ pub(crate) fn off(expected: f64, actual: f64) -> f64 {
 }
 
 #[derive(Default)]
-struct Tally {
+struct CompareTally {
     elements: usize,
     difference: f64,
     norm: f64,
@@ -156,7 +156,7 @@ struct Tally {
     touched: usize,
 }
 
-impl Tally {
+impl CompareTally {
     fn element(&mut self, at: usize, expected: f64, buffer: &Buffer) {
         self.elements += 1;
         let actual = buffer.get(at);
@@ -182,7 +182,7 @@ impl Tally {
     }
 
     fn finish(self, tolerance: Tolerance, index_of: impl Fn(usize) -> Option<[usize; 4]>) -> Comparison {
-        let Tally { elements, difference, norm, worst, max_abs, beyond, non_finite, unwritten, touched } = self;
+        let CompareTally { elements, difference, norm, worst, max_abs, beyond, non_finite, unwritten, touched } = self;
         let relative = match (difference, norm) {
             (0.0, _) => 0.0,
             (_, 0.0) => f64::INFINITY,
@@ -213,7 +213,7 @@ mod tests {
     fn a_large_log_sum_exp_may_be_off_by_a_step_of_its_format() {
         let tolerance = Tolerance::of(Role::Stats, DType::F32);
         let judged = |expected: f64, actual: f64| {
-            let mut tally = Tally::default();
+            let mut tally = CompareTally::default();
             let written = Buffer::new(DType::F32, (actual as f32).to_ne_bytes().to_vec()).expect("one number");
             tally.element(0, expected, &written);
             tally.finish(tolerance, |_| None).good
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_log_sum_exp_near_the_lowest_float_is_right_wherever_it_is_that_low() {
         let judged = |expected: f64, actual: f32| {
-            let mut tally = Tally::default();
+            let mut tally = CompareTally::default();
             tally.element(0, expected, &Buffer::of(DType::F32, [f64::from(actual)]));
             tally.finish(Tolerance::of(Role::Stats, DType::F32), |_| None).good
         };

@@ -10,7 +10,7 @@ use qkvault_graph::DType;
 
 /// A binary format of sign, exponent and mantissa.
 #[derive(Clone, Copy)]
-struct Format {
+struct FloatFormat {
     /// Explicit bits of the mantissa.
     mantissa: u32,
     /// Offset of the exponent field.
@@ -25,12 +25,14 @@ struct Format {
     sign: u32,
 }
 
-const F16: Format = Format { mantissa: 10, bias: 15, largest: 0x7bff, overflow: 0x7c00, nan: 0x7e00, sign: 15 };
-const BF16: Format = Format { mantissa: 7, bias: 127, largest: 0x7f7f, overflow: 0x7f80, nan: 0x7fc0, sign: 15 };
-const E4M3: Format = Format { mantissa: 3, bias: 7, largest: 0x7e, overflow: 0x7e, nan: 0x7f, sign: 7 };
-const E5M2: Format = Format { mantissa: 2, bias: 15, largest: 0x7b, overflow: 0x7b, nan: 0x7f, sign: 7 };
+const F16: FloatFormat =
+    FloatFormat { mantissa: 10, bias: 15, largest: 0x7bff, overflow: 0x7c00, nan: 0x7e00, sign: 15 };
+const BF16: FloatFormat =
+    FloatFormat { mantissa: 7, bias: 127, largest: 0x7f7f, overflow: 0x7f80, nan: 0x7fc0, sign: 15 };
+const E4M3: FloatFormat = FloatFormat { mantissa: 3, bias: 7, largest: 0x7e, overflow: 0x7e, nan: 0x7f, sign: 7 };
+const E5M2: FloatFormat = FloatFormat { mantissa: 2, bias: 15, largest: 0x7b, overflow: 0x7b, nan: 0x7f, sign: 7 };
 
-impl Format {
+impl FloatFormat {
     fn encode(self, x: f64) -> u32 {
         let sign = u32::from(x.is_sign_negative()) << self.sign;
         if x.is_nan() {

@@ -75,7 +75,7 @@ pub fn forward_rows(
         .into_par_iter()
         .map(|((b, h), list)| {
             let queries: Vec<usize> = list.iter().map(|&i| rows[i].2).collect();
-            let head = Head::compute::<f64>(&setup, b, h, &queries);
+            let head = ForwardHead::compute::<f64>(&setup, b, h, &queries);
             let d = a.o.dims[3] as usize;
             let row = |(n, i): (usize, usize)| {
                 let (stat, o) = (head.stats[n], &head.o[n * d..][..d]);
@@ -108,8 +108,10 @@ fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, Refere
     let (mut amax_s, mut amax_o) = (0.0_f64, 0.0_f64);
     for b in 0..a.batch() as usize {
         let queries: Vec<usize> = (0..setup.lens.q[b]).collect();
-        let heads: Vec<Head> =
-            (0..a.q.dims[1] as usize).into_par_iter().map(|h| Head::compute::<T>(&setup, b, h, &queries)).collect();
+        let heads: Vec<ForwardHead> = (0..a.q.dims[1] as usize)
+            .into_par_iter()
+            .map(|h| ForwardHead::compute::<T>(&setup, b, h, &queries))
+            .collect();
         for (h, head) in heads.iter().enumerate() {
             amax_s = amax_s.max(head.amax);
             for (s, (row, stat)) in head.o.chunks_exact(d).zip(&head.stats).enumerate() {
@@ -139,7 +141,7 @@ fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, Refere
 }
 
 /// The rows of one query head.
-struct Head {
+struct ForwardHead {
     /// The rows of O, before the scale of an 8-bit O.
     o: Vec<f64>,
     stats: Vec<RowStat<f64>>,
@@ -147,16 +149,16 @@ struct Head {
     amax: f64,
 }
 
-impl Head {
-    fn compute<T: Real>(setup: &Setup<'_>, b: usize, h: usize, queries: &[usize]) -> Head {
+impl ForwardHead {
+    fn compute<T: Real>(setup: &Setup<'_>, b: usize, h: usize, queries: &[usize]) -> ForwardHead {
         let (h_k, h_v) = setup.shared_heads(h);
         let kv = 0..setup.lens.kv[b];
         let keys: Vec<T> = setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone());
         let values: Vec<T> = setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv);
-        let tiles: Vec<Head> =
-            queries.par_chunks(TILE_ROWS).map(|tile| Head::tile(setup, (b, h), tile, &keys, &values)).collect();
-        let mut all = Head { o: Vec::new(), stats: Vec::new(), amax: 0.0 };
-        for Head { o, stats, amax } in tiles {
+        let tiles: Vec<ForwardHead> =
+            queries.par_chunks(TILE_ROWS).map(|tile| ForwardHead::tile(setup, (b, h), tile, &keys, &values)).collect();
+        let mut all = ForwardHead { o: Vec::new(), stats: Vec::new(), amax: 0.0 };
+        for ForwardHead { o, stats, amax } in tiles {
             all.o.extend(o);
             all.stats.extend(stats);
             all.amax = all.amax.max(amax);
@@ -164,10 +166,16 @@ impl Head {
         all
     }
 
-    fn tile<T: Real>(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T], values: &[T]) -> Head {
+    fn tile<T: Real>(
+        setup: &Setup<'_>,
+        (b, h): (usize, usize),
+        queries: &[usize],
+        keys: &[T],
+        values: &[T],
+    ) -> ForwardHead {
         let d_v = setup.v.view.dims[3];
         let mut rows = Scores::compute(setup, (b, h), queries, keys);
-        let mut head = Head { o: Vec::with_capacity(queries.len() * d_v), stats: Vec::new(), amax: 0.0 };
+        let mut head = ForwardHead { o: Vec::with_capacity(queries.len() * d_v), stats: Vec::new(), amax: 0.0 };
         let mut out = vec![T::ZERO; queries.len() * d_v];
         let sink = setup.sink(h);
         for row in &mut rows.list {

@@ -15,7 +15,7 @@ mod blocks;
 
 use qkvault_graph::{Attention, DType, Fp8, Role, Scaled, operand};
 
-use crate::setup::Source;
+use crate::setup::SetupSource;
 use crate::{Inputs, Real, ReferenceError, round};
 
 pub(crate) use self::blocks::{BlockScales, Blocks};
@@ -96,7 +96,7 @@ impl<'a> Factors<'a> {
     pub(crate) fn rows<T: Real>(
         &self,
         which: Scaled,
-        source: &Source<'_>,
+        source: &SetupSource<'_>,
         (b, h): (usize, usize),
         rows: impl ExactSizeIterator<Item = usize> + Clone,
     ) -> Vec<T> {

@@ -3,7 +3,7 @@
 use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Role, Valid, validate};
 
-use crate::setup::Source;
+use crate::setup::SetupSource;
 use crate::view::SeqLens;
 use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};
 
@@ -102,7 +102,7 @@ fn slope(a: &Attention, plain: &Valid, inputs: &mut Inputs, role: Role, at: usiz
 /// `Σ dO ∘ O` over the rows within lengths.
 fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceError> {
     let lens = SeqLens::of(a, inputs)?;
-    let d_o = Source::of(a, Role::DO, inputs, &lens)?;
+    let d_o = SetupSource::of(a, Role::DO, inputs, &lens)?;
     let outputs = forward(plain, inputs)?;
     let o: &Output = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
     let [_, heads, _, head_dim] = a.o.dims.map(|n| n as usize);

@@ -5,20 +5,20 @@ use std::ops::Range;
 use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, MAX_ORIGIN, Operand, Role, TILE, operand};
 
 use crate::fp8::Factors;
-use crate::score::{Bound, LANES, Registers, RowAt};
+use crate::score::{BoundScore, LANES, Registers, RowAt};
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, Places, Real, ReferenceError, View};
 
 /// The memory of an operand, and the addresses of its rows.
-pub(crate) struct Source<'a> {
+pub(crate) struct SetupSource<'a> {
     pub(crate) buffer: &'a Buffer,
     pub(crate) view: View,
 }
 
-impl<'a> Source<'a> {
+impl<'a> SetupSource<'a> {
     pub(crate) fn of(a: &Attention, role: Role, inputs: &'a Inputs, lens: &SeqLens) -> Result<Self, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
-        Ok(Source { buffer: inputs.checked(&operand)?, view: View::of(&operand, inputs, lens)? })
+        Ok(SetupSource { buffer: inputs.checked(&operand)?, view: View::of(&operand, inputs, lens)? })
     }
 
     /// These rows of one head, one after another.
@@ -34,12 +34,12 @@ impl<'a> Source<'a> {
 
 /// A dropout mask, and the factor for the elements it keeps.
 pub(crate) struct Dropped<'a> {
-    kept: Kept<'a>,
+    kept: KeptBuffer<'a>,
     survivors: f64,
 }
 
 /// Which probabilities dropout keeps.
-enum Kept<'a> {
+enum KeptBuffer<'a> {
     Mask(&'a Buffer),
     Drawn(Places),
 }
@@ -48,15 +48,15 @@ enum Kept<'a> {
 pub(crate) struct Setup<'a> {
     pub(crate) a: &'a Attention,
     pub(crate) lens: SeqLens,
-    pub(crate) q: Source<'a>,
-    pub(crate) k: Source<'a>,
-    pub(crate) v: Source<'a>,
+    pub(crate) q: SetupSource<'a>,
+    pub(crate) k: SetupSource<'a>,
+    pub(crate) v: SetupSource<'a>,
     /// The softmax scale, without the factors of 8-bit formats.
     pub(crate) scale: f64,
-    pub(crate) score: Option<Bound<'a>>,
+    pub(crate) score: Option<BoundScore<'a>>,
     /// The author's derivative of the score modification, if the attention has one.
-    pub(crate) own_derivative: Option<Bound<'a>>,
-    keep: Option<Bound<'a>>,
+    pub(crate) own_derivative: Option<BoundScore<'a>>,
+    keep: Option<BoundScore<'a>>,
     blocks: Option<&'a Buffer>,
     dropped: Option<Dropped<'a>>,
     sink: Option<&'a Buffer>,
@@ -68,12 +68,12 @@ pub(crate) struct Setup<'a> {
 impl<'a> Setup<'a> {
     pub(crate) fn new(a: &'a Attention, inputs: &'a Inputs) -> Result<Setup<'a>, ReferenceError> {
         let lens = SeqLens::of(a, inputs)?;
-        let source = |role| Source::of(a, role, inputs, &lens);
+        let source = |role| SetupSource::of(a, role, inputs, &lens);
         let given = |role| operand(a, role).map(|operand| inputs.checked(&operand)).transpose();
         let (scalars, tensors) =
             a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len() as u16, e.tensors().len() as u16));
         let bind = |e: Option<&'a qkvault_graph::ScoreExpr>, scalar, tensor| {
-            e.map(|e| Bound::new(e.program(), scalar, tensor, inputs)).transpose()
+            e.map(|e| BoundScore::new(e.program(), scalar, tensor, inputs)).transpose()
         };
         Ok(Setup {
             scale: inputs
@@ -84,7 +84,7 @@ impl<'a> Setup<'a> {
             v: source(Role::V)?,
             score: bind(a.score_mod.as_ref(), 0, 0)?,
             own_derivative: match (&a.score_mod, &a.score_mod_bprop) {
-                (Some(of), Some(own)) => Some(Bound::by_name(own.derivative.program(), of.program(), inputs)?),
+                (Some(of), Some(own)) => Some(BoundScore::by_name(own.derivative.program(), of.program(), inputs)?),
                 _ => None,
             },
             keep: bind(a.mask.mask_mod.as_ref(), scalars, tensors)?,
@@ -165,8 +165,8 @@ impl<'a> Setup<'a> {
     pub(crate) fn survivors(&self, at: RowAt, keys: Range<usize>) -> Option<Vec<f64>> {
         let Dropped { kept, survivors } = self.dropped.as_ref()?;
         let mask = match kept {
-            Kept::Mask(mask) => mask,
-            Kept::Drawn(places) => {
+            KeptBuffer::Mask(mask) => mask,
+            KeptBuffer::Drawn(places) => {
                 let [batch, head, query] = [at.batch, at.head, at.query].map(|n| n as u32);
                 let factor = |key| if places.keeps([batch, head, query, key as u32]) { *survivors } else { 0.0 };
                 return Some(keys.map(factor).collect());
@@ -214,9 +214,9 @@ fn dropped<'a>(a: &Attention, inputs: &'a Inputs) -> Result<Option<Dropped<'a>>,
             };
             let (seed, offset) = (number(Role::DropoutSeed)?, number(Role::DropoutOffset)?);
             let places = Places { seed, offset, heads: a.q.dims[1] as u32, below: dropout.threshold() };
-            return Ok(Some(Dropped { kept: Kept::Drawn(places), survivors }));
+            return Ok(Some(Dropped { kept: KeptBuffer::Drawn(places), survivors }));
         }
         (DropoutSource::Mask, _) => inputs.checked(&operand(a, role).ok_or(ReferenceError::DropoutMask)?)?,
     };
-    Ok(Some(Dropped { kept: Kept::Mask(mask), survivors }))
+    Ok(Some(Dropped { kept: KeptBuffer::Mask(mask), survivors }))
 }

@@ -25,7 +25,7 @@ pub struct ManifestEntry {
 
 /// The entries of a pack, in the order of its body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manifest {
+pub struct PackManifest {
     /// The entries.
     pub entries: Vec<ManifestEntry>,
 }
@@ -37,7 +37,7 @@ const FIXED: usize = 32 + 4 + 8;
 pub(crate) const MAX_LINE: u64 = (FIXED + 3 * MAX_LABEL) as u64;
 
 impl ManifestEntry {
-    pub(crate) fn of(header: &Header, bytes: u64) -> Self {
+    pub(crate) fn from_header(header: &Header, bytes: u64) -> Self {
         ManifestEntry {
             key: header.key,
             kind: header.kind,
@@ -49,7 +49,7 @@ impl ManifestEntry {
     }
 }
 
-impl Manifest {
+impl PackManifest {
     /// The bytes of all entries together.
     #[must_use]
     pub fn plain_len(&self) -> u64 {
@@ -113,6 +113,6 @@ impl Manifest {
             let detail = format!("{} bytes follow it", rest.len());
             return Err(PackError::Manifest { at: count as usize, detail });
         }
-        Ok(Manifest { entries })
+        Ok(PackManifest { entries })
     }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 
 use tempfile::SpooledTempFile;
 
-use super::{Manifest, PackError, PackLimits};
+use super::{PackError, PackLimits, PackManifest};
 
 /// Memory that is allowed for each byte of a pack: packs of plans have a twentieth of the bytes at best.
 const PER_BYTE: u64 = 20;
@@ -20,7 +20,7 @@ const FRAME: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// # Errors
 ///
 /// [`PackError::TooLarge`] with what it takes and the limit.
-pub(super) fn check(window: u64, manifest: &Manifest, packed: u64, limits: &PackLimits) -> Result<(), PackError> {
+pub(super) fn check(window: u64, manifest: &PackManifest, packed: u64, limits: &PackLimits) -> Result<(), PackError> {
     let largest = manifest.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
     // A window fills with what is decompressed.
     let window = window.min(manifest.plain_len());

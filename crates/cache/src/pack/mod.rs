@@ -17,7 +17,7 @@ mod unpack;
 mod write;
 
 pub use error::PackError;
-pub use manifest::{Manifest, ManifestEntry};
+pub use manifest::{ManifestEntry, PackManifest};
 pub use open::PackLimits;
 pub use seal::{SealKey, WeakSecret};
 pub use secret::SecretError;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use tempfile::SpooledTempFile;
 
 use super::manifest::MAX_LINE;
-use super::{Manifest, PACK_HEADER, PackError, PackHeader, UnpackOptions, memory};
+use super::{PACK_HEADER, PackError, PackHeader, PackManifest, UnpackOptions, memory};
 
 /// Limits on what a pack declares. A pack that declares more is refused before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,12 @@ const SPOOL: usize = 64 << 20;
 
 /// A pack with a checked header, seal, manifest, checksum of the body, and end of the stream.
 pub(crate) struct OpenPack {
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: PackManifest,
     pub(crate) body: SpooledTempFile,
 }
 
 /// Reads the header and the manifest of a pack, and checks them against each other and the limits.
-fn read_head(input: &mut dyn Read, options: &UnpackOptions) -> Result<(PackHeader, Manifest), PackError> {
+fn read_head(input: &mut dyn Read, options: &UnpackOptions) -> Result<(PackHeader, PackManifest), PackError> {
     let UnpackOptions { seal, require_seal, limits } = options;
     let head = read_part(input, "header", PACK_HEADER as u64)?;
     let mut bytes = [0; PACK_HEADER];
@@ -59,7 +59,7 @@ fn read_head(input: &mut dyn Read, options: &UnpackOptions) -> Result<(PackHeade
     if blake3::hash(&lines).as_bytes() != &manifest_hash {
         return Err(PackError::ManifestChecksum);
     }
-    let manifest = Manifest::decode(&lines, entries)?;
+    let manifest = PackManifest::decode(&lines, entries)?;
     if manifest.plain_len() != plain_len {
         let detail = format!("its entries have {} bytes, the header says {plain_len}", manifest.plain_len());
         return Err(PackError::Manifest { at: manifest.entries.len(), detail });

@@ -35,7 +35,7 @@ fn compress(plain: &[u8], window: u32) -> Vec<u8> {
 
 /// A pack whose checksums are right, whatever is in it.
 fn craft(lines: &[ManifestEntry], body: &[u8], change: impl FnOnce(&mut PackHeader)) -> Vec<u8> {
-    let manifest = Manifest { entries: lines.to_vec() };
+    let manifest = PackManifest { entries: lines.to_vec() };
     let encoded = manifest.encode();
     let mut header = PackHeader {
         entries: lines.len() as u32,
@@ -49,7 +49,7 @@ fn craft(lines: &[ManifestEntry], body: &[u8], change: impl FnOnce(&mut PackHead
     [&header.encode(None)[..], &encoded, body].concat()
 }
 
-fn verify(pack: &[u8]) -> Result<Manifest, PackError> {
+fn verify(pack: &[u8]) -> Result<PackManifest, PackError> {
     verify_pack(pack, &UnpackOptions::default())
 }
 
@@ -72,7 +72,7 @@ fn golden() {
     let (lines, plain) = both();
     assert_eq!(verify(&golden).unwrap().entries, lines);
     let pack = craft(&lines, &compress(&plain, 17), |_| {});
-    let manifest_end = PACK_HEADER + Manifest { entries: lines }.encode().len();
+    let manifest_end = PACK_HEADER + PackManifest { entries: lines }.encode().len();
     assert_eq!(golden[..at::BODY_LEN], pack[..at::BODY_LEN]);
     assert_eq!(golden[at::PLAIN_LEN..at::BODY_HASH], pack[at::PLAIN_LEN..at::BODY_HASH]);
     assert_eq!(golden[PACK_HEADER..manifest_end], pack[PACK_HEADER..manifest_end]);

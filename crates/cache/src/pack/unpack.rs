@@ -5,9 +5,9 @@ use std::io::{BufReader, Read, Seek};
 use tempfile::SpooledTempFile;
 
 use super::open::{OpenPack, open};
-use super::{Manifest, ManifestEntry, PackError, PackLimits, SealKey, WINDOW_LOG};
+use super::{ManifestEntry, PackError, PackLimits, PackManifest, SealKey, WINDOW_LOG};
 use crate::format::{Codec, check_stored, entry_of_plain};
-use crate::read::Loaded;
+use crate::read::ReadEntry;
 use crate::{Entry, Vault};
 
 /// Options of unpacking.
@@ -45,7 +45,7 @@ pub struct UnpackReport {
 /// # Errors
 ///
 /// [`PackError`] for the first check that fails.
-pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<Manifest, PackError> {
+pub fn verify_pack(mut input: impl Read, options: &UnpackOptions) -> Result<PackManifest, PackError> {
     let mut pack = open(&mut input, options)?;
     walk(&mut pack, |_, _| Ok(()))?;
     Ok(pack.manifest)
@@ -80,7 +80,7 @@ impl Vault {
             }
             report.selected += 1;
             match folder.load(&line.key) {
-                Loaded::Good { entry: there, .. } if there.kind == entry.kind && there.library == entry.library => {
+                ReadEntry::Good { entry: there, .. } if there.kind == entry.kind && there.library == entry.library => {
                     report.already += 1;
                 }
                 _ if self.plan_instead(&line.key, entry.kind).is_some() => report.kept += 1,
@@ -158,9 +158,9 @@ fn read_exactly(input: &mut impl Read, len: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-type Plain<'a> = zstd::stream::read::Decoder<'static, BufReader<&'a mut SpooledTempFile>>;
+type PlainReader<'a> = zstd::stream::read::Decoder<'static, BufReader<&'a mut SpooledTempFile>>;
 
-fn decoder(body: &mut SpooledTempFile) -> std::io::Result<Plain<'_>> {
+fn decoder(body: &mut SpooledTempFile) -> std::io::Result<PlainReader<'_>> {
     let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::new(body))?;
     decoder.window_log_max(WINDOW_LOG)?;
     Ok(decoder.single_frame())

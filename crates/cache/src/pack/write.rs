@@ -3,7 +3,7 @@
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Manifest, ManifestEntry, PackError, PackHeader, PackLimits, SealKey, WRITTEN_WINDOW_LOG, memory};
+use super::{ManifestEntry, PackError, PackHeader, PackLimits, PackManifest, SealKey, WRITTEN_WINDOW_LOG, memory};
 use crate::format::{Codec, encode};
 use crate::{Header, Listed, Rejection, StoreError, Vault};
 
@@ -81,7 +81,7 @@ impl Vault {
         body.long_distance_matching(true).map_err(PackError::io("compress"))?;
         body.include_checksum(true).map_err(PackError::io("compress"))?;
 
-        let mut manifest = Manifest::default();
+        let mut manifest = PackManifest::default();
         for header in wanted {
             // Read again in full: it may have changed or gone since it was listed.
             let mut bad = Vec::new();
@@ -100,7 +100,7 @@ impl Vault {
             body.write_all(&bytes).map_err(PackError::io("compress"))?;
             let packed =
                 Header { kind: entry.kind, library: entry.library, target: entry.target, what: entry.what, ..header };
-            manifest.entries.push(ManifestEntry::of(&packed, bytes.len() as u64));
+            manifest.entries.push(ManifestEntry::from_header(&packed, bytes.len() as u64));
         }
         let mut spool = body.finish().map_err(PackError::io("compress"))?;
         let body_len = spool.stream_position().map_err(PackError::io("compress"))?;

@@ -25,7 +25,7 @@ pub(crate) struct Link {
 }
 
 /// The answer of a remote for a key.
-type Answer = Result<Option<Vec<u8>>, RemoteError>;
+type RemoteAnswer = Result<Option<Vec<u8>>, RemoteError>;
 
 /// The checked answer for a key.
 pub(crate) enum Fetched {
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    fn answer(&self, key: &Key, answer: Answer) -> Fetched {
+    fn answer(&self, key: &Key, answer: RemoteAnswer) -> Fetched {
         match answer {
             Ok(None) => {
                 count(&self.misses);
@@ -123,7 +123,7 @@ impl Link {
     }
 
     /// Fetches in a thread of its own, because not every wait has a deadline (a folder on a dead mount has none).
-    fn ask(self: &Arc<Self>, keys: Vec<Key>) -> Result<Vec<Answer>, RemoteError> {
+    fn ask(self: &Arc<Self>, keys: Vec<Key>) -> Result<Vec<RemoteAnswer>, RemoteError> {
         let within = self.options.deadline;
         let (sender, receiver) = sync_channel(1);
         let link = Arc::clone(self);

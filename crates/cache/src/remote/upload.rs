@@ -14,11 +14,11 @@ use crate::{Entry, EntryKind, Key};
 
 /// The queue to a remote.
 pub(crate) struct Uploader {
-    queue: Mutex<Option<SyncSender<Job>>>,
-    shared: Arc<Shared>,
+    queue: Mutex<Option<SyncSender<UploadJob>>>,
+    shared: Arc<UploadQueue>,
 }
 
-struct Shared {
+struct UploadQueue {
     link: Arc<Link>,
     breaker: Breaker,
     pending: Mutex<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct UploadCounts {
     pub(crate) dropped: AtomicU64,
 }
 
-type Job = (Key, Arc<Entry>);
+type UploadJob = (Key, Arc<Entry>);
 
 /// Most entries that wait. Further ones are dropped and counted, because a build must not wait for a remote.
 const QUEUE: usize = 1024;
@@ -45,8 +45,13 @@ const WITHIN: Duration = Duration::from_secs(30);
 impl Uploader {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         let breaker = Breaker::new(link.options.retry_after);
-        let shared =
-            Shared { link, breaker, pending: Mutex::new(0), idle: Condvar::new(), counts: UploadCounts::default() };
+        let shared = UploadQueue {
+            link,
+            breaker,
+            pending: Mutex::new(0),
+            idle: Condvar::new(),
+            counts: UploadCounts::default(),
+        };
         Uploader { queue: Mutex::new(None), shared: Arc::new(shared) }
     }
 
@@ -95,9 +100,9 @@ impl Uploader {
     }
 }
 
-impl Shared {
+impl UploadQueue {
     /// Sends entries until the vault is dropped and the queue is empty.
-    fn run(&self, queue: &Receiver<Job>) {
+    fn run(&self, queue: &Receiver<UploadJob>) {
         while let Ok((key, entry)) = queue.recv() {
             let _done = Done(self);
             if !self.breaker.allows() {
@@ -143,7 +148,7 @@ impl Shared {
 }
 
 /// Counts one entry as done, also when the remote panics.
-struct Done<'a>(&'a Shared);
+struct Done<'a>(&'a UploadQueue);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {

@@ -53,7 +53,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Parts {
-    fn of(pack: &[u8]) -> Parts {
+    fn from_pack(pack: &[u8]) -> Parts {
         let (head, rest) = pack.split_at(HEADER);
         let (manifest, body) = rest.split_at(long(head, MANIFEST_LEN) as usize);
         let plain = zstd::stream::decode_all(body).unwrap();
@@ -131,7 +131,7 @@ fn packed(entries: &BTreeMap<Key, Entry>, options: &PackOptions) -> Vec<u8> {
 }
 
 fn good() -> Parts {
-    Parts::of(&packed(&honest(), &PackOptions::default()))
+    Parts::from_pack(&packed(&honest(), &PackOptions::default()))
 }
 
 fn line_of(parts: &Parts, key: &Key) -> usize {
@@ -466,7 +466,7 @@ fn a_sealed_pack_that_is_altered_in_any_byte_is_refused_whatever_checksums_say()
     let sealed = packed(&honest(), &PackOptions { seal: Some(secret.clone()), ..PackOptions::default() });
     let options = UnpackOptions { seal: Some(secret), ..UnpackOptions::default() };
     assert!(verify_pack(&sealed[..], &options).is_ok());
-    let parts = Parts::of(&sealed);
+    let parts = Parts::from_pack(&sealed);
     let mut altered = Vec::new();
     for at in (0..HEADER).filter(|at| !(CHECKSUM..).contains(at)) {
         let mut pack = sealed.clone();
@@ -483,7 +483,7 @@ fn a_sealed_pack_that_is_altered_in_any_byte_is_refused_whatever_checksums_say()
         payload.entries[place] = signed_entry(payload.entries[place].clone());
         altered.push(payload.whole());
     }
-    let mut open = Parts::of(&packed(&honest(), &PackOptions::default()));
+    let mut open = Parts::from_pack(&packed(&honest(), &PackOptions::default()));
     open.head[SEAL..CHECKSUM].copy_from_slice(&sealed[SEAL..CHECKSUM]);
     open.head[10] = 1;
     altered.push(open.whole());

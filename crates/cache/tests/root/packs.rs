@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use qkvault_cache::{
-    DiskLimits, EntryKind, Header, Lookup, Manifest, Mode, PackError, PackOptions, PackReport, SealKey, StoreError,
+    DiskLimits, EntryKind, Header, Lookup, Mode, PackError, PackManifest, PackOptions, PackReport, SealKey, StoreError,
     UnpackOptions, Vault, verify_pack,
 };
 
@@ -62,7 +62,7 @@ fn selection_on_both_sides() {
     let sm80 = |header: &Header| header.target == "sm_80";
     let (pack, report) = pack_bytes(&vault, sm80, &PackOptions::default());
     assert_eq!(report.entries, 4);
-    let Manifest { entries, .. } = verify_pack(&pack[..], &UnpackOptions::default()).unwrap();
+    let PackManifest { entries, .. } = verify_pack(&pack[..], &UnpackOptions::default()).unwrap();
     assert!(entries.iter().all(|line| line.target == "sm_80" && line.kind == EntryKind::Plan));
     let report = open(to.path()).unpack(&pack[..], |line| line.key == key(3), &UnpackOptions::default()).unwrap();
     assert_eq!((report.entries, report.selected, report.stored), (4, 1, 1));

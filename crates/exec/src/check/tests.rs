@@ -5,7 +5,11 @@ use qkvault_compile::PlanFacts;
 use qkvault_graph::{Attention, CompileOptions, CudnnVersion, DType, Role, Tensor, lower, validate};
 
 use super::*;
+use crate::bind_error::BindErrors;
+use crate::bindings::{Number, RawBindings};
 use crate::common::{facts_of, forward, h200, operand};
+use crate::raw::RawArgs;
+use crate::raw::launch::LaunchTable;
 
 const GPU: i32 = 0;
 /// The address of the first operand; the others follow it.
@@ -36,6 +40,50 @@ fn device(_: u64) -> MemoryKind {
     MemoryKind::Device(GPU)
 }
 
+/// What the check finds in bindings to a plan that needs no workspace.
+pub(crate) fn check_bindings(
+    facts: &PlanFacts,
+    bindings: &RawBindings,
+    ordinal: i32,
+    memory: &dyn Fn(u64) -> MemoryKind,
+) -> Result<(), BindErrors> {
+    check_launch(facts, &ByRole::new(bindings, ordinal, memory), 0, DeviceBuffer::default())
+}
+
+/// What the check finds. A launch refuses exactly what a binding refuses.
+fn check_launch(
+    facts: &PlanFacts,
+    given: &impl Supplied,
+    workspace: u64,
+    buffer: DeviceBuffer,
+) -> Result<(), BindErrors> {
+    let table = LaunchTable::new(facts, &facts.scratch());
+    let needs = table.needs(&facts.bindings, workspace);
+    let errors = faults(|all| check(needs, given, buffer, all));
+    assert_eq!(check(needs, given, buffer, &mut StopAtFirst).is_break(), !errors.is_empty(), "{errors:?}");
+    BindErrors::check(facts, errors)
+}
+
+/// What the check finds in the same operands and numbers in the plan's order, of which every one is given.
+fn errors_in_order(bindings: &RawBindings) -> Vec<BindError> {
+    let facts = facts();
+    let table = LaunchTable::new(&facts, &facts.scratch());
+    let tensors: Vec<DeviceBuffer> = table.tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
+    let scalars: Vec<Number> = table.scalars().iter().filter_map(|scalar| bindings.number(scalar.role)).collect();
+    let interleaved = &bindings.interleaved[..];
+    let args = RawArgs { tensors: &tensors, scalars: &scalars, workspace: DeviceBuffer::default(), interleaved };
+    let given = ByPlace { tensors: table.tensors(), scalars: table.scalars(), args };
+    check_launch(&facts, &given, 0, args.workspace).map_or_else(BindErrors::into_vec, |()| Vec::new())
+}
+
+/// What the check finds before addresses are known.
+fn errors_without_addresses(bindings: &RawBindings) -> Vec<BindError> {
+    let facts = facts();
+    let table = LaunchTable::new(&facts, &facts.scratch());
+    let needs = table.needs(&facts.bindings, 0);
+    faults(|all| check_operands(needs, &ByRole::unplaced(bindings), all))
+}
+
 fn errors_on(bindings: &RawBindings, memory: &dyn Fn(u64) -> MemoryKind) -> Vec<BindError> {
     let errors = check_bindings(&facts(), bindings, GPU, memory).map_or_else(|e| e.into_vec(), |()| Vec::new());
     for error in &errors {
@@ -49,9 +97,9 @@ fn errors(bindings: &RawBindings) -> Vec<BindError> {
 }
 
 /// The good bindings with one operand's address, bytes or type changed.
-fn with(role: Role, change: impl FnOnce(&mut Operand)) -> RawBindings {
+fn with(role: Role, change: impl FnOnce(&mut RawOperand)) -> RawBindings {
     let at = facts().bindings.iter().position(|b| b.role == role).expect("the plan has it") as u64;
-    let mut operand = Operand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
+    let mut operand = RawOperand { role, address: address(at), bytes: 4096, dtype: None, writable: true };
     change(&mut operand);
     good_but(&[role]).operand(operand)
 }
@@ -124,39 +172,56 @@ fn a_buffer_of_the_workspace_is_not_the_callers_to_bind() {
     );
 }
 
+/// One fault of each kind alone. Those of roles, types and who may write are seen without addresses; those of numbers
+/// and of places also in arguments in the plan's order.
 #[test]
-fn numbers_and_tensors_are_not_taken_for_each_other() {
-    let number = good_but(&[Role::V]).scalar(Role::V, 1.0_f32);
-    assert_eq!(errors(&number), [BindError::NotANumber { role: Role::V, dtype: DType::BF16, bytes: 4096 }]);
-    let tensor = good_but(&[Role::Scale]).tensor(Role::Scale, address(20), 4);
-    assert_eq!(errors(&tensor), [BindError::NotATensor { role: Role::Scale, dtype: DType::F32 }]);
-}
-
-#[test]
-fn wrong_element_types_are_named() {
-    let given = Some(DType::F16);
-    assert_eq!(
-        errors(&with(Role::Q, |q| q.dtype = given)),
-        [BindError::WrongDType { role: Role::Q, needed: DType::BF16, given: DType::F16 }]
-    );
-    assert_eq!(
-        errors(&good_but(&[Role::Scale]).scalar(Role::Scale, 1)),
-        [BindError::WrongDType { role: Role::Scale, needed: DType::F32, given: DType::I32 }]
-    );
-}
-
-#[test]
-fn sizes_and_addresses_are_checked() {
-    assert_eq!(
-        errors(&with(Role::Q, |q| q.bytes = 4095)),
-        [BindError::TooSmall { role: Role::Q, needed: 4096, given: 4095 }]
-    );
-    assert_eq!(errors(&with(Role::V, |v| v.address = 0)), [BindError::Null { role: Role::V }]);
-    let end = u64::MAX - 15;
-    assert_eq!(
-        errors(&with(Role::V, |v| v.address = end)),
-        [BindError::OutOfRange { role: Role::V, address: end, bytes: 4096 }]
-    );
+fn each_fault_is_told_in_every_form_that_has_it() {
+    let (end, q) = (u64::MAX - 15, (address(0), address(0) + 4096));
+    let other = Some(DType::F16);
+    let scale = |value: Number| good_but(&[Role::Scale]).scalar(Role::Scale, value);
+    let dtype = |role, needed, given| BindError::WrongDType { role, needed, given };
+    let missing = BindError::Missing { role: Role::K, scalar: false, dtype: DType::BF16, bytes: 4096 };
+    let number = BindError::NotANumber { role: Role::V, dtype: DType::BF16, bytes: 4096 };
+    let overlap = BindError::Overlap { role: Role::O, other: Role::Q, at: q, other_at: q };
+    let (sees_roles, sees_places, sees_both) = ((true, false), (false, true), (true, true));
+    for ((roles, places), bindings, fault) in [
+        (sees_roles, good_but(&[Role::K]), missing),
+        (sees_roles, good_but(&[Role::V]).scalar(Role::V, 1.0_f32), number),
+        (
+            sees_roles,
+            good_but(&[Role::Scale]).tensor(Role::Scale, address(20), 4),
+            BindError::NotATensor { role: Role::Scale, dtype: DType::F32 },
+        ),
+        (sees_roles, with(Role::Q, |q| q.dtype = other), dtype(Role::Q, DType::BF16, DType::F16)),
+        (sees_roles, with(Role::O, |o| o.writable = false), BindError::NotWritable { role: Role::O }),
+        (sees_both, scale(Number::I32(1)), dtype(Role::Scale, DType::F32, DType::I32)),
+        (sees_both, scale(Number::I64(1)), dtype(Role::Scale, DType::F32, DType::I64)),
+        (
+            sees_places,
+            with(Role::Q, |q| q.bytes = 4095),
+            BindError::TooSmall { role: Role::Q, needed: 4096, given: 4095 },
+        ),
+        (sees_places, with(Role::V, |v| v.address = 0), BindError::Null { role: Role::V }),
+        (
+            sees_places,
+            with(Role::V, |v| v.address = end),
+            BindError::OutOfRange { role: Role::V, address: end, bytes: 4096 },
+        ),
+        (
+            sees_places,
+            with(Role::K, |k| k.address += 8),
+            BindError::Misaligned { role: Role::K, address: address(1) + 8, needed: 16 },
+        ),
+        (sees_places, with(Role::O, |o| o.address = q.0), overlap),
+    ] {
+        let seen = |sees: bool| if sees { vec![fault.clone()] } else { Vec::new() };
+        assert_eq!(errors(&bindings), seen(true));
+        assert_eq!(errors_without_addresses(&bindings), seen(roles));
+        if places {
+            assert_eq!(errors_in_order(&bindings), seen(places));
+        }
+    }
+    assert_eq!((errors_in_order(&good_but(&[])), errors_without_addresses(&good_but(&[]))), (vec![], vec![]));
 }
 
 #[test]
@@ -188,25 +253,18 @@ fn memory_that_is_not_this_gpus_is_refused() {
 
 #[test]
 fn an_output_needs_memory_of_its_own_that_may_be_written() {
-    assert_eq!(errors(&with(Role::O, |o| o.writable = false)), [BindError::NotWritable { role: Role::O }]);
     // An input may be writable or not.
     for writable in [true, false] {
         assert_eq!(errors(&with(Role::K, |k| k.writable = writable)), []);
     }
 
-    // O overlaps Q; the error names the output first for any order of bindings.
-    let (at, q) = ((address(0), address(0) + 4096), address(0));
-    assert_eq!(
-        errors(&with(Role::O, |o| o.address = q)),
-        [BindError::Overlap { role: Role::O, other: Role::Q, at, other_at: at }]
-    );
     // Two outputs overlap in the plan's bytes (256 of Stats), not in the caller's 4096.
     let inside = with(Role::Stats, |s| s.address = address(3) + 4096 - 16);
     assert!(matches!(errors(&inside)[..], [BindError::Overlap { role: Role::O, other: Role::Stats, .. }]));
     assert_eq!(errors(&with(Role::Stats, |s| s.address = address(4) - 256)), []);
     // Inputs may share: K and V of a latent cache do.
     assert_eq!(errors(&with(Role::V, |v| v.address = address(1))), []);
-    // An input at the address of an output, bound after it.
+    // An input at the address of an output, bound after it: the error names the output first.
     assert!(matches!(
         errors(&with(Role::Q, |q| q.address = address(3)))[..],
         [BindError::Overlap { role: Role::O, other: Role::Q, .. }]
@@ -262,8 +320,12 @@ fn everything_wrong_is_told_at_once() {
 #[test]
 fn the_workspace_is_checked_before_a_launch() {
     let (facts, bindings) = (facts(), good_but(&[]));
-    let check =
-        |needed, address, given| check_workspace(&facts, &bindings, needed, address, given).map_err(|e| e.into_vec());
+    let check_of = |bindings: &RawBindings, needed, address, bytes| {
+        let buffer = DeviceBuffer { address, bytes };
+        let found = check_launch(&facts, &ByRole::new(bindings, GPU, device), needed, buffer);
+        found.map_err(BindErrors::into_vec)
+    };
+    let check = |needed, address, given| check_of(&bindings, needed, address, given);
     let far = address(30);
     assert_eq!(check(1024, far, 1024), Ok(()));
     assert_eq!(check(0, 0, 0), Ok(()));
@@ -277,9 +339,10 @@ fn the_workspace_is_checked_before_a_launch() {
     assert_eq!(check(1024, address(2) - 512, 1024), Err(vec![BindError::WorkspaceOverlap { role: Role::V }]));
     assert_eq!(check(512, address(2) - 512, 512), Ok(()));
     assert_eq!(check(1, 0, 0).map_err(|e| e.len()), Err(1));
-    // An operand without a range has an error of its own.
-    let nowhere = good_but(&[Role::V]).tensor(Role::V, 0, 4096).tensor(Role::Scale, far, 4);
-    assert!(check_workspace(&facts, &nowhere, 1024, far, 1024).is_ok());
+    // One that is not needed may lie anywhere, and while an operand is wrong it is not looked at.
+    assert_eq!(check(0, over_v, 256), Ok(()));
+    let nowhere = good_but(&[Role::V]).tensor(Role::V, 0, 4096);
+    assert_eq!(check_of(&nowhere, 1024, 0, 0), Err(vec![BindError::Null { role: Role::V }]));
 }
 
 proptest! {

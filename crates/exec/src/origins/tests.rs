@@ -7,7 +7,8 @@ use qkvault_graph::{
 
 use super::*;
 use crate::bindings::RawBindings;
-use crate::check::check_bindings;
+use crate::check::tests::check_bindings;
+use crate::check::{StopAtFirst, faults};
 use crate::common::{forward, h200};
 use crate::driver::MemoryKind;
 
@@ -30,22 +31,28 @@ fn table(facts: &PlanFacts) -> OriginTable {
     OriginTable::new(facts, &scalars).expect("it has origins")
 }
 
-fn told(facts: &PlanFacts, origins: [i32; 2]) -> Vec<BindError> {
-    let mut found = Vec::new();
-    errors(facts, &[(Role::QueryOrigin, origins[0].into()), (Role::KeyOrigin, origins[1].into())], &mut found);
+fn told(facts: &PlanFacts, [query, key]: [i32; 2]) -> Vec<BindError> {
+    let table = table(facts);
+    let given = |role, _| Some(Number::I32(if role == Role::QueryOrigin { query } else { key }));
+    let found = faults(|all| table.check(given, all));
+    assert_eq!(table.check(given, &mut StopAtFirst).is_break(), !found.is_empty(), "{query} {key}: {found:?}");
     found
 }
 
 #[test]
-fn the_quick_check_of_origins_accepts_exactly_what_the_other_has_no_errors_for() {
+fn origins_out_of_range_are_told_one_by_one() {
     for kind in [Origins::Any, Origins::EveryQuerySeesAKey] {
         let (facts, mut right) = (facts(kind), 0);
-        let table = table(&facts);
         let some = [0, 1, 299, 300, 1067, 1068, MAX_ORIGIN, MAX_ORIGIN + 1, -1, i32::MIN, i32::MAX];
         for (query, key) in some.iter().flat_map(|q| some.iter().map(|k| (*q, *k))) {
-            let told = told(&facts, [query, key]);
-            assert_eq!(table.accepts([query, key]), told.is_empty(), "{query} {key}: {told:?}");
-            right += usize::from(told.is_empty());
+            let far = [(Role::QueryOrigin, query), (Role::KeyOrigin, key)];
+            let far = far.into_iter().filter(|(_, given)| !(0..=MAX_ORIGIN).contains(given));
+            let far: Vec<BindError> = far.map(|(role, given)| BindError::Origin { role, given }).collect();
+            match &told(&facts, [query, key])[..] {
+                [] => right += 1,
+                [BindError::NoKey { query: of, key: to }] => assert_eq!((*of, *to, far.len()), (query, key, 0)),
+                told => assert_eq!(told, far),
+            }
         }
         assert!((10..60).contains(&right), "{right}");
     }

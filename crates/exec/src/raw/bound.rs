@@ -3,18 +3,17 @@
 use std::ffi::c_void;
 
 use qkvault_graph::Role;
-use qkvault_graph::op::Binding;
 use qkvault_sys::VariantPack;
 
 use crate::bind_error::BindErrors;
 use crate::bindings::{Number, RawBindings};
-use crate::check::{check_bindings, check_workspace};
+use crate::check::{ByRole, check, faults};
 use crate::driver::{MemoryKind, memory_kind};
-use crate::origins::{self, is_origin};
+use crate::origins::is_origin;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::{DeviceBuffer, queue_kernels};
 use crate::raw::launch_error::{LaunchError, RawBindFailure, ScalarError};
-use crate::raw::load::{Code, RawPlan};
+use crate::raw::load::{LoadedCode, RawPlan};
 use crate::raw::pool::Lease;
 
 /// A plan with its operands, to be launched any number of times.
@@ -24,7 +23,7 @@ use crate::raw::pool::Lease;
 /// `Send`, not `Sync`: it may move between threads, and one thread at a time launches it.
 #[derive(Debug)]
 pub struct RawBound {
-    held: Held,
+    held: HeldAddresses,
     numbers: HostScalars,
     plan: RawPlan,
     workspace: DeviceBuffer,
@@ -32,7 +31,7 @@ pub struct RawBound {
 
 /// The addresses of a bound plan, by engine.
 #[derive(Debug)]
-enum Held {
+enum HeldAddresses {
     Cudnn(VariantPack),
     /// The tensors in the order of a launch.
     Kernels(Vec<DeviceBuffer>),
@@ -45,7 +44,7 @@ impl RawPlan {
     ///
     /// [`RawBindFailure::Wrong`] with all errors in the bindings; [`RawBindFailure::Cudnn`] if cuDNN refuses them.
     pub fn bind(&self, bindings: &RawBindings, workspace: DeviceBuffer) -> Result<RawBound, RawBindFailure> {
-        self.check(bindings, workspace, &memory_kind)?;
+        self.check(bindings, workspace, memory_kind)?;
         let mut numbers = HostScalars::new(self.table().numbers().collect());
         self.set_scalars(bindings, &mut numbers);
         let held = self.hold(bindings, workspace.address, &numbers)?;
@@ -56,33 +55,33 @@ impl RawPlan {
         &self,
         bindings: &RawBindings,
         workspace: DeviceBuffer,
-        memory: &dyn Fn(u64) -> MemoryKind,
+        memory: impl Fn(u64) -> MemoryKind,
     ) -> Result<(), BindErrors> {
-        check_bindings(self.facts(), bindings, self.session().gpu().ordinal, memory)?;
-        check_workspace(self.facts(), bindings, self.workspace(), workspace.address, workspace.bytes)
+        let given = ByRole::new(bindings, self.session().gpu().ordinal, memory);
+        BindErrors::check(self.facts(), faults(|all| check(self.needs(), &given, workspace, all)))
     }
 
     fn set_scalars(&self, bindings: &RawBindings, numbers: &mut HostScalars) {
-        let given = |at: usize| bindings.scalars.iter().find(|(role, _)| *role == self.scalars()[at].role);
         // Checked bindings have every scalar.
-        self.table().set_scalars(numbers, |at| given(at).map_or(Number::I64(0), |(_, value)| *value));
+        let value = |at: usize| bindings.number(self.scalars()[at].role).unwrap_or(Number::I64(0));
+        self.table().set_scalars(numbers, value);
     }
 
     /// Puts checked bindings into the order of a launch, and makes cuDNN's variant pack of them.
-    fn hold(&self, bindings: &RawBindings, workspace: u64, numbers: &HostScalars) -> Result<Held, RawBindFailure> {
-        let buffer = |tensor: &Binding| {
-            let given = bindings.operands.iter().find(|operand| operand.role == tensor.role);
-            given
-                .map_or_else(DeviceBuffer::default, |given| DeviceBuffer { address: given.address, bytes: given.bytes })
-        };
-        let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(buffer).collect();
-        if matches!(self.code(), Code::Kernels(_)) {
-            return Ok(Held::Kernels(tensors));
+    fn hold(
+        &self,
+        bindings: &RawBindings,
+        workspace: u64,
+        numbers: &HostScalars,
+    ) -> Result<HeldAddresses, RawBindFailure> {
+        let tensors: Vec<DeviceBuffer> = self.tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
+        if matches!(self.code(), LoadedCode::Kernels(_)) {
+            return Ok(HeldAddresses::Kernels(tensors));
         }
         // SAFETY: host addresses are those of numbers that live as long as the pack. The caller promises with each
         // launch, which alone follows the other addresses, that operands and workspace are valid.
         unsafe { self.table().pack(&self.session().cudnn_of_plan().library, numbers, &tensors, workspace) }
-            .map(Held::Cudnn)
+            .map(HeldAddresses::Cudnn)
             .map_err(|source| RawBindFailure::Cudnn { what: self.facts().what.clone(), source })
     }
 }
@@ -125,7 +124,7 @@ impl RawBound {
     pub fn origins(&self) -> Option<[i32; 2]> {
         let table = self.plan.table();
         let number = |at: usize| Number::of_cell(self.numbers.get(table.first_scalar() + at));
-        table.origins().map(|origins| origins.of(number))
+        table.origins().map(|origins| origins.among(number))
     }
 
     /// Sets the positions of the first query and the first key, from the next launch on: both at once, where an
@@ -137,18 +136,18 @@ impl RawBound {
     /// their values then.
     pub fn set_origins(&mut self, [query, key]: [i32; 2]) -> Result<(), ScalarError> {
         let table = self.plan.table();
-        if table.origins().is_none() {
+        let Some(origins) = table.origins() else {
             let scalars = self.plan.scalars().iter().map(|scalar| scalar.role).collect();
             return Err(ScalarError::NoScalar { role: Role::QueryOrigin, scalars });
-        }
+        };
         let given = [(Role::QueryOrigin, Number::I32(query)), (Role::KeyOrigin, Number::I32(key))];
-        let mut errors = Vec::new();
-        origins::errors(self.plan.facts(), &given, &mut errors);
+        let value = |role: Role| given.iter().find(|(other, _)| *other == role).map(|(_, value)| *value);
+        let errors = faults(|all| origins.check(|role, _| value(role), all));
         if let Some(error) = errors.into_iter().next() {
             return Err(ScalarError::Origins(Box::new(error)));
         }
         for (at, scalar) in (table.first_scalar()..).zip(table.scalars()) {
-            if let Some((_, value)) = given.iter().find(|(role, _)| *role == scalar.role) {
+            if let Some(value) = value(scalar.role) {
                 self.numbers.set(at, value.cell());
             }
         }
@@ -162,7 +161,7 @@ impl RawBound {
     ///
     /// [`RawBindFailure`], as for [`RawPlan::bind`]; all bindings stay as they were then.
     pub fn rebind(&mut self, bindings: &RawBindings) -> Result<(), RawBindFailure> {
-        self.plan.check(bindings, self.workspace, &memory_kind)?;
+        self.plan.check(bindings, self.workspace, memory_kind)?;
         self.held = self.plan.hold(bindings, self.workspace.address, &self.numbers)?;
         self.plan.set_scalars(bindings, &mut self.numbers);
         Ok(())
@@ -203,7 +202,7 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn floor(&self, stream: *mut c_void, launches: usize) -> Result<(), LaunchError> {
-        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+        let (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack)) = (self.plan.code(), &self.held) else {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
@@ -228,7 +227,7 @@ impl RawBound {
     /// As [`RawBound::launch`].
     #[doc(hidden)]
     pub unsafe fn native_graph(&self, stream: *mut c_void, graph: *mut c_void, first: bool) -> Result<(), LaunchError> {
-        let (Code::Cudnn(plan, _), Held::Cudnn(pack)) = (self.plan.code(), &self.held) else {
+        let (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack)) = (self.plan.code(), &self.held) else {
             return Err(of_cudnn_alone());
         };
         // SAFETY: the caller's promise.
@@ -248,7 +247,7 @@ impl RawBound {
     ///
     /// The stream must be of the session's GPU and alive as long as the lease, and its context current.
     pub(crate) unsafe fn lease(&self, stream: *mut c_void) -> Result<Option<Lease<'_>>, LaunchError> {
-        if matches!(self.held, Held::Kernels(_)) {
+        if matches!(self.held, HeldAddresses::Kernels(_)) {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
@@ -269,11 +268,11 @@ impl RawBound {
     ) -> Result<(), LaunchError> {
         match (self.plan.code(), &self.held, lease) {
             // SAFETY: the caller's promise; numbers lie in memory of this value.
-            (Code::Cudnn(plan, _), Held::Cudnn(pack), Some(lease)) => unsafe {
+            (LoadedCode::Cudnn(plan, _), HeldAddresses::Cudnn(pack), Some(lease)) => unsafe {
                 self.plan.clear_sums(self.workspace.address, stream)?;
                 plan.execute(lease.handle(), pack).map_err(|source| self.plan.refused(source))
             },
-            (Code::Kernels(cubins), Held::Kernels(tensors), _) => {
+            (LoadedCode::Kernels(cubins), HeldAddresses::Kernels(tensors), _) => {
                 let first = self.plan.table().first_scalar();
                 let (number, scratch) = (|at| self.numbers.get(first + at), self.workspace.address);
                 // SAFETY: the caller's promise.

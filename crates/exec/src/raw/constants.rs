@@ -18,7 +18,7 @@ type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_void) -> c_in
 type OfStream = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// The functions of the driver that this module calls.
-struct Functions {
+struct CopyFunctions {
     alloc: Alloc,
     free: Free,
     create: Create,
@@ -27,13 +27,13 @@ struct Functions {
     destroy: OfStream,
 }
 
-fn functions() -> Option<&'static Functions> {
-    static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
+fn functions() -> Option<&'static CopyFunctions> {
+    static FUNCTIONS: OnceLock<Option<CopyFunctions>> = OnceLock::new();
     let find = || {
         let driver = open().ok()?;
         // SAFETY: every driver since CUDA 5 has these functions with these signatures.
         unsafe {
-            Some(Functions {
+            Some(CopyFunctions {
                 alloc: *driver.get::<Alloc>("cuMemAlloc_v2").ok()?,
                 free: *driver.get::<Free>("cuMemFree_v2").ok()?,
                 create: *driver.get::<Create>("cuStreamCreate").ok()?,
@@ -51,12 +51,12 @@ const NON_BLOCKING: c_uint = 1;
 
 /// The constant operands of all plans of a session, by their values.
 #[derive(Debug, Default)]
-pub(crate) struct Constants(Mutex<Vec<(Vec<f32>, DeviceBuffer)>>);
+pub(crate) struct RawConstants(Mutex<Vec<(Vec<f32>, DeviceBuffer)>>);
 
-impl Constants {
+impl RawConstants {
     /// The constant operands of an attention on the GPU whose context is current. New ones are uploaded, waiting for
     /// the upload; an attention without constants asks nothing of the driver.
-    pub(crate) fn of(&self, attention: &Attention) -> Result<Vec<(Role, DeviceBuffer)>, String> {
+    pub(crate) fn uploaded(&self, attention: &Attention) -> Result<Vec<(Role, DeviceBuffer)>, String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut list = Vec::new();
         for (role, values) in slopes(attention) {
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn an_attention_without_constants_asks_nothing_of_a_driver() {
-        let mut constants = Constants::default();
+        let mut constants = RawConstants::default();
         let plain = Attention::bshd(1, (4, 2), (8, 8), 16, DType::BF16);
-        assert_eq!(constants.of(&plain), Ok(Vec::new()));
+        assert_eq!(constants.uploaded(&plain), Ok(Vec::new()));
         let alibi = library::alibi(score(), 4).build_score_mod().expect("a score");
         if crate::driver::driver().is_err() {
-            let error = constants.of(&plain.with_score_mod(alibi)).expect_err("there is no GPU");
+            let error = constants.uploaded(&plain.with_score_mod(alibi)).expect_err("there is no GPU");
             assert!(error.contains("driver"), "{error}");
         }
         assert!(constants.0.get_mut().expect("no panic").is_empty());

@@ -6,7 +6,7 @@ use qkvault_graph::Target;
 use qkvault_sys::{Library, Search};
 
 use crate::properties::{self, PropertiesError};
-use crate::raw::pool::Pool;
+use crate::raw::pool::HandlePool;
 use crate::raw::session::SessionError;
 use qkvault_compile::Machine;
 
@@ -43,8 +43,8 @@ impl CudnnSource {
 
 /// A cuDNN on a GPU.
 #[derive(Debug)]
-pub(crate) struct Cudnn {
-    pub(crate) pool: Pool,
+pub(crate) struct SessionCudnn {
+    pub(crate) pool: HandlePool,
     pub(crate) library: Arc<Library>,
     pub(crate) machine: Machine,
     properties: Vec<u8>,
@@ -52,14 +52,14 @@ pub(crate) struct Cudnn {
     target: OnceLock<Target>,
 }
 
-impl Cudnn {
+impl SessionCudnn {
     /// Creates handles on the GPU whose context is current.
-    pub(crate) fn open(library: &Arc<Library>, handles: usize) -> Result<Cudnn, SessionError> {
-        let pool = Pool::new(library);
+    pub(crate) fn open(library: &Arc<Library>, handles: usize) -> Result<SessionCudnn, SessionError> {
+        let pool = HandlePool::new(library);
         pool.reserve(handles.max(1))?;
         let properties = properties::json_of_handle(pool.any()?.handle())?;
         let machine = properties::machine(&properties, library)?;
-        Ok(Cudnn { pool, library: Arc::clone(library), machine, properties, target: OnceLock::new() })
+        Ok(SessionCudnn { pool, library: Arc::clone(library), machine, properties, target: OnceLock::new() })
     }
 
     pub(crate) fn target(&self) -> Result<&Target, PropertiesError> {

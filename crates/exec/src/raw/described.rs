@@ -16,11 +16,11 @@ use crate::raw::session::SessionError;
 /// may threads, as for [`RawPlan`].
 #[derive(Clone, Debug)]
 pub struct RawDescribed {
-    inner: Arc<Described>,
+    inner: Arc<DescribedInner>,
 }
 
 #[derive(Debug)]
-struct Described {
+struct DescribedInner {
     plan: RawPlan,
     attention: Valid,
     order: LaunchOrder,
@@ -36,16 +36,16 @@ impl RawDescribed {
     ///
     /// [`SessionError`] if the context cannot be made current or an upload fails.
     pub fn new(plan: RawPlan, attention: &Valid) -> Result<RawDescribed, SessionError> {
-        let order = LaunchOrder::of(plan.facts(), attention);
+        let order = LaunchOrder::for_plan(plan.facts(), attention);
         let session = plan.session();
         let buffers = {
             let _entered = session.enter()?;
-            session.inner.constants.of(attention).map_err(|detail| SessionError::Constants { detail })?
+            session.inner.constants.uploaded(attention).map_err(|detail| SessionError::Constants { detail })?
         };
         let buffer = |role| buffers.iter().find(|(other, _)| *other == role).map(|(_, buffer)| *buffer);
         let constants = order.constant_places().iter().filter_map(|(role, place)| Some((*place, buffer(*role)?)));
         let (constants, attention) = (constants.collect(), attention.clone());
-        Ok(RawDescribed { inner: Arc::new(Described { plan, attention, order, constants }) })
+        Ok(RawDescribed { inner: Arc::new(DescribedInner { plan, attention, order, constants }) })
     }
 
     /// The plan.
@@ -83,7 +83,7 @@ impl RawDescribed {
     ///
     /// As for [`RawPlan::launch_with`].
     pub unsafe fn launch_with(&self, args: &RawArgs<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
-        let Described { plan, constants, order, .. } = &*self.inner;
+        let DescribedInner { plan, constants, order, .. } = &*self.inner;
         if constants.is_empty() {
             // SAFETY: the caller's promise.
             return unsafe { plan.launch_with(args, stream) };

@@ -53,7 +53,7 @@ pub(crate) enum NotMade<E> {
 
 /// A name: it has an id once its value is made.
 #[derive(Default)]
-struct Named {
+struct NamedId {
     id: OnceLock<PlanId>,
     /// Held by the thread that makes the value.
     making: Mutex<()>,
@@ -64,7 +64,7 @@ struct Named {
 pub(crate) struct Ids<K, V> {
     values: Box<[OnceLock<V>]>,
     taken: AtomicUsize,
-    names: RwLock<HashMap<K, Arc<Named>>>,
+    names: RwLock<HashMap<K, Arc<NamedId>>>,
 }
 
 impl<K: Eq + Hash, V> Ids<K, V> {

@@ -10,18 +10,18 @@ const KEPT: usize = 64;
 
 /// Values that launches take out, so that no other changes them meanwhile, and give back.
 #[derive(Debug)]
-pub(crate) struct Kept<T>(Mutex<Ring<T>>);
+pub(crate) struct KeptLaunches<T>(Mutex<KeptRing<T>>);
 
 #[derive(Debug)]
-struct Ring<T> {
+struct KeptRing<T> {
     values: Vec<T>,
     /// The place where the next value is looked for first: layers take turns.
     next: usize,
 }
 
-impl<T> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept(Mutex::new(Ring { values: Vec::new(), next: 0 }))
+impl<T> Default for KeptLaunches<T> {
+    fn default() -> KeptLaunches<T> {
+        KeptLaunches(Mutex::new(KeptRing { values: Vec::new(), next: 0 }))
     }
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Taken<T> {
     New(Option<T>),
 }
 
-impl<T> Kept<T> {
+impl<T> KeptLaunches<T> {
     /// Takes out the value that `is_for` these addresses.
     pub(crate) fn take(&self, is_for: impl Fn(&T) -> bool) -> Taken<T> {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ impl<T> Kept<T> {
     /// Keeps a value for later launches, in the place of one that was used longer ago.
     pub(crate) fn give_back(&self, value: T) {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ring { values, next } = &mut *ring;
+        let KeptRing { values, next } = &mut *ring;
         if values.len() < KEPT {
             // Put back where it was taken from: `swap_remove` has moved the last value there.
             values.push(value);
@@ -66,7 +66,7 @@ impl<T> Kept<T> {
 mod tests {
     use super::*;
 
-    fn launch(kept: &Kept<usize>, of: usize) -> bool {
+    fn launch(kept: &KeptLaunches<usize>, of: usize) -> bool {
         let (value, new) = match kept.take(|value| *value == of) {
             Taken::Found(value) => (value, false),
             Taken::New(_) => (of, true),
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn as_many_launches_as_are_kept_find_theirs_in_every_order() {
-        let kept = Kept::default();
+        let kept = KeptLaunches::default();
         assert!((0..KEPT).all(|of| launch(&kept, of)));
         for _ in 0..3 {
             assert!(!(0..KEPT).any(|of| launch(&kept, of)));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_value_that_one_launch_has_is_not_given_to_another() {
-        let kept = Kept::default();
+        let kept = KeptLaunches::default();
         kept.give_back(7);
         assert!(matches!(kept.take(|_| true), Taken::Found(7)));
         assert!(matches!(kept.take(|_| true), Taken::New(None)));

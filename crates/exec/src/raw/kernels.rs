@@ -11,7 +11,7 @@ use qkvault_sys::ExecutionPlan;
 use crate::driver::open;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch::DeviceBuffer;
-use crate::raw::load::{Code, RawPlan};
+use crate::raw::load::{LoadedCode, RawPlan};
 use crate::raw::primary::checked;
 use crate::raw::relaxed::{RELAXED, RelaxedCaptures};
 
@@ -22,7 +22,7 @@ type GetNodes = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *mut usize) 
 type NodeType = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
 type KernelParams = unsafe extern "C" fn(*mut c_void, *mut KernelNode) -> c_int;
 type KernelFunction = unsafe extern "C" fn(*mut *mut c_void, *mut c_void) -> c_int;
-type Load = unsafe extern "C" fn(*mut c_void) -> c_int;
+type LoadFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2` of the driver API.
@@ -41,7 +41,7 @@ struct KernelNode {
 const KERNEL: c_int = 0;
 
 /// The functions of the driver that this module calls.
-struct Functions {
+struct GraphFunctions {
     create: StreamCreate,
     destroy: Destroy,
     begin: BeginCapture,
@@ -50,17 +50,17 @@ struct Functions {
     node_type: NodeType,
     params: KernelParams,
     function: KernelFunction,
-    load: Load,
+    load: LoadFunction,
     destroy_graph: Destroy,
 }
 
-fn functions() -> Option<&'static Functions> {
-    static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
+fn functions() -> Option<&'static GraphFunctions> {
+    static FUNCTIONS: OnceLock<Option<GraphFunctions>> = OnceLock::new();
     let find = || {
         let driver = open().ok()?;
         // SAFETY: every driver since CUDA 12.4 has these functions with these signatures.
         unsafe {
-            Some(Functions {
+            Some(GraphFunctions {
                 create: *driver.get::<StreamCreate>("cuStreamCreate").ok()?,
                 destroy: *driver.get::<Destroy>("cuStreamDestroy_v2").ok()?,
                 begin: *driver.get::<BeginCapture>("cuStreamBeginCapture_v2").ok()?,
@@ -69,7 +69,7 @@ fn functions() -> Option<&'static Functions> {
                 node_type: *driver.get::<NodeType>("cuGraphNodeGetType").ok()?,
                 params: *driver.get::<KernelParams>("cuGraphKernelNodeGetParams_v2").ok()?,
                 function: *driver.get::<KernelFunction>("cuKernelGetFunction").ok()?,
-                load: *driver.get::<Load>("cuFuncLoad").ok()?,
+                load: *driver.get::<LoadFunction>("cuFuncLoad").ok()?,
                 destroy_graph: *driver.get::<Destroy>("cuGraphDestroy").ok()?,
             })
         }
@@ -84,9 +84,9 @@ const NON_BLOCKING: c_uint = 1;
 const NOWHERE: u64 = 1 << 40;
 
 /// A stream or a graph, destroyed when dropped.
-struct Owned(Destroy, *mut c_void);
+struct Destroyed(Destroy, *mut c_void);
 
-impl Drop for Owned {
+impl Drop for Destroyed {
     fn drop(&mut self) {
         // SAFETY: this value owns it. Nothing is queued on the stream, and the graph is not launched.
         unsafe { (self.0)(self.1) };
@@ -103,9 +103,9 @@ impl RawPlan {
     /// What the driver or cuDNN could not do. The plan can be launched all the same.
     pub fn load_kernels(&self) -> Result<(), String> {
         let plan = match self.code() {
-            Code::Cudnn(plan, _) => plan,
+            LoadedCode::Cudnn(plan, _) => plan,
             // Loading the plan has put them onto the GPU.
-            Code::Kernels(_) => return Ok(()),
+            LoadedCode::Kernels(_) => return Ok(()),
         };
         let functions = functions().ok_or("the driver lacks functions of CUDA 12.4")?;
         let _relaxed = RelaxedCaptures::enter();
@@ -113,14 +113,19 @@ impl RawPlan {
         let mut stream = std::ptr::null_mut();
         // SAFETY: `stream` is writable, and the session's context is current.
         checked("create a stream", unsafe { (functions.create)(&raw mut stream, NON_BLOCKING) })?;
-        let stream = Owned(functions.destroy, stream);
+        let stream = Destroyed(functions.destroy, stream);
         let graph = self.captured(plan, functions, stream.1)?;
         // SAFETY: the graph is valid, and its kernels are those of the plan, which stays loaded.
         unsafe { load(functions, graph.1) }
     }
 
     /// A launch over addresses of no memory, as a graph.
-    fn captured(&self, plan: &ExecutionPlan, functions: &Functions, stream: *mut c_void) -> Result<Owned, String> {
+    fn captured(
+        &self,
+        plan: &ExecutionPlan,
+        functions: &GraphFunctions,
+        stream: *mut c_void,
+    ) -> Result<Destroyed, String> {
         let table = self.table();
         let numbers = HostScalars::new(table.numbers().collect());
         let tensors: Vec<DeviceBuffer> =
@@ -140,7 +145,7 @@ impl RawPlan {
         // SAFETY: the capture of this stream began above.
         let ended = unsafe { (functions.end)(stream, &raw mut graph) };
         checked("end a capture", ended)?;
-        let graph = Owned(functions.destroy_graph, graph);
+        let graph = Destroyed(functions.destroy_graph, graph);
         queued.map_err(told).map(|()| graph)
     }
 }
@@ -150,7 +155,7 @@ impl RawPlan {
 /// # Safety
 ///
 /// The graph must be valid, and its kernels loaded as libraries.
-unsafe fn load(functions: &Functions, graph: *mut c_void) -> Result<(), String> {
+unsafe fn load(functions: &GraphFunctions, graph: *mut c_void) -> Result<(), String> {
     let mut count = 0;
     // SAFETY: without room for nodes the driver counts them.
     checked("count nodes", unsafe { (functions.nodes)(graph, std::ptr::null_mut(), &raw mut count) })?;

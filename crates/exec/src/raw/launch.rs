@@ -1,24 +1,23 @@
-//! A launch on addresses that change with every call: the order of a plan's operands, and the checks of a launch.
+//! A launch on addresses that change with every call, in the order of a plan's operands.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
-use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT, Scratch};
+use qkvault_graph::op::{Binding, Scratch};
 use qkvault_sys::{ExecutionPlan, Library, VariantPack};
 use smallvec::SmallVec;
 
-use crate::bindings::{Number, RawBindings};
-use crate::check::is_oversized;
-use crate::check::overlap;
+use crate::bind_error::BindErrors;
+use crate::bindings::Number;
+use crate::check::{ByPlace, Needs, StopAtFirst, check, faults};
 use crate::clear::clear;
-use crate::driver::MemoryKind;
 use crate::origins::{OriginTable, is_origin};
 use crate::raw::cubins::Cubins;
 use crate::raw::host_scalars::HostScalars;
 use crate::raw::launch_error::LaunchError;
-use crate::raw::load::{Code, RawPlan};
+use crate::raw::load::{LoadedCode, RawPlan};
 
 /// Addresses of a variant pack that fit the stack; plans with more operands take memory from the heap.
 const INLINE: usize = 24;
@@ -137,7 +136,7 @@ impl LaunchTable {
             numbers.set(self.first_scalar() + at, scalar(at).cell());
         }
         if let Some(table) = &self.origins {
-            self.move_to(numbers, table.of(scalar));
+            self.move_to(numbers, table.among(scalar));
         }
     }
 
@@ -148,63 +147,15 @@ impl LaunchTable {
         }
     }
 
+    /// What the check of operands needs to know, with the bindings of the plan's facts.
+    #[inline]
+    pub(crate) fn needs<'p>(&'p self, bindings: &'p [Binding], workspace: u64) -> Needs<'p> {
+        Needs { bindings, count: self.tensors.len() + self.scalars.len(), origins: self.origins.as_ref(), workspace }
+    }
+
     /// What follows from the origins of a launch, if the plan has origins.
     pub(crate) fn origins(&self) -> Option<&OriginTable> {
         self.origins.as_ref()
-    }
-
-    /// Whether a launch with these arguments is sound, as far as numbers tell. It costs nanoseconds; what is wrong is
-    /// told by [`RawPlan::wrong`].
-    pub(crate) fn accepts(&self, args: &RawArgs<'_>, workspace: u64) -> bool {
-        let RawArgs { tensors, scalars, workspace: scratch, interleaved } = *args;
-        let sized = tensors.len() == self.tensors.len() && scalars.len() == self.scalars.len();
-        let typed = || scalars.iter().zip(&self.scalars).all(|(value, scalar)| value.dtype() == scalar.dtype);
-        let begins = || self.origins.as_ref().is_none_or(|table| table.accepts(table.of(|at| scalars[at])));
-        let placed = |(buffer, tensor): (&DeviceBuffer, &Binding)| {
-            buffer.address != 0
-                && buffer.bytes >= tensor.bytes
-                && !is_oversized(tensor, buffer.bytes)
-                && buffer.address.checked_add(buffer.bytes).is_some()
-                && buffer.address.is_multiple_of(u64::from(tensor.alignment.max(1)))
-        };
-        let room = || {
-            workspace == 0
-                || (scratch.bytes >= workspace
-                    && scratch.address != 0
-                    && scratch.address.is_multiple_of(SCRATCH_ALIGNMENT))
-        };
-        sized
-            && typed()
-            && begins()
-            && tensors.iter().zip(&self.tensors).all(placed)
-            && room()
-            && self.apart(tensors, interleaved, (scratch.address, scratch.address.saturating_add(workspace)))
-    }
-
-    /// The same arguments by role.
-    fn bindings(&self, args: &RawArgs<'_>) -> RawBindings {
-        let mut bindings = RawBindings::new();
-        for (buffer, tensor) in args.tensors.iter().zip(&self.tensors) {
-            let DeviceBuffer { address, bytes } = *buffer;
-            bindings = bindings.tensor(tensor.role, address, bytes);
-        }
-        for (value, scalar) in args.scalars.iter().zip(&self.scalars) {
-            bindings = bindings.scalar(scalar.role, *value);
-        }
-        args.interleaved.iter().fold(bindings, |all, (a, b)| all.interleaved(*a, *b))
-    }
-
-    /// Whether no output overlaps another tensor, and no tensor the workspace, if there is one.
-    fn apart(&self, buffers: &[DeviceBuffer], interleaved: &[(Role, Role)], workspace: (u64, u64)) -> bool {
-        let span = |at: usize| (buffers[at].address, buffers[at].address + self.tensors[at].bytes);
-        let stated = |a: Role, b: Role| interleaved.iter().any(|pair| *pair == (a, b) || *pair == (b, a));
-        (0..buffers.len()).all(|i| {
-            let clear = |j: usize| {
-                let (a, b) = (&self.tensors[i], &self.tensors[j]);
-                !(a.output || b.output) || !overlap(span(i), span(j)) || stated(a.role, b.role)
-            };
-            (workspace.0 == workspace.1 || !overlap(span(i), workspace)) && (0..i).all(clear)
-        })
     }
 }
 
@@ -242,14 +193,16 @@ impl RawPlan {
     /// [`LaunchError::Arguments`] with everything that is wrong in the arguments; [`LaunchError`] if the driver or
     /// cuDNN refuses the launch. Nothing was queued then.
     pub unsafe fn launch_with(&self, args: &RawArgs<'_>, stream: *mut c_void) -> Result<(), LaunchError> {
-        let table = self.table();
-        if !table.accepts(args, self.workspace()) {
-            return Err(self.wrong(args));
+        let (table, needs) = (self.table(), self.needs());
+        let given = self.by_place(args)?;
+        if check(needs, &given, args.workspace, &mut StopAtFirst).is_break() {
+            let errors = faults(|all| check(needs, &given, args.workspace, all));
+            return Err(LaunchError::Arguments(BindErrors::new(self.facts(), errors)));
         }
         let _entered = self.session().enter_to_launch()?;
         let (plan, packs) = match self.code() {
-            Code::Cudnn(plan, packs) => (plan, packs),
-            Code::Kernels(cubins) => {
+            LoadedCode::Cudnn(plan, packs) => (plan, packs),
+            LoadedCode::Kernels(cubins) => {
                 let (number, scratch) = (|at: usize| args.scalars[at].cell(), args.workspace.address);
                 // SAFETY: the caller's promise.
                 return unsafe { queue_kernels(cubins, args.tensors, number, scratch, stream) };
@@ -302,20 +255,20 @@ impl RawPlan {
         LaunchError::Refused { key: facts.key, what: facts.what.clone(), source: Box::new(source) }
     }
 
-    /// Everything that is wrong with arguments that [`LaunchTable::accepts`] does not accept.
-    fn wrong(&self, args: &RawArgs<'_>) -> LaunchError {
-        let table = self.table();
-        let (given, needed) = ((args.tensors.len(), args.scalars.len()), (table.tensors.len(), table.scalars.len()));
+    /// What the check of a launch compares with.
+    pub(crate) fn needs(&self) -> Needs<'_> {
+        self.table().needs(&self.facts().bindings, self.workspace())
+    }
+
+    /// The arguments of a launch as its check reads them.
+    #[inline]
+    fn by_place<'a>(&'a self, args: &RawArgs<'a>) -> Result<ByPlace<'a>, LaunchError> {
+        let LaunchTable { tensors, scalars, .. } = self.table();
+        let (given, needed) = ((args.tensors.len(), args.scalars.len()), (tensors.len(), scalars.len()));
         if given != needed {
-            return LaunchError::Count { what: self.facts().what.clone(), given, needed };
+            return Err(LaunchError::Count { what: self.facts().what.clone(), given, needed });
         }
-        match self.check(&table.bindings(args), args.workspace, &|_| MemoryKind::Unknown) {
-            Err(errors) => LaunchError::Arguments(errors),
-            Ok(()) => LaunchError::Driver {
-                step: "check its arguments",
-                detail: "the two checks of a launch differ; report this with the output of `qkvault doctor`".to_owned(),
-            },
-        }
+        Ok(ByPlace { tensors, scalars, args: *args })
     }
 }
 
@@ -342,6 +295,3 @@ fn eight(bytes: [u8; 4]) -> u64 {
     cell[..4].copy_from_slice(&bytes);
     u64::from_ne_bytes(cell)
 }
-
-#[cfg(test)]
-mod tests;

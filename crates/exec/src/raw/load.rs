@@ -10,10 +10,10 @@ use qkvault_graph::op::Scratch;
 use qkvault_kernels::recipe::Checked;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
-use crate::raw::cubins::{Asked, Cubins};
+use crate::raw::cubins::{AskedOfDriver, Cubins};
 use crate::raw::launch::LaunchTable;
 use crate::raw::load_error::LoadError;
-use crate::raw::packs::Packs;
+use crate::raw::packs::KeptPacks;
 use crate::raw::relaxed::RelaxedCaptures;
 use crate::raw::session::RawSession;
 use crate::scratch::to_clear;
@@ -29,13 +29,13 @@ use qkvault_compile::{OwnFacts, check_fit, check_fit_of_kernels};
 /// microseconds each. The launches of other plans do not wait.
 #[derive(Clone, Debug)]
 pub struct RawPlan {
-    inner: Arc<Loaded>,
+    inner: Arc<LoadedInner>,
 }
 
 #[derive(Debug)]
-struct Loaded {
+struct LoadedInner {
     /// Taken out when the plan is dropped, to destroy it in its context.
-    code: Option<Code>,
+    code: Option<LoadedCode>,
     table: LaunchTable,
     facts: PlanFacts,
     scratch: Scratch,
@@ -62,14 +62,14 @@ pub struct LoadTimes {
 
 /// The code of a plan, by engine.
 #[derive(Debug)]
-pub(crate) enum Code {
+pub(crate) enum LoadedCode {
     /// A plan of cuDNN, with the variant packs of its last launches.
-    Cudnn(ExecutionPlan, Packs),
+    Cudnn(ExecutionPlan, KeptPacks),
     /// Cubins with a recipe.
     Kernels(Cubins),
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedInner {
     fn drop(&mut self) {
         // The plan's kernels need their context to be unloaded.
         let entered = self.session.enter();
@@ -118,18 +118,18 @@ impl RawSession {
                 let (key, what) = (facts.key, &facts.what);
                 let failed = |detail| LoadError::Kernels { key, what: what.clone(), detail };
                 let (cubins, asked) = Cubins::load(&recipe, blob, &table, &self.inner.modules).map_err(failed)?;
-                let Asked { modules: code, kernels, attributes } = asked;
-                (Code::Kernels(cubins), LoadTimes { code, kernels, attributes, ..LoadTimes::default() })
+                let AskedOfDriver { modules: code, kernels, attributes } = asked;
+                (LoadedCode::Kernels(cubins), LoadTimes { code, kernels, attributes, ..LoadTimes::default() })
             }
             None => {
                 let begun = Instant::now();
-                let code = Code::Cudnn(self.execution_plan(plan)?, Packs::default());
+                let code = LoadedCode::Cudnn(self.execution_plan(plan)?, KeptPacks::default());
                 (code, LoadTimes { code: begun.elapsed(), ..LoadTimes::default() })
             }
         };
         let (facts, clear, session) = (facts.clone(), to_clear(facts, &scratch), self.clone());
         (times.checks, times.whole) = (checks, started.elapsed());
-        Ok(RawPlan { inner: Arc::new(Loaded { code: Some(code), table, facts, scratch, clear, times, session }) })
+        Ok(RawPlan { inner: Arc::new(LoadedInner { code: Some(code), table, facts, scratch, clear, times, session }) })
     }
 
     fn execution_plan(&self, plan: &Plan) -> Result<ExecutionPlan, LoadError> {
@@ -244,7 +244,7 @@ impl RawPlan {
         &self.inner.clear
     }
 
-    pub(crate) fn code(&self) -> &Code {
+    pub(crate) fn code(&self) -> &LoadedCode {
         self.inner.code.as_ref().expect("there until dropped")
     }
 }

@@ -28,7 +28,7 @@ pub(crate) mod relaxed;
 pub(crate) mod session;
 pub(crate) mod table;
 
-pub use crate::bindings::{Operand, RawBindings};
+pub use crate::bindings::{RawBindings, RawOperand};
 pub use crate::constants::slopes as constant_values;
 pub use crate::driver::driver;
 pub use bound::RawBound;

@@ -6,16 +6,13 @@ use qkvault_graph::{Role, Valid, nearest_name};
 use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::Number;
-use crate::check::wrong_size;
+use crate::bindings::{Number, Values};
+use crate::check::{check_number, check_size, faults, missing};
 use crate::constants::slopes;
 use crate::raw::launch::DeviceBuffer;
 
 /// Buffers of a launch that fit the stack.
 pub(crate) type Buffers = SmallVec<[DeviceBuffer; 16]>;
-
-/// Numbers of a launch that fit the stack.
-pub(crate) type Values = SmallVec<[Number; 6]>;
 
 /// The tensors and scalars that a caller gives to a launch of a plan, in the order of a launch. Needs no GPU.
 ///
@@ -26,13 +23,13 @@ pub struct LaunchOrder {
     scalars: Vec<Binding>,
     /// The constants, each with its place among all tensors of the plan.
     constants: Vec<(Role, usize)>,
-    names: Vec<Name>,
+    names: Vec<OperandName>,
     usual_scale: Option<(usize, f32)>,
 }
 
 /// The names of one operand.
 #[derive(Clone, Debug)]
-struct Name {
+struct OperandName {
     /// That of its role.
     role: String,
     /// That of the description's expressions; of a gradient, with `d_` before it.
@@ -59,7 +56,7 @@ pub struct NamedArgs<'a> {
 impl LaunchOrder {
     /// The order of a plan with these facts, which computes this attention.
     #[must_use]
-    pub fn of(facts: &PlanFacts, attention: &Valid) -> LaunchOrder {
+    pub fn for_plan(facts: &PlanFacts, attention: &Valid) -> LaunchOrder {
         let constant: Vec<Role> = slopes(attention).into_iter().map(|(role, _)| role).collect();
         let (scalars, all): (Vec<Binding>, Vec<Binding>) =
             facts.bindings.iter().copied().filter(|b| !b.role.is_internal()).partition(|b| b.scalar);
@@ -73,7 +70,7 @@ impl LaunchOrder {
                 Role::DScoreTensor(_) => format!("d_{name}"),
                 _ => name.to_owned(),
             });
-            Name { role: binding.role.name().into_owned(), spoken, scalar: binding.scalar, place }
+            OperandName { role: binding.role.name().into_owned(), spoken, scalar: binding.scalar, place }
         };
         let names = tensors.iter().enumerate().chain(scalars.iter().enumerate()).map(name).collect();
         let scale = scalars.iter().position(|scalar| scalar.role == Role::Scale);
@@ -106,7 +103,7 @@ impl LaunchOrder {
     /// modification and mask both use the name; none for an unknown name. A role's own name wins.
     pub fn places<'o>(&'o self, name: &'o str) -> impl Iterator<Item = (usize, bool)> + 'o {
         let by_role = self.names.iter().any(|of| of.role == name);
-        let means = move |of: &&Name| if by_role { of.role == name } else { of.spoken.as_deref() == Some(name) };
+        let means = move |of: &&OperandName| if by_role { of.role == name } else { of.spoken.as_deref() == Some(name) };
         self.names.iter().filter(means).map(|of| (of.place, of.scalar))
     }
 
@@ -127,13 +124,12 @@ impl LaunchOrder {
     /// of a wrong size and every number of another type.
     pub fn check(&self, facts: &PlanFacts, args: &NamedArgs<'_>) -> Result<(), BindErrors> {
         let (buffers, values) = self.arrange(facts, args)?;
-        let sized = self.tensors.iter().zip(&buffers).filter_map(|(tensor, buffer)| wrong_size(tensor, buffer.bytes));
-        let typed = self.scalars.iter().zip(&values).filter(|(scalar, value)| scalar.dtype != value.dtype());
-        let typed = typed.map(|(&Binding { role, dtype: needed, .. }, value)| {
-            let given = value.dtype();
-            BindError::WrongDType { role, needed, given }
+        let (mut sized, mut typed) = (self.tensors.iter().zip(&buffers), self.scalars.iter().zip(&values));
+        let errors = faults(|all| {
+            sized.try_for_each(|(tensor, buffer)| check_size(tensor, buffer.bytes, all))?;
+            typed.try_for_each(|(scalar, value)| check_number(scalar, value.dtype(), all))
         });
-        BindErrors::check(facts, sized.chain(typed).collect())
+        BindErrors::check(facts, errors)
     }
 
     /// Buffers and numbers in order, of arguments by name.
@@ -154,9 +150,9 @@ impl LaunchOrder {
         if let Some((at, scale)) = self.usual_scale {
             values[at].get_or_insert(Number::F32(scale));
         }
-        let lacks = |b: &Binding| BindError::Missing { role: b.role, scalar: b.scalar, dtype: b.dtype, bytes: b.bytes };
-        let of_tensors = self.tensors.iter().zip(&buffers).filter(|(_, given)| given.is_none()).map(|(b, _)| lacks(b));
-        let of_scalars = self.scalars.iter().zip(&values).filter(|(_, given)| given.is_none()).map(|(b, _)| lacks(b));
+        let of_tensors =
+            self.tensors.iter().zip(&buffers).filter(|(_, given)| given.is_none()).map(|(b, _)| missing(b));
+        let of_scalars = self.scalars.iter().zip(&values).filter(|(_, given)| given.is_none()).map(|(b, _)| missing(b));
         errors.extend(of_tensors.chain(of_scalars));
         BindErrors::check(facts, errors)?;
         Ok((buffers.into_iter().flatten().collect(), values.into_iter().flatten().collect()))

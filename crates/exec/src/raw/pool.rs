@@ -11,7 +11,7 @@ use crate::raw::relaxed::RelaxedCaptures;
 
 /// The handles of one GPU. They live as long as the session that owns the pool; the end of a thread destroys none.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct HandlePool {
     library: Arc<Library>,
     free: Mutex<Vec<Seat>>,
     created: AtomicU64,
@@ -47,13 +47,13 @@ impl On {
 
 /// A handle for one launch or one load. Dropping the lease returns it to the pool.
 pub(crate) struct Lease<'a> {
-    pool: &'a Pool,
+    pool: &'a HandlePool,
     seat: Option<Seat>,
 }
 
-impl Pool {
-    pub(crate) fn new(library: &Arc<Library>) -> Pool {
-        Pool { library: Arc::clone(library), free: Mutex::default(), created: AtomicU64::new(0) }
+impl HandlePool {
+    pub(crate) fn new(library: &Arc<Library>) -> HandlePool {
+        HandlePool { library: Arc::clone(library), free: Mutex::default(), created: AtomicU64::new(0) }
     }
 
     /// The number of handles created so far: at most as many as launches ran at one time, or as were reserved.

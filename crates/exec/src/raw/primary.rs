@@ -17,7 +17,7 @@ type ExchangeMode = unsafe extern "C" fn(*mut c_int) -> c_int;
 type GetStreamId = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 
 /// The functions of the driver that this module calls.
-struct Functions {
+struct ContextFunctions {
     init: Init,
     retain: Retain,
     release: Release,
@@ -29,13 +29,13 @@ struct Functions {
     stream_id: Option<GetStreamId>,
 }
 
-fn functions() -> Option<&'static Functions> {
-    static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
+fn functions() -> Option<&'static ContextFunctions> {
+    static FUNCTIONS: OnceLock<Option<ContextFunctions>> = OnceLock::new();
     let find = || {
         let driver = open().ok()?;
         // SAFETY: every driver since CUDA 10 has these functions with these signatures; cuStreamGetId since CUDA 12.
         unsafe {
-            Some(Functions {
+            Some(ContextFunctions {
                 init: *driver.get::<Init>("cuInit").ok()?,
                 retain: *driver.get::<Retain>("cuDevicePrimaryCtxRetain").ok()?,
                 release: *driver.get::<Release>("cuDevicePrimaryCtxRelease_v2").ok()?,

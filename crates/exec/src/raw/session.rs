@@ -9,9 +9,9 @@ use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};
 use crate::properties::PropertiesError;
-use crate::raw::constants::Constants;
+use crate::raw::constants::RawConstants;
 use crate::raw::cubins::Modules;
-use crate::raw::cudnn::{Cudnn, CudnnSource};
+use crate::raw::cudnn::{CudnnSource, SessionCudnn};
 use crate::raw::gpu::Gpu;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::primary::{self, PrimaryContext};
@@ -130,12 +130,12 @@ impl ContextGuard for CallerContext {
 /// of a thread destroys none.
 #[derive(Clone, Debug)]
 pub struct RawSession {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<SessionInner>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    cudnn: OnceLock<Cudnn>,
+pub(crate) struct SessionInner {
+    cudnn: OnceLock<SessionCudnn>,
     source: CudnnSource,
     /// Held while cuDNN is opened, so that one thread does it.
     opening: Mutex<()>,
@@ -147,14 +147,14 @@ pub(crate) struct Inner {
     pub(crate) load_failures: AtomicU64,
     pub(crate) load_micros: AtomicU64,
     /// Read by launches until the last plan is gone.
-    pub(crate) constants: Constants,
+    pub(crate) constants: RawConstants,
     /// The cubins of its plans.
     pub(crate) modules: Modules,
     // Last, so that the context outlives the handles.
     pub(crate) context: Box<dyn ContextGuard>,
 }
 
-impl Drop for Inner {
+impl Drop for SessionInner {
     fn drop(&mut self) {
         // Handles need their context to be destroyed.
         let entered = self.context.enter();
@@ -215,11 +215,11 @@ impl RawSession {
         let entered = context.enter().map_err(in_context)?;
         let gpu = Gpu::current().map_err(in_context)?;
         let cudnn = match &source {
-            CudnnSource::Loaded(library) => OnceLock::from(Cudnn::open(library, options.handles)?),
+            CudnnSource::Loaded(library) => OnceLock::from(SessionCudnn::open(library, options.handles)?),
             CudnnSource::Search(_) => OnceLock::new(),
         };
         drop(entered);
-        let inner = Inner {
+        let inner = SessionInner {
             cudnn,
             source,
             opening: Mutex::new(()),
@@ -229,7 +229,7 @@ impl RawSession {
             loads: AtomicU64::new(0),
             load_failures: AtomicU64::new(0),
             load_micros: AtomicU64::new(0),
-            constants: Constants::default(),
+            constants: RawConstants::default(),
             modules: Modules::default(),
             context,
         };
@@ -243,7 +243,7 @@ impl RawSession {
     }
 
     /// The session's cuDNN, which the first call opens.
-    pub(crate) fn cudnn(&self) -> Result<&Cudnn, SessionError> {
+    pub(crate) fn cudnn(&self) -> Result<&SessionCudnn, SessionError> {
         if let Some(cudnn) = self.inner.cudnn.get() {
             return Ok(cudnn);
         }
@@ -253,12 +253,12 @@ impl RawSession {
         }
         let library = self.inner.source.library()?;
         let _entered = self.enter()?;
-        let cudnn = Cudnn::open(&library, self.inner.handles.load(Ordering::Relaxed))?;
+        let cudnn = SessionCudnn::open(&library, self.inner.handles.load(Ordering::Relaxed))?;
         Ok(self.inner.cudnn.get_or_init(|| cudnn))
     }
 
     /// The cuDNN of a plan of cuDNN that is loaded in this session.
-    pub(crate) fn cudnn_of_plan(&self) -> &Cudnn {
+    pub(crate) fn cudnn_of_plan(&self) -> &SessionCudnn {
         self.inner.cudnn.get().expect("loading the plan has opened it")
     }
 
@@ -306,7 +306,7 @@ impl RawSession {
     /// The counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let Inner { cudnn, loads, load_failures, load_micros, .. } = &*self.inner;
+        let SessionInner { cudnn, loads, load_failures, load_micros, .. } = &*self.inner;
         SessionStats {
             loads: loads.load(Ordering::Relaxed),
             load_failures: load_failures.load(Ordering::Relaxed),

@@ -7,8 +7,8 @@ use qkvault_graph::Role;
 use smallvec::SmallVec;
 
 use crate::bindings::Number;
-use crate::safe::list::List;
-use crate::safe::operands::{Held, Input, Output};
+use crate::safe::list::StackList;
+use crate::safe::operands::{HeldOperand, Input, Output};
 use crate::safe::tracked::BatchArgs;
 use crate::safe::workspace::Workspace;
 
@@ -43,13 +43,13 @@ impl fmt::Display for Which<'_> {
 }
 
 /// An operand of the arguments.
-pub(crate) struct Given<'a> {
+pub(crate) struct GivenOperand<'a> {
     pub(crate) which: Which<'a>,
     /// Whether it is the gradient of the named tensor.
     pub(crate) gradient: bool,
     /// Whether the caller promises that its numbers lead nowhere else.
     pub(crate) trusted: bool,
-    pub(crate) held: Held<'a>,
+    pub(crate) held: HeldOperand<'a>,
 }
 
 /// Operands and scalars of a launch, in any order.
@@ -75,8 +75,8 @@ pub(crate) struct Given<'a> {
 /// ```
 #[derive(Default)]
 pub struct Args<'a> {
-    pub(crate) operands: List<Given<'a>, 10>,
-    pub(crate) scalars: List<(Which<'a>, Number), 4>,
+    pub(crate) operands: StackList<GivenOperand<'a>, 10>,
+    pub(crate) scalars: StackList<(Which<'a>, Number), 4>,
     pub(crate) interleaved: SmallVec<[(Role, Role); 3]>,
     pub(crate) workspace: Option<Arc<Workspace>>,
     pub(crate) batch: Option<BatchArgs>,
@@ -150,7 +150,7 @@ impl<'a> Args<'a> {
     #[must_use]
     pub fn gradient(mut self, name: &'a str, slice: impl Output<'a>) -> Args<'a> {
         let which = Which::Named(name);
-        self.operands.push(Given { which, gradient: true, trusted: false, held: slice.held().0 });
+        self.operands.push(GivenOperand { which, gradient: true, trusted: false, held: slice.held().0 });
         self
     }
 
@@ -185,8 +185,8 @@ impl<'a> Args<'a> {
     #[inline]
     #[must_use]
     pub unsafe fn address(mut self, which: impl Into<Which<'a>>, address: u64, bytes: u64) -> Args<'a> {
-        let held = Held::Address { address, bytes };
-        self.operands.push(Given { which: which.into(), gradient: false, trusted: true, held });
+        let held = HeldOperand::Address { address, bytes };
+        self.operands.push(GivenOperand { which: which.into(), gradient: false, trusted: true, held });
         self
     }
 
@@ -201,7 +201,7 @@ impl<'a> Args<'a> {
     #[must_use]
     pub unsafe fn indices(mut self, role: Role, slice: impl Input<'a>) -> Args<'a> {
         let which = Which::Role(role);
-        self.operands.push(Given { which, gradient: false, trusted: true, held: slice.held().0 });
+        self.operands.push(GivenOperand { which, gradient: false, trusted: true, held: slice.held().0 });
         self
     }
 
@@ -232,8 +232,8 @@ impl<'a> Args<'a> {
     }
 
     #[inline]
-    fn given(mut self, which: Which<'a>, held: Held<'a>) -> Args<'a> {
-        self.operands.push(Given { which, gradient: false, trusted: false, held });
+    fn given(mut self, which: Which<'a>, held: HeldOperand<'a>) -> Args<'a> {
+        self.operands.push(GivenOperand { which, gradient: false, trusted: false, held });
         self
     }
 }

@@ -11,7 +11,7 @@ use crate::safe::args::Args;
 use crate::safe::device::Device;
 use crate::safe::order::is_captured;
 use crate::safe::plan::LoadedPlan;
-use crate::safe::staging::Shared;
+use crate::safe::staging::SharedStaging;
 use crate::safe::tracked::{BatchArgs, StepMemory};
 use crate::serving::{BatchInputErrors, Step, StepBuffer, StepLayout};
 
@@ -89,7 +89,7 @@ pub(crate) fn driver(step: &'static str) -> impl FnOnce(DriverError) -> BatchErr
 pub struct BatchMetadata {
     buffer: StepBuffer,
     memory: Arc<StepMemory>,
-    staging: Shared,
+    staging: SharedStaging,
     device: Device,
     /// Whether an update changed words on the host that did not reach the device.
     stale: bool,
@@ -115,7 +115,7 @@ impl BatchMetadata {
         if !plan.device().has(stream.context()) {
             return Err(BatchError::OtherContext { stream: stream.context().ordinal() });
         }
-        let buffer = StepBuffer::new(StepLayout::of(attention, plan.facts())?);
+        let buffer = StepBuffer::new(StepLayout::for_plan(attention, plan.facts())?);
         let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();
         staging.make_room(stream, buffer.layout().words()).map_err(driver("staged"))?;

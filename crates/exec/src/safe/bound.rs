@@ -16,7 +16,7 @@ use crate::safe::device::ready;
 use crate::safe::operands::Element;
 use crate::safe::order::{driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
-use crate::safe::tracked::Operands;
+use crate::safe::tracked::TrackedOperands;
 use crate::safe::workspace::{Workspace, WorkspaceError};
 
 /// Why a plan was not bound.
@@ -65,7 +65,7 @@ impl From<raw::RawBindFailure> for BindFailure {
 /// ```
 pub struct Bound<'a> {
     pub(crate) raw: raw::RawBound,
-    pub(crate) operands: Operands<'a>,
+    pub(crate) operands: TrackedOperands<'a>,
     plan: LoadedPlan,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Bound<'a> {
         }
         let raw = plan.raw().bind(&bindings, memory)?;
         let held = args.operands.into_iter().map(|given| (plan.first_role(&given), given.held));
-        let operands = Operands::new(held, workspace, args.batch.map(|batch| batch.memory));
+        let operands = TrackedOperands::new(held, workspace, args.batch.map(|batch| batch.memory));
         Ok(Bound { raw, operands, plan: plan.clone() })
     }
 
@@ -137,10 +137,10 @@ impl<'a> Bound<'a> {
     /// [`ScalarError`] if the plan has no such scalar or the type differs; the scalar keeps its value then.
     pub fn set_scalar<'n>(&mut self, which: impl Into<Which<'n>>, value: impl Into<Number>) -> Result<(), ScalarError> {
         let (which, value) = (which.into(), value.into());
-        let wanted = self.plan.wanted();
-        let roles = wanted.scalars_of(which);
+        let matcher = self.plan.matcher();
+        let roles = matcher.scalars_of(which);
         if roles.is_empty() {
-            return Err(ScalarError::NoSuchName(Box::new(wanted.unknown(which, false, true))));
+            return Err(ScalarError::NoSuchName(Box::new(matcher.unknown(which, false, true))));
         }
         roles.into_iter().try_for_each(|role| self.raw.set_scalar(role, value))
     }

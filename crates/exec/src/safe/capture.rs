@@ -11,7 +11,7 @@ use crate::raw::launch_error::LaunchError;
 use crate::safe::args::Args;
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
-use crate::safe::graph_update::{Recorded, Refused, update};
+use crate::safe::graph_update::{RecordedGraph, UpdateRefused, update};
 use crate::safe::operands::Element;
 use crate::safe::order::{driver_error, is_captured};
 
@@ -146,11 +146,11 @@ impl<'a> Captured<'a> {
         let Captured { graph, stream, bound } = self;
         let next = bound.another(args, stream)?;
         // SAFETY: the stream is alive, and its capture is what ends here.
-        let recorded = next.record(stream, || unsafe { Recorded::end(stream) })?.ok_or_else(empty)?;
+        let recorded = next.record(stream, || unsafe { RecordedGraph::end(stream) })?.ok_or_else(empty)?;
         // SAFETY: both graphs are alive, and this thread alone has them.
         let updated = match unsafe { update(graph.cu_graph_exec(), &recorded) } {
             Ok(()) => Updated::InPlace,
-            Err(Refused(detail)) => {
+            Err(UpdateRefused(detail)) => {
                 tracing::debug!(detail, what = next.plan().facts().what, "a graph is made anew");
                 let end = || stream.end_capture(CUgraphInstantiate_flags(0));
                 *graph = next.record(stream, end)?.ok_or_else(empty)?;

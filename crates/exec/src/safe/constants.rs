@@ -7,7 +7,6 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
 use qkvault_graph::{Attention, Role};
 
 use crate::constants::slopes;
-use crate::raw::DeviceBuffer;
 
 /// A constant operand on the GPU.
 #[derive(Clone, Debug)]
@@ -20,11 +19,11 @@ pub(crate) struct BoundConstant {
 /// The constant operands of all plans of a session, by their values. Nothing writes them after the upload and they stay
 /// until the session ends, so launches need not order them.
 #[derive(Debug, Default)]
-pub(crate) struct Constants(Mutex<Vec<(Vec<u32>, CudaSlice<f32>)>>);
+pub(crate) struct SliceConstants(Mutex<Vec<(Vec<u32>, CudaSlice<f32>)>>);
 
-impl Constants {
+impl SliceConstants {
     /// The constant operands of an attention, of which new ones are uploaded, waiting for the upload.
-    pub(crate) fn of(
+    pub(crate) fn uploaded(
         &self,
         stream: &Arc<CudaStream>,
         attention: &Attention,
@@ -49,7 +48,7 @@ impl Constants {
     }
 }
 
-impl Drop for Constants {
+impl Drop for SliceConstants {
     fn drop(&mut self) {
         // No event says which launches read them. Nothing to free is the usual case.
         let all = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -57,11 +56,5 @@ impl Drop for Constants {
             let context = slice.stream().context();
             context.record_err(context.synchronize());
         }
-    }
-}
-
-impl BoundConstant {
-    pub(crate) const fn buffer(&self) -> DeviceBuffer {
-        DeviceBuffer { address: self.address, bytes: self.bytes }
     }
 }

@@ -15,8 +15,8 @@ use crate::properties::{PropertiesError, present_target};
 use crate::raw::launch_error::LaunchError;
 use crate::raw::session::{ContextGuard, Entered};
 use crate::safe::order::driver_error;
-use crate::safe::scratch::Scratch;
-use crate::safe::staging::Shared;
+use crate::safe::scratch::ScratchPool;
+use crate::safe::staging::SharedStaging;
 
 /// Why a GPU could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -81,8 +81,8 @@ pub struct Device {
     name: Arc<str>,
     uuid: [u8; 16],
     /// The page-locked memory from which batches copy their steps.
-    pub(crate) staging: Shared,
-    scratch: Arc<Scratch>,
+    pub(crate) staging: SharedStaging,
+    scratch: Arc<ScratchPool>,
 }
 
 impl Device {
@@ -115,7 +115,7 @@ impl Device {
         // `c_char` is signed on some platforms; the bytes are what counts.
         #[allow(clippy::unnecessary_cast, reason = "c_char is i8 on x86-64 and u8 on AArch64")]
         let uuid = uuid.bytes.map(|byte| byte as u8);
-        Ok(Device { context, name, uuid, staging: Shared::default(), scratch: Arc::default() })
+        Ok(Device { context, name, uuid, staging: SharedStaging::default(), scratch: Arc::default() })
     }
 
     /// cudarc's context, for streams and memory.
@@ -159,7 +159,7 @@ impl Device {
     }
 
     /// The scratch memory of launches with arguments.
-    pub(crate) fn scratch(&self) -> &Scratch {
+    pub(crate) fn scratch(&self) -> &ScratchPool {
         &self.scratch
     }
 

@@ -9,22 +9,22 @@ use cudarc::driver::{CudaStream, DriverError, result};
 use crate::driver::open;
 
 /// A graph that was recorded and not instantiated. It is destroyed when the value is dropped.
-pub(crate) struct Recorded(CUgraph);
+pub(crate) struct RecordedGraph(CUgraph);
 
-impl Recorded {
+impl RecordedGraph {
     /// Ends the capture of a stream; `None` if nothing was recorded.
     ///
     /// # Safety
     ///
     /// The stream must be alive, its context current, and its capture one that this thread began.
-    pub(crate) unsafe fn end(stream: &CudaStream) -> Result<Option<Recorded>, DriverError> {
+    pub(crate) unsafe fn end(stream: &CudaStream) -> Result<Option<RecordedGraph>, DriverError> {
         // SAFETY: the caller's promise.
         let graph = unsafe { result::stream::end_capture(stream.cu_stream()) }?;
-        Ok((!graph.is_null()).then_some(Recorded(graph)))
+        Ok((!graph.is_null()).then_some(RecordedGraph(graph)))
     }
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedGraph {
     fn drop(&mut self) {
         // SAFETY: the driver made the graph, and it is destroyed once.
         if let Err(error) = unsafe { result::graph::destroy(self.0) } {
@@ -35,7 +35,7 @@ impl Drop for Recorded {
 
 /// Why the driver did not update a graph.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) struct UpdateRefused(pub(crate) String);
 
 /// `CUgraphExecUpdateResultInfo` of the driver API.
 #[repr(C)]
@@ -56,7 +56,7 @@ type ExecUpdate = unsafe extern "C" fn(CUgraphExec, CUgraph, *mut ResultInfo) ->
 /// # Safety
 ///
 /// The graph must be alive, its context current, and no other thread may use it.
-pub(crate) unsafe fn update(graph: CUgraphExec, recorded: &Recorded) -> Result<(), Refused> {
+pub(crate) unsafe fn update(graph: CUgraphExec, recorded: &RecordedGraph) -> Result<(), UpdateRefused> {
     // Not by cudarc, which has it only if it was built for CUDA 12 or later.
     static FUNCTION: OnceLock<Option<ExecUpdate>> = OnceLock::new();
     let function = FUNCTION.get_or_init(|| {
@@ -65,12 +65,12 @@ pub(crate) unsafe fn update(graph: CUgraphExec, recorded: &Recorded) -> Result<(
         unsafe { driver.get::<ExecUpdate>("cuGraphExecUpdate_v2") }.ok().map(|function| *function)
     });
     let Some(function) = function else {
-        return Err(Refused("the driver is older than CUDA 12".to_owned()));
+        return Err(UpdateRefused("the driver is older than CUDA 12".to_owned()));
     };
     let mut info = ResultInfo { result: 0, node: std::ptr::null_mut(), from: std::ptr::null_mut() };
     // SAFETY: both graphs are alive, the caller promises that no one else uses them, and `info` is writable.
     match unsafe { function(graph, recorded.0, &raw mut info) } {
         0 => Ok(()),
-        status => Err(Refused(format!("CUDA error {status}, reason {}", info.result))),
+        status => Err(UpdateRefused(format!("CUDA error {status}, reason {}", info.result))),
     }
 }

@@ -1,5 +1,6 @@
 //! Launches with arguments: operands and scalars of this call, put into the plan's order and checked in nanoseconds.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, SyncOnDrop};
@@ -7,21 +8,21 @@ use qkvault_graph::Role;
 use smallvec::SmallVec;
 
 use crate::bind_error::{BindError, BindErrors};
-use crate::bindings::RawBindings;
+use crate::bindings::{RawBindings, RoleNumbers, Short, Values};
+use crate::check::{ByRole, FaultSink, StopAtFirst, check_operands, faults};
 use crate::driver::memory_kind;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::{DeviceBuffer, RawArgs};
-use crate::safe::args::{Args, Given};
+use crate::safe::args::{Args, GivenOperand};
 use crate::safe::device::ready;
-use crate::safe::matching::{OfBatch, Seen, Short, Values, Wanted};
+use crate::safe::matching::{Matched, Matcher, OfBatch, SeenOperand};
 use crate::safe::order::{aside, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::BatchArgs;
-use crate::training::Numbers;
 
 /// How a launch is ordered among streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum OrderedBy {
     /// By the events of cudarc and of this crate.
     Events,
     /// By the caller, in a capture.
@@ -46,7 +47,7 @@ impl LoadedPlan {
         if is_captured(stream) {
             return Err(LaunchError::Captured);
         }
-        self.launch_ordered(stream, args, Order::Events)
+        self.launch_ordered(stream, args, OrderedBy::Events)
     }
 
     /// Records a launch into the capture of a stream, or queues one without any order among streams.
@@ -67,15 +68,15 @@ impl LoadedPlan {
         if self.workspace() > 0 && args.workspace.is_none() {
             return Err(LaunchError::NoWorkspace { bytes: self.workspace() });
         }
-        self.launch_ordered(stream, args, Order::Caller)
+        self.launch_ordered(stream, args, OrderedBy::Caller)
     }
 
-    fn launch_ordered(&self, stream: &Arc<CudaStream>, args: Args<'_>, order: Order) -> Result<(), LaunchError> {
-        let mut args = args;
-        let mut roles: Short<(usize, Role)> = SmallVec::new();
-        let Some(scalars) = self.plainly_right(&args, &mut roles) else {
+    fn launch_ordered(&self, stream: &Arc<CudaStream>, args: Args<'_>, order: OrderedBy) -> Result<(), LaunchError> {
+        let (mut args, mut matched) = (args, Matched::default());
+        if self.check_without_addresses(&args, &mut matched).is_break() {
             return Err(LaunchError::Arguments(self.problems(&mut args)));
-        };
+        }
+        let Matched { bindings, places } = &mut matched;
         // Given back when the launch is queued.
         let leased = match (&args.workspace, self.workspace()) {
             (_, 0) | (Some(_), _) => None,
@@ -86,26 +87,24 @@ impl LoadedPlan {
             None => args.workspace.clone().filter(|_| self.workspace() > 0),
         };
         let Args { operands, batch, interleaved, .. } = &mut args;
-        let other = (order == Order::Caller).then(|| aside(stream));
+        let other = (order == OrderedBy::Caller).then(|| aside(stream));
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
-        let mut given: Short<(Role, DeviceBuffer)> = SmallVec::new();
         for (at, operand) in operands.iter_mut().enumerate() {
-            let bytes = operand.held.bytes();
             let (address, guard) = operand.held.acquire(other.as_ref().unwrap_or(stream));
-            let roles = roles.iter().filter(|(of, _)| *of == at);
-            given.extend(roles.map(|(_, role)| (*role, DeviceBuffer { address, bytes })));
+            let bound = bindings.operands.iter_mut().zip(&*places).filter(|(_, place)| **place == at);
+            bound.for_each(|(bound, _)| bound.address = address);
             match order {
-                Order::Events => guards.push(guard),
-                Order::Caller => std::mem::forget(guard),
+                OrderedBy::Events => guards.push(guard),
+                OrderedBy::Caller => std::mem::forget(guard),
             }
         }
-        let (wanted, of_batch) = (self.wanted(), of_batch(batch.as_ref()));
         let tensors: Short<DeviceBuffer> =
-            wanted.tensors.iter().map(|tensor| wanted.buffer(tensor.role, &given, of_batch)).collect();
+            self.raw().tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
+        let scalars: Values = self.raw().scalars().iter().filter_map(|scalar| bindings.number(scalar.role)).collect();
         // Locked and ordered over the launch where another one may use it: a leased block cannot be.
-        let shared = leased.is_none() && order == Order::Events;
+        let shared = leased.is_none() && order == OrderedBy::Events;
         let mut locked = workspace.as_ref().filter(|_| shared).map(|memory| memory.lock());
-        let mut step = batch.as_ref().filter(|_| order == Order::Events).map(|batch| batch.memory.lock());
+        let mut step = batch.as_ref().filter(|_| order == OrderedBy::Events).map(|batch| batch.memory.lock());
         let before = |e| driver_error("wait for the streams that used the workspace or the batch before", &e);
         if let Some(memory) = &mut locked {
             memory.uses.write(stream).map_err(before)?;
@@ -120,27 +119,25 @@ impl LoadedPlan {
         // kernels follow were checked by a batch, or the caller promises that they are right.
         unsafe { self.raw().launch_with(&raw, stream.cu_stream().cast()) }?;
         drop((locked, step, guards));
-        if order == Order::Caller {
+        if order == OrderedBy::Caller {
             return Ok(());
         }
         // cudarc keeps the errors of waits and records for this call.
         self.device().context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }
 
-    /// What the plan takes.
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
-        let raw = self.raw();
-        let (tensors, scalars) = (raw.tensors(), raw.scalars());
-        Wanted { tensors, scalars, attention: self.attention(), constants: self.constants() }
+    /// What turns the names of arguments into roles.
+    pub(crate) fn matcher(&self) -> Matcher<'_> {
+        Matcher { scalars: self.raw().scalars(), attention: self.attention(), constants: self.constants() }
     }
 
     /// The scalars of arguments, by role.
-    pub(crate) fn numbers(&self, args: &Args<'_>) -> Result<Numbers, BindErrors> {
-        let mut numbers = Numbers::new();
+    pub(crate) fn numbers(&self, args: &Args<'_>) -> Result<RoleNumbers, BindErrors> {
+        let mut numbers = RoleNumbers::new();
         for (which, value) in args.scalars.iter() {
-            let of = self.wanted().scalars_of(*which);
+            let of = self.matcher().scalars_of(*which);
             if of.is_empty() {
-                return Err(BindErrors::new(self.facts(), vec![self.wanted().unknown(*which, false, true)]));
+                return Err(BindErrors::new(self.facts(), vec![self.matcher().unknown(*which, false, true)]));
             }
             numbers.extend(of.into_iter().map(|role| (role, *value)));
         }
@@ -148,20 +145,21 @@ impl LoadedPlan {
     }
 
     /// The role by which a bound plan gives an operand back.
-    pub(crate) fn first_role(&self, given: &Given<'_>) -> Role {
-        self.wanted().roles_of(&given.into()).first().copied().unwrap_or(Role::Q)
+    pub(crate) fn first_role(&self, given: &GivenOperand<'_>) -> Role {
+        self.matcher().roles_of(&given.into()).first().copied().unwrap_or(Role::Q)
     }
 
-    /// The roles of all operands and the scalars in the plan's order, if nothing is wrong as far as it can be seen
-    /// without addresses.
-    fn plainly_right(&self, args: &Args<'_>, roles: &mut Short<(usize, Role)>) -> Option<Values> {
-        let here = |context: &Arc<CudaContext>| self.device().has(context);
-        let all_here = args.operands.iter().all(|given| given.held.context().is_none_or(here))
-            && args.workspace.as_ref().is_none_or(|workspace| here(workspace.context()))
-            && args.batch.as_ref().is_none_or(|batch| here(batch.memory.context()));
-        let operands = args.operands.iter().map(Seen::from);
-        let scalars = args.scalars.iter().copied();
-        all_here.then(|| self.wanted().accepts(operands, of_batch(args.batch.as_ref()), scalars, roles)).flatten()
+    /// Checks arguments as far as it can be done without addresses: to ask for one is to order the launch among
+    /// streams. `matched` becomes the arguments by role.
+    fn check_without_addresses(&self, args: &Args<'_>, matched: &mut Matched) -> ControlFlow<()> {
+        self.check_contexts(args, &mut StopAtFirst)?;
+        let operands = args.operands.iter().map(|given| {
+            let bytes = given.held.bytes();
+            (SeenOperand::from(given), DeviceBuffer { address: 0, bytes })
+        });
+        let (batch, scalars) = (of_batch(args.batch.as_ref()), args.scalars.iter().copied());
+        self.matcher().bind(operands, batch, scalars, matched, &mut StopAtFirst)?;
+        check_operands(self.raw().needs(), &ByRole::unplaced(&matched.bindings), &mut StopAtFirst)
     }
 
     /// Everything that is wrong in arguments.
@@ -181,7 +179,7 @@ impl LoadedPlan {
         workspace: DeviceBuffer,
     ) -> BindErrors {
         let found =
-            self.raw().check(bindings, workspace, &memory_kind).map_or_else(BindErrors::into_vec, |()| Vec::new());
+            self.raw().check(bindings, workspace, memory_kind).map_or_else(BindErrors::into_vec, |()| Vec::new());
         // One error for memory of another GPU is enough.
         let told = |error: &BindError| match error {
             BindError::OtherDevice { role, .. } => {
@@ -195,31 +193,38 @@ impl LoadedPlan {
 
     /// Arguments as bindings by role, with what is wrong in names, sources and contexts. Defaults are filled in.
     pub(crate) fn bindings_of(&self, args: &mut Args<'_>) -> (RawBindings, Vec<BindError>) {
-        let elsewhere = self.elsewhere(args);
-        let batch = of_batch(args.batch.as_ref());
-        let operands = args.operands.iter_mut().map(|given| {
-            let buffer = DeviceBuffer { address: given.held.address(), bytes: given.held.bytes() };
-            (Seen::from(&*given), buffer)
+        let mut matched = Matched::default();
+        let errors = faults(|all| {
+            self.check_contexts(args, all)?;
+            let operands = args.operands.iter_mut().map(|given| {
+                let buffer = DeviceBuffer { address: given.held.address(), bytes: given.held.bytes() };
+                (SeenOperand::from(&*given), buffer)
+            });
+            let (batch, scalars) = (of_batch(args.batch.as_ref()), args.scalars.iter().copied());
+            self.matcher().bind(operands, batch, scalars, &mut matched, all)
         });
-        let (raw, errors) = self.wanted().bindings(operands, batch, args.scalars.iter().copied(), &args.interleaved);
-        (raw, elsewhere.into_iter().chain(errors).collect())
+        matched.bindings.interleaved.clone_from(&args.interleaved);
+        (matched.bindings, errors)
     }
 
-    /// Memory of the arguments that is in another context than the plan.
-    fn elsewhere(&self, args: &Args<'_>) -> Vec<BindError> {
+    /// Checks that the memory of the arguments is in the plan's context.
+    fn check_contexts(&self, args: &Args<'_>, sink: &mut impl FaultSink) -> ControlFlow<()> {
         let needed = self.device().ordinal();
-        let found = |context: &Arc<CudaContext>| (!self.device().has(context)).then(|| context.ordinal());
-        let operands = args.operands.iter().flat_map(|given| {
-            let found = given.held.context().and_then(found);
-            let roles = self.wanted().roles_of(&given.into()).into_iter();
-            roles.filter_map(move |role| found.map(|found| BindError::OtherContext { role, found, needed }))
-        });
-        let workspace = args.workspace.iter().filter_map(|workspace| found(workspace.context()));
-        let batch = args.batch.iter().filter_map(|batch| found(batch.memory.context()));
-        operands
-            .chain(workspace.map(|found| BindError::WorkspaceElsewhere { found, needed }))
-            .chain(batch.map(|found| BindError::BatchElsewhere { found, needed }))
-            .collect()
+        let elsewhere = |context: &Arc<CudaContext>| (!self.device().has(context)).then(|| context.ordinal());
+        for given in args.operands.iter() {
+            if let Some(found) = given.held.context().and_then(elsewhere) {
+                for role in self.matcher().roles_of(&given.into()) {
+                    sink.fault(|| BindError::OtherContext { role, found, needed })?;
+                }
+            }
+        }
+        if let Some(found) = args.workspace.as_ref().and_then(|workspace| elsewhere(workspace.context())) {
+            sink.fault(|| BindError::WorkspaceElsewhere { found, needed })?;
+        }
+        match args.batch.as_ref().and_then(|batch| elsewhere(batch.memory.context())) {
+            Some(found) => sink.fault(|| BindError::BatchElsewhere { found, needed }),
+            None => ControlFlow::Continue(()),
+        }
     }
 }
 

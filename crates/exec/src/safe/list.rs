@@ -5,18 +5,18 @@ use arrayvec::ArrayVec;
 
 /// A list whose first `N` elements are in place.
 #[derive(Clone, Debug)]
-pub(crate) struct List<T, const N: usize> {
+pub(crate) struct StackList<T, const N: usize> {
     first: ArrayVec<T, N>,
     more: Vec<T>,
 }
 
-impl<T, const N: usize> Default for List<T, N> {
-    fn default() -> List<T, N> {
-        List { first: ArrayVec::new_const(), more: Vec::new() }
+impl<T, const N: usize> Default for StackList<T, N> {
+    fn default() -> StackList<T, N> {
+        StackList { first: ArrayVec::new_const(), more: Vec::new() }
     }
 }
 
-impl<T, const N: usize> List<T, N> {
+impl<T, const N: usize> StackList<T, N> {
     #[inline]
     pub(crate) fn push(&mut self, element: T) {
         if let Err(full) = self.first.try_push(element) {
@@ -33,7 +33,7 @@ impl<T, const N: usize> List<T, N> {
     }
 }
 
-impl<T, const N: usize> IntoIterator for List<T, N> {
+impl<T, const N: usize> IntoIterator for StackList<T, N> {
     type Item = T;
     type IntoIter = std::iter::Chain<arrayvec::IntoIter<T, N>, std::vec::IntoIter<T>>;
 
@@ -42,9 +42,9 @@ impl<T, const N: usize> IntoIterator for List<T, N> {
     }
 }
 
-impl<T, const N: usize> FromIterator<T> for List<T, N> {
-    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> List<T, N> {
-        let mut list = List::default();
+impl<T, const N: usize> FromIterator<T> for StackList<T, N> {
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> StackList<T, N> {
+        let mut list = StackList::default();
         elements.into_iter().for_each(|element| list.push(element));
         list
     }
@@ -52,11 +52,11 @@ impl<T, const N: usize> FromIterator<T> for List<T, N> {
 
 #[cfg(test)]
 mod tests {
-    use super::List;
+    use super::StackList;
 
     #[test]
     fn elements_keep_their_order_beyond_the_stack() {
-        let mut list: List<u32, 3> = (0..7).collect();
+        let mut list: StackList<u32, 3> = (0..7).collect();
         list.iter_mut().for_each(|n| *n += 1);
         assert_eq!(list.iter().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(list.into_iter().sum::<u32>(), 28);

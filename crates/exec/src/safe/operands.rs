@@ -137,7 +137,7 @@ impl<'a> Exclusive<'a> {
 }
 
 /// How arguments hold an operand.
-pub(crate) enum Held<'a> {
+pub(crate) enum HeldOperand<'a> {
     Shared(&'a (dyn Readable + Sync + 'a)),
     Exclusive(Exclusive<'a>),
     Counted(Arc<dyn Readable + Send + Sync>),
@@ -149,25 +149,25 @@ pub(crate) enum Held<'a> {
     },
 }
 
-impl Held<'_> {
+impl HeldOperand<'_> {
     /// Whether a launch may write to the operand.
     pub(crate) const fn writable(&self) -> bool {
-        matches!(self, Held::Exclusive(_) | Held::Owned(_) | Held::Address { .. })
+        matches!(self, HeldOperand::Exclusive(_) | HeldOperand::Owned(_) | HeldOperand::Address { .. })
     }
 
     fn readable(&self) -> Option<&dyn Readable> {
         match self {
-            Held::Shared(slice) => Some(*slice),
-            Held::Exclusive(slice) => Some(slice.get()),
-            Held::Counted(slice) => Some(&**slice),
-            Held::Owned(slice) => Some(&**slice),
-            Held::Address { .. } => None,
+            HeldOperand::Shared(slice) => Some(*slice),
+            HeldOperand::Exclusive(slice) => Some(slice.get()),
+            HeldOperand::Counted(slice) => Some(&**slice),
+            HeldOperand::Owned(slice) => Some(&**slice),
+            HeldOperand::Address { .. } => None,
         }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Held::Address { bytes, .. } => *bytes,
+            HeldOperand::Address { bytes, .. } => *bytes,
             held => held.readable().map_or(0, Readable::bytes),
         }
     }
@@ -191,7 +191,7 @@ impl Held<'_> {
 
     const fn acquire_nothing(&self) -> u64 {
         match self {
-            Held::Address { address, .. } => *address,
+            HeldOperand::Address { address, .. } => *address,
             _ => 0,
         }
     }
@@ -199,11 +199,11 @@ impl Held<'_> {
     /// The address; the stream waits for earlier work on the operand, and the guard records the launch for later work.
     pub(crate) fn acquire<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         match self {
-            Held::Shared(slice) => slice.read(stream),
-            Held::Exclusive(slice) => slice.get_mut().write(stream),
-            Held::Counted(slice) => slice.read(stream),
-            Held::Owned(slice) => slice.write(stream),
-            Held::Address { address, .. } => (*address, SyncOnDrop::Record(None)),
+            HeldOperand::Shared(slice) => slice.read(stream),
+            HeldOperand::Exclusive(slice) => slice.get_mut().write(stream),
+            HeldOperand::Counted(slice) => slice.read(stream),
+            HeldOperand::Owned(slice) => slice.write(stream),
+            HeldOperand::Address { address, .. } => (*address, SyncOnDrop::Record(None)),
         }
     }
 }
@@ -232,11 +232,11 @@ pub trait Output<'a>: Sealed {
 
 /// An input as arguments hold it.
 #[doc(hidden)]
-pub struct HeldInput<'a>(pub(crate) Held<'a>);
+pub struct HeldInput<'a>(pub(crate) HeldOperand<'a>);
 
 /// An output as arguments hold it.
 #[doc(hidden)]
-pub struct HeldOutput<'a>(pub(crate) Held<'a>);
+pub struct HeldOutput<'a>(pub(crate) HeldOperand<'a>);
 
 macro_rules! operands {
     ($([$($generics:tt)*] $kind:ident $slice:ty, $result:ident, |$this:ident| $held:expr;)+) => {$(
@@ -259,14 +259,14 @@ impl<T: Element> Sealed for &Arc<CudaSlice<T>> {}
 impl<T: Element> Sealed for CudaSlice<T> {}
 
 operands! {
-    ['a, T: Element] Input &'a CudaSlice<T>, HeldInput, |slice| Held::Shared(slice);
-    ['a, 'b: 'a, T: Element] Input &'a CudaView<'b, T>, HeldInput, |slice| Held::Shared(slice);
-    ['a, T: Element] Input Arc<CudaSlice<T>>, HeldInput, |slice| Held::Counted(slice);
-    ['a, T: Element] Input &'a Arc<CudaSlice<T>>, HeldInput, |slice| Held::Shared(&**slice);
-    ['a, T: Element] Input CudaSlice<T>, HeldInput, |slice| Held::Owned(Box::new(slice));
-    ['a, T: Element] Output &'a mut CudaSlice<T>, HeldOutput, |slice| Held::Exclusive(Exclusive::new(slice));
-    ['a, 'b: 'a, T: Element] Output &'a mut CudaViewMut<'b, T>, HeldOutput, |slice| Held::Exclusive(Exclusive::new(slice));
-    ['a, T: Element] Output CudaSlice<T>, HeldOutput, |slice| Held::Owned(Box::new(slice));
+    ['a, T: Element] Input &'a CudaSlice<T>, HeldInput, |slice| HeldOperand::Shared(slice);
+    ['a, 'b: 'a, T: Element] Input &'a CudaView<'b, T>, HeldInput, |slice| HeldOperand::Shared(slice);
+    ['a, T: Element] Input Arc<CudaSlice<T>>, HeldInput, |slice| HeldOperand::Counted(slice);
+    ['a, T: Element] Input &'a Arc<CudaSlice<T>>, HeldInput, |slice| HeldOperand::Shared(&**slice);
+    ['a, T: Element] Input CudaSlice<T>, HeldInput, |slice| HeldOperand::Owned(Box::new(slice));
+    ['a, T: Element] Output &'a mut CudaSlice<T>, HeldOutput, |slice| HeldOperand::Exclusive(Exclusive::new(slice));
+    ['a, 'b: 'a, T: Element] Output &'a mut CudaViewMut<'b, T>, HeldOutput, |slice| HeldOperand::Exclusive(Exclusive::new(slice));
+    ['a, T: Element] Output CudaSlice<T>, HeldOutput, |slice| HeldOperand::Owned(Box::new(slice));
 }
 
 #[cfg(test)]

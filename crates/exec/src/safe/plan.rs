@@ -6,7 +6,7 @@ use qkvault_compile::PlanFacts;
 use qkvault_graph::{Role, Valid};
 
 use crate::raw;
-use crate::safe::constants::{BoundConstant, Constants};
+use crate::safe::constants::{BoundConstant, SliceConstants};
 use crate::safe::device::Device;
 
 /// A plan on a device. Cheap to clone; clones share one plan, and so may threads: see [`raw::RawPlan`].
@@ -31,7 +31,7 @@ pub struct LoadedPlan {
     device: Device,
     constants: Arc<[BoundConstant]>,
     /// Keeps the memory of the constants.
-    _memory: Arc<Constants>,
+    _memory: Arc<SliceConstants>,
     attention: Option<Valid>,
 }
 
@@ -39,7 +39,7 @@ impl LoadedPlan {
     pub(crate) fn new(
         raw: raw::RawPlan,
         device: &Device,
-        memory: &Arc<Constants>,
+        memory: &Arc<SliceConstants>,
         constants: Vec<BoundConstant>,
         attention: Option<Valid>,
     ) -> LoadedPlan {
@@ -89,7 +89,7 @@ impl LoadedPlan {
     /// Bytes of the plan's constant operands on the GPU (ALiBi slopes).
     #[must_use]
     pub fn constant_bytes(&self) -> u64 {
-        self.constants.iter().map(|constant| constant.buffer().bytes).sum()
+        self.constants.iter().map(|constant| constant.bytes).sum()
     }
 
     /// Whether this role is a constant operand of the plan, which need not be bound.

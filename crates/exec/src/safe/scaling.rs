@@ -12,7 +12,7 @@ use crate::safe::train_error::TrainStepError;
 use crate::training::{ScaleRecipe, Scales, Training};
 
 /// One number on the GPU for each tensor.
-type Numbers = BTreeMap<Scaled, CudaSlice<f32>>;
+type Cells = BTreeMap<Scaled, CudaSlice<f32>>;
 
 /// What a layer in 8 bits keeps beside its [`SavedForBackward`](crate::SavedForBackward): scales, descales and largest
 /// magnitudes on the GPU, and the history from which the next scales follow.
@@ -51,9 +51,9 @@ pub struct Fp8Training {
     current: bool,
     /// Scales and amaxes that the forward and the backward bind.
     roles: [Vec<Role>; 2],
-    scale: Numbers,
-    descale: Numbers,
-    amax: Numbers,
+    scale: Cells,
+    descale: Cells,
+    amax: Cells,
 }
 
 impl Fp8Training {
@@ -75,7 +75,7 @@ impl Fp8Training {
         };
         let numbers = |of: &dyn Fn(Scaled) -> f32| {
             let one = |which| Ok((which, stream.clone_htod(&[of(which)])?));
-            scales.tensors().map(one).collect::<Result<Numbers, DriverError>>().map_err(driver)
+            scales.tensors().map(one).collect::<Result<Cells, DriverError>>().map_err(driver)
         };
         Ok(Fp8Training {
             current: training.forward().fp8 == Some(Fp8::Current),

@@ -18,16 +18,16 @@ const KEPT: usize = 64;
 ///
 /// A block keeps its stream alive, so that no other stream gets its address.
 #[derive(Default)]
-pub(crate) struct Scratch(Mutex<Vec<(usize, Arc<Workspace>)>>);
+pub(crate) struct ScratchPool(Mutex<Vec<(usize, Arc<Workspace>)>>);
 
 /// A block, until its launch is queued.
 pub(crate) struct Leased<'a> {
-    of: &'a Scratch,
+    of: &'a ScratchPool,
     stream: usize,
     block: Arc<Workspace>,
 }
 
-impl Scratch {
+impl ScratchPool {
     /// A block of at least so many bytes on a stream. A smaller one of the stream is freed.
     pub(crate) fn lease(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Leased<'_>, LaunchError> {
         let address = stream.cu_stream() as usize;

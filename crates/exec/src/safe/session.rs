@@ -12,7 +12,7 @@ use crate::raw::cudnn::CudnnSource;
 use crate::raw::gpu::Gpu;
 use crate::raw::load_error::LoadError;
 use crate::raw::session::{SessionError, SessionOptions, SessionStats};
-use crate::safe::constants::Constants;
+use crate::safe::constants::SliceConstants;
 use crate::safe::device::Device;
 use crate::safe::plan::LoadedPlan;
 use qkvault_compile::Machine;
@@ -37,7 +37,7 @@ use qkvault_compile::Machine;
 pub struct Session {
     raw: raw::RawSession,
     device: Device,
-    constants: Arc<Constants>,
+    constants: Arc<SliceConstants>,
 }
 
 impl Session {
@@ -201,7 +201,7 @@ impl Session {
         let stream = self.device.context().default_stream();
         let constants = self
             .constants
-            .of(&stream, attention)
+            .uploaded(&stream, attention)
             .map_err(|error| PrepareError::Constants { detail: crate::driver::words::of_cudarc(&error) })?;
         Ok(LoadedPlan::new(raw, &self.device, &self.constants, constants, Some(attention.clone())))
     }

@@ -22,16 +22,16 @@ const UPDATES: usize = 4;
 
 /// The use of a ring: `parts` are in use, oldest first, and end at `head`. A part is in use until its mark is passed.
 #[derive(Debug)]
-struct Ring<T> {
+struct StagingRing<T> {
     capacity: usize,
     head: usize,
     used: usize,
     parts: VecDeque<(usize, T)>,
 }
 
-impl<T> Ring<T> {
-    const fn new(capacity: usize) -> Ring<T> {
-        Ring { capacity, head: 0, used: 0, parts: VecDeque::new() }
+impl<T> StagingRing<T> {
+    const fn new(capacity: usize) -> StagingRing<T> {
+        StagingRing { capacity, head: 0, used: 0, parts: VecDeque::new() }
     }
 
     /// Finds room for `words` in one piece. Returns its start, and the words that it takes with the skipped end of the
@@ -60,7 +60,7 @@ impl<T> Ring<T> {
 struct Staging {
     memory: PinnedHostSlice<i32>,
     base: *mut i32,
-    ring: Ring<CudaEvent>,
+    ring: StagingRing<CudaEvent>,
     spare: Vec<CudaEvent>,
 }
 
@@ -74,7 +74,7 @@ impl Staging {
         // SAFETY: any bits are an i32, and words are written before they are copied.
         let mut memory = unsafe { stream.context().alloc_pinned::<i32>(capacity)? };
         let base = memory.as_mut_ptr()?;
-        Ok(Staging { memory, base, ring: Ring::new(capacity), spare: Vec::new() })
+        Ok(Staging { memory, base, ring: StagingRing::new(capacity), spare: Vec::new() })
     }
 
     /// Copies pieces, each to its place in `device`, in the order of the stream.
@@ -127,9 +127,9 @@ impl Staging {
 
 /// The ring that the batches of a device share; `None` before the first batch.
 #[derive(Clone, Default)]
-pub(crate) struct Shared(Arc<Mutex<Option<Staging>>>);
+pub(crate) struct SharedStaging(Arc<Mutex<Option<Staging>>>);
 
-impl Shared {
+impl SharedStaging {
     fn lock(&self) -> MutexGuard<'_, Option<Staging>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,12 +171,12 @@ impl Drop for Staging {
 mod tests {
     use std::convert::Infallible;
 
-    use super::Ring;
+    use super::StagingRing;
 
     /// Places `sizes` in a ring of `capacity`, checks that no piece overlaps one in use, and returns the number of
     /// waits.
     fn run(capacity: usize, sizes: impl Iterator<Item = usize>) -> usize {
-        let mut ring = Ring::new(capacity);
+        let mut ring = StagingRing::new(capacity);
         let mut lying: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
         let mut waited = 0;
         for (n, words) in sizes.enumerate() {

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtrMut
 use qkvault_graph::Role;
 use smallvec::SmallVec;
 
-use crate::safe::operands::{Held, Owned};
+use crate::safe::operands::{HeldOperand, Owned};
 use crate::safe::order::{Uses, same};
 use crate::safe::workspace::Workspace;
 
@@ -61,7 +61,8 @@ pub(crate) struct BatchArgs {
 
 /// The event with which cudarc orders a slice.
 ///
-/// It is a field of the slice, which an [`Operand`] holds by reference, or owns in a box or an `Arc`: it does not move.
+/// It is a field of the slice, which a [`TrackedOperand`] holds by reference, or owns in a box or an `Arc`: it does
+/// not move.
 #[derive(Clone, Copy)]
 struct Event(NonNull<CudaEvent>);
 
@@ -69,16 +70,16 @@ struct Event(NonNull<CudaEvent>);
 unsafe impl Send for Event {}
 
 /// An operand of a bound plan.
-struct Operand<'a> {
+struct TrackedOperand<'a> {
     role: Role,
-    held: Held<'a>,
+    held: HeldOperand<'a>,
     event: Option<Event>,
     /// Whether the stream of the last launch has waited for what others did with the slice. While the operand is held
     /// no one else can write it, nor read what a launch writes, so once is enough.
     waited: bool,
 }
 
-impl Operand<'_> {
+impl TrackedOperand<'_> {
     /// Makes the stream wait for earlier work on the slice, and notes its event.
     fn wait(&mut self, stream: &CudaStream) {
         let mut guard = self.held.acquire(stream).1;
@@ -99,13 +100,13 @@ impl Operand<'_> {
 
     /// Whether others can reach the slice while the operand is held, or without its being dropped.
     const fn is_borrowed(&self) -> bool {
-        matches!(self.held, Held::Shared(_) | Held::Exclusive(_))
+        matches!(self.held, HeldOperand::Shared(_) | HeldOperand::Exclusive(_))
     }
 }
 
 /// The operands of a bound plan.
-pub(crate) struct Operands<'a> {
-    all: Vec<Operand<'a>>,
+pub(crate) struct TrackedOperands<'a> {
+    all: Vec<TrackedOperand<'a>>,
     workspace: Option<Arc<Workspace>>,
     batch: Option<Arc<StepMemory>>,
     /// The stream of the last launch.
@@ -114,14 +115,14 @@ pub(crate) struct Operands<'a> {
     unrecorded: bool,
 }
 
-impl<'a> Operands<'a> {
+impl<'a> TrackedOperands<'a> {
     pub(crate) fn new(
-        held: impl Iterator<Item = (Role, Held<'a>)>,
+        held: impl Iterator<Item = (Role, HeldOperand<'a>)>,
         workspace: Option<Arc<Workspace>>,
         batch: Option<Arc<StepMemory>>,
-    ) -> Operands<'a> {
-        let all = held.map(|(role, held)| Operand { role, held, event: None, waited: false }).collect();
-        Operands { all, workspace, batch, on: None, unrecorded: false }
+    ) -> TrackedOperands<'a> {
+        let all = held.map(|(role, held)| TrackedOperand { role, held, event: None, waited: false }).collect();
+        TrackedOperands { all, workspace, batch, on: None, unrecorded: false }
     }
 
     pub(crate) const fn workspace(&self) -> Option<&Arc<Workspace>> {
@@ -162,7 +163,7 @@ impl<'a> Operands<'a> {
         let operand = self.all.iter_mut().find(|operand| operand.role == role)?;
         operand.waited = false;
         match &mut operand.held {
-            Held::Owned(slice) => Some(&mut **slice),
+            HeldOperand::Owned(slice) => Some(&mut **slice),
             _ => None,
         }
     }
@@ -177,7 +178,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-impl Drop for Operands<'_> {
+impl Drop for TrackedOperands<'_> {
     fn drop(&mut self) {
         self.settle();
     }

@@ -29,7 +29,7 @@ use crate::training::{ForwardRun, Training, TrainingError, forward_run};
 /// #     session: &Session, planner: &Planner, stream: &Arc<cudarc::driver::CudaStream>,
 /// # ) -> Result<(), Box<dyn Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 64, DType::BF16).causal();
-/// let training = Training::of(&attention, BackwardOptions::default())?;
+/// let training = Training::for_attention(&attention, BackwardOptions::default())?;
 /// let pair = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load)?;
 /// let zeros = || stream.alloc_zeros::<half::bf16>(2 * 512 * 8 * 64);
 /// let (q, k, v, mut o) = (zeros()?, zeros()?, zeros()?, zeros()?);
@@ -91,7 +91,11 @@ impl TrainingPair {
     /// # Errors
     ///
     /// [`TrainingError::OtherPlan`] for a plan of another attention.
-    pub fn of(training: &Training, forward: &LoadedPlan, backward: &LoadedPlan) -> Result<TrainingPair, TrainingError> {
+    pub fn from_plans(
+        training: &Training,
+        forward: &LoadedPlan,
+        backward: &LoadedPlan,
+    ) -> Result<TrainingPair, TrainingError> {
         for (plan, attention) in [(forward, training.forward()), (backward, training.backward())] {
             if plan.attention() != Some(attention) {
                 return Err(TrainingError::OtherPlan {

@@ -28,7 +28,7 @@ impl LoadedPlan {
     ///
     /// [`BatchError::Step`] with the operands that are wrong.
     pub fn verify_step(&self, attention: &Valid, args: Args<'_>, stream: &Arc<CudaStream>) -> Result<(), BatchError> {
-        let layout = StepLayout::of(attention, self.facts())?;
+        let layout = StepLayout::for_plan(attention, self.facts())?;
         stream.context().bind_to_thread().map_err(driver("read back"))?;
         let mut args = args;
         let bindings = self.bindings_of(&mut args).0;
@@ -77,7 +77,7 @@ impl LoadedPlan {
         let failed = |error: DriverError| LaunchError::Driver { step: "read scales back", detail: of_cudarc(&error) };
         stream.context().bind_to_thread().map_err(failed)?;
         let mut errors = Vec::new();
-        for (role, dtype, bytes) in scales::of(self.facts()) {
+        for (role, dtype, bytes) in scales::read_by(self.facts()) {
             let Some(bound) = bindings.operands.iter().find(|operand| operand.role == role) else {
                 errors.push(BindError::Missing { role, scalar: false, dtype, bytes });
                 continue;

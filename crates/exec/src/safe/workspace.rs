@@ -29,18 +29,18 @@ pub struct WorkspaceError {
 /// Launches that share a workspace run one after the other, also on several streams. So share it among plans that do so
 /// anyway, such as the layers of a model on one stream.
 pub struct Workspace {
-    memory: Mutex<Memory>,
+    memory: Mutex<WorkspaceMemory>,
     address: u64,
     bytes: u64,
     context: Arc<CudaContext>,
 }
 
-pub(crate) struct Memory {
+pub(crate) struct WorkspaceMemory {
     bytes: CudaSlice<u8>,
     pub(crate) uses: Uses,
 }
 
-impl Drop for Memory {
+impl Drop for WorkspaceMemory {
     fn drop(&mut self) {
         // The memory is freed on the stream that allocated it, after every launch that uses it.
         let home = Arc::clone(self.bytes.stream());
@@ -66,7 +66,7 @@ impl Workspace {
         let mut memory = unsafe { stream.alloc::<u8>(length) }.map_err(refused)?;
         // Dropping the guard records an event, so that other streams wait for the allocation.
         let address = memory.device_ptr_mut(stream).0;
-        let memory = Memory { bytes: memory, uses: Uses::written(stream) };
+        let memory = WorkspaceMemory { bytes: memory, uses: Uses::written(stream) };
         let context = Arc::clone(stream.context());
         Ok(Arc::new(Workspace { memory: Mutex::new(memory), address, bytes, context }))
     }
@@ -108,7 +108,7 @@ impl Workspace {
         self.address
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Memory> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WorkspaceMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::error::{BatchInputError, BatchInputErrors};
-use super::layout::{Kind, Side, StepLayout};
+use super::layout::{SectionKind, StepLayout, StepSide};
 use super::step::{Rows, Step};
 
 /// More keys than the widest tile of a kernel has. A kernel that reads keys in tiles looks up the pages of a whole
@@ -84,15 +84,15 @@ impl StepBuffer {
         for section in &layout.sections {
             let own = &mut words[section.at..section.at + section.words];
             match section.kind {
-                Kind::Lengths(side) => {
-                    let least = if side == Side::Keys { layout.least_keys } else { 0 };
-                    lengths(&mut Writer { words: own, at: section.at, changed }, rows(step, side), least);
+                SectionKind::Lengths(side) => {
+                    let least = if side == StepSide::Keys { layout.least_keys } else { 0 };
+                    lengths(&mut StepWriter { words: own, at: section.at, changed }, rows(step, side), least);
                 }
-                Kind::Offsets { side, row, wide, room: _ } => {
-                    let writer = &mut Writer { words: own, at: section.at, changed };
+                SectionKind::Offsets { side, row, wide, room: _ } => {
+                    let writer = &mut StepWriter { words: own, at: section.at, changed };
                     offsets(writer, rows(step, side), layout.batch, row, wide);
                 }
-                Kind::Table { values, width, pages: _, rows } => {
+                SectionKind::Table { values, width, pages: _, rows } => {
                     let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
                     let pages = |keys: i64| ((keys + rows - 1) / rows).unsigned_abs() as usize;
                     let lines = own.chunks_mut(width).zip(table).enumerate();
@@ -136,15 +136,15 @@ impl StepBuffer {
     }
 }
 
-const fn rows<'a, T>(step: &Step<'a, T>, side: Side) -> Rows<'a> {
+const fn rows<'a, T>(step: &Step<'a, T>, side: StepSide) -> Rows<'a> {
     match side {
-        Side::Queries => step.queries,
-        Side::Keys => step.keys,
+        StepSide::Queries => step.queries,
+        StepSide::Keys => step.keys,
     }
 }
 
 /// Writes lengths; the least for idle sequences.
-fn lengths(writer: &mut Writer<'_>, rows: Rows<'_>, least: i64) {
+fn lengths(writer: &mut StepWriter<'_>, rows: Rows<'_>, least: i64) {
     for at in 0..writer.words.len() {
         let length = if at < rows.sequences() { rows.length(at) } else { 0 };
         // `check` found it within the plan's maximum, which has 32 bits.
@@ -153,7 +153,7 @@ fn lengths(writer: &mut Writer<'_>, rows: Rows<'_>, least: i64) {
 }
 
 /// Writes the elements before each sequence; idle sequences begin where the last one ends.
-fn offsets(writer: &mut Writer<'_>, rows: Rows<'_>, batch: usize, row: i64, wide: bool) {
+fn offsets(writer: &mut StepWriter<'_>, rows: Rows<'_>, batch: usize, row: i64, wide: bool) {
     let mut total = 0_i64;
     for at in 0..=batch {
         let element = total * row;
@@ -208,14 +208,14 @@ fn join(changed: &mut Vec<Range<usize>>, section: Range<usize>) {
     changed.truncate(kept + 1);
 }
 
-struct Writer<'a> {
+struct StepWriter<'a> {
     words: &'a mut [i32],
     /// Index of the first word in the block.
     at: usize,
     changed: &'a mut Vec<Range<usize>>,
 }
 
-impl Writer<'_> {
+impl StepWriter<'_> {
     fn put(&mut self, at: usize, word: i32) {
         if self.words[at] != word {
             self.words[at] = word;

@@ -3,7 +3,7 @@
 use qkvault_graph::Role;
 
 use super::error::{BatchInputError, BatchInputErrors};
-use super::layout::{Kind, Section, Side, StepLayout};
+use super::layout::{SectionKind, StepLayout, StepSection, StepSide};
 use super::step::{Rows, Step};
 
 /// Most errors that are returned for one step, because an error in one sequence is often in all.
@@ -75,12 +75,17 @@ pub(super) fn joined([a, b]: [i32; 2]) -> i64 {
     i64::from_ne_bytes(bytes)
 }
 
-fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: bool, errors: &mut Vec<BatchInputError>) {
+fn section_of<T: AsRef<[i32]>>(
+    section: &StepSection,
+    step: &Step<'_, T>,
+    pages: bool,
+    errors: &mut Vec<BatchInputError>,
+) {
     let operand = section.role;
     match section.kind {
-        Kind::Lengths(_) => {}
-        Kind::Offsets { side, row, wide, room } => {
-            let rows = if side == Side::Queries { step.queries } else { step.keys };
+        SectionKind::Lengths(_) => {}
+        SectionKind::Offsets { side, row, wide, room } => {
+            let rows = if side == StepSide::Queries { step.queries } else { step.keys };
             let mut total = 0_i64;
             for sequence in 0..rows.sequences() {
                 let given = total.saturating_mul(row);
@@ -97,7 +102,7 @@ fn section_of<T: AsRef<[i32]>>(section: &Section, step: &Step<'_, T>, pages: boo
                 errors.push(BatchInputError::Overflow { operand, sequence, given: total.saturating_mul(row) });
             }
         }
-        Kind::Table { values, width: _, pages: pool, rows } => {
+        SectionKind::Table { values, width: _, pages: pool, rows } => {
             let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
             let needed = step.keys.sequences();
             if table.len() != needed {

@@ -19,7 +19,7 @@ pub struct StepLayout {
     pub(super) aligned: bool,
     /// Keys that an idle sequence has, too.
     pub(super) least_keys: i64,
-    pub(super) sections: Vec<Section>,
+    pub(super) sections: Vec<StepSection>,
     /// The section of each operand; operands with equal offsets share one.
     roles: Vec<(Role, usize)>,
     words: usize,
@@ -27,10 +27,10 @@ pub struct StepLayout {
 
 /// A part of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Section {
+pub(super) struct StepSection {
     /// The operand that errors name.
     pub(super) role: Role,
-    pub(super) kind: Kind,
+    pub(super) kind: SectionKind,
     /// First word.
     pub(super) at: usize,
     pub(super) words: usize,
@@ -38,17 +38,17 @@ pub(super) struct Section {
 
 /// The rows that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum StepSide {
     Queries,
     Keys,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Lengths(Side),
+pub(super) enum SectionKind {
+    Lengths(StepSide),
     /// Elements before each sequence: `row` elements per row, as 64 or 32 bits, in a buffer of `room` rows.
     Offsets {
-        side: Side,
+        side: StepSide,
         row: i64,
         wide: bool,
         room: i64,
@@ -68,7 +68,7 @@ impl StepLayout {
     /// # Errors
     ///
     /// [`BatchInputError::NoStep`] for a plan without lengths.
-    pub fn of(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, BatchInputErrors> {
+    pub fn for_plan(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, BatchInputErrors> {
         StepLayout::new(attention, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
     }
 
@@ -127,16 +127,16 @@ impl StepLayout {
         Ok(layout)
     }
 
-    fn add(&mut self, role: Role, kind: Kind) {
+    fn add(&mut self, role: Role, kind: SectionKind) {
         // Offsets that are equal in every step share a section.
-        let same = self.sections.iter().position(|s| s.kind == kind && matches!(kind, Kind::Offsets { .. }));
+        let same = self.sections.iter().position(|s| s.kind == kind && matches!(kind, SectionKind::Offsets { .. }));
         let section = same.unwrap_or_else(|| {
             let words = match kind {
-                Kind::Lengths(_) => self.batch,
-                Kind::Offsets { wide, .. } => (self.batch + 1) * if wide { 2 } else { 1 },
-                Kind::Table { width, .. } => self.batch * width,
+                SectionKind::Lengths(_) => self.batch,
+                SectionKind::Offsets { wide, .. } => (self.batch + 1) * if wide { 2 } else { 1 },
+                SectionKind::Table { width, .. } => self.batch * width,
             };
-            self.sections.push(Section { role, kind, at: self.words, words });
+            self.sections.push(StepSection { role, kind, at: self.words, words });
             self.words = (self.words + words).next_multiple_of(GRAIN);
             self.sections.len() - 1
         });
@@ -165,31 +165,31 @@ impl StepLayout {
     }
 
     /// The operands with their sections.
-    pub(super) fn roles(&self) -> impl Iterator<Item = (Role, &Section)> {
+    pub(super) fn roles(&self) -> impl Iterator<Item = (Role, &StepSection)> {
         self.roles.iter().map(|(role, section)| (*role, &self.sections[*section]))
     }
 
     /// The operands of the block, each with the index of its first word and its number of words.
     pub fn operands(&self) -> impl Iterator<Item = (Role, usize, usize)> {
         self.roles.iter().map(|(role, section)| {
-            let Section { role: _, kind: _, at, words } = self.sections[*section];
+            let StepSection { role: _, kind: _, at, words } = self.sections[*section];
             (*role, at, words)
         })
     }
 }
 
 /// The kind of an operand's numbers; `None` for operands that are not part of a step.
-fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, BatchInputErrors> {
+fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<SectionKind>, BatchInputErrors> {
     Ok(Some(match role {
-        Role::SeqLenQ => Kind::Lengths(Side::Queries),
-        Role::SeqLenKv => Kind::Lengths(Side::Keys),
+        Role::SeqLenQ => SectionKind::Lengths(StepSide::Queries),
+        Role::SeqLenKv => SectionKind::Lengths(StepSide::Keys),
         Role::PageTableK | Role::PageTableV => {
             let values = role == Role::PageTableV;
             let t = if values { &a.v } else { &a.k };
             let (Storage::Paged { pages, page_size }, Some(width)) = (t.storage, t.pages_per_sequence()) else {
                 return Err(BatchInputError::NoStep { what: format!("{role} without pages") }.into());
             };
-            Kind::Table { values, width: width.unsigned_abs() as usize, pages, rows: page_size }
+            SectionKind::Table { values, width: width.unsigned_abs() as usize, pages, rows: page_size }
         }
         Role::Offsets(varlen) => {
             let of = [Role::Q, Role::K, Role::V, Role::O, Role::Stats, Role::DO, Role::DQ, Role::DK, Role::DV];
@@ -202,8 +202,8 @@ fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<Kind>, BatchIn
                 return Err(BatchInputError::NoStep { what: format!("{role} of an operand that is not varlen") }.into());
             };
             let keys = matches!(operand, Role::K | Role::V | Role::DK | Role::DV);
-            let side = if keys { Side::Keys } else { Side::Queries };
-            Kind::Offsets { side, row: t.strides[2], wide: dtype == DType::I64, room: tokens }
+            let side = if keys { StepSide::Keys } else { StepSide::Queries };
+            SectionKind::Offsets { side, row: t.strides[2], wide: dtype == DType::I64, room: tokens }
         }
         _ => return Ok(None),
     }))

@@ -6,7 +6,7 @@ use qkvault_graph::{Role, Varlen};
 
 use super::check::{MOST, joined};
 use super::error::{BatchInputError, BatchInputErrors};
-use super::layout::{Kind, Section, Side, StepLayout};
+use super::layout::{SectionKind, StepLayout, StepSection, StepSide};
 use super::step::{Rows, Step};
 
 impl StepLayout {
@@ -48,7 +48,7 @@ impl StepLayout {
         let table = |values| {
             let role = if values { Role::PageTableV } else { Role::PageTableK };
             match self.sections.iter().find(|s| s.role == role).map(|s| s.kind) {
-                Some(Kind::Table { width, .. }) => list(role).chunks(width).take(self.batch).collect::<Vec<_>>(),
+                Some(SectionKind::Table { width, .. }) => list(role).chunks(width).take(self.batch).collect::<Vec<_>>(),
                 _ => Vec::new(),
             }
         };
@@ -60,10 +60,11 @@ impl StepLayout {
         let mut errors = Vec::new();
         let mut begins = BTreeMap::new();
         for (role, section) in self.roles() {
-            let Section { role: _, kind: Kind::Offsets { side, row, wide, room }, at: _, words } = *section else {
+            let StepSection { role: _, kind: SectionKind::Offsets { side, row, wide, room }, at: _, words } = *section
+            else {
                 continue;
             };
-            let rows = if side == Side::Queries { queries } else { keys };
+            let rows = if side == StepSide::Queries { queries } else { keys };
             let found = &list(role)[..words];
             let entries: Vec<i64> = match wide {
                 true => found.chunks_exact(2).map(|pair| joined([pair[0], pair[1]])).collect(),

@@ -18,7 +18,7 @@ impl Training {
     /// use qkvault_graph::{Attention, BackwardOptions, DType};
     ///
     /// let attention = Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
-    /// let training = Training::of(&attention, BackwardOptions::default())?;
+    /// let training = Training::for_attention(&attention, BackwardOptions::default())?;
     /// assert!(training.forward().outputs.stats && training.backward().is_backward());
     /// # Ok::<(), qkvault_graph::Refusal>(())
     /// ```
@@ -27,7 +27,7 @@ impl Training {
     ///
     /// [`Refusal`] with all reasons that need no library: a backward in place of a forward, shapes and heads that do
     /// not match, a score expression without the derivatives that a backward needs.
-    pub fn of(attention: &Attention, options: BackwardOptions) -> Result<Training, Refusal> {
+    pub fn for_attention(attention: &Attention, options: BackwardOptions) -> Result<Training, Refusal> {
         if attention.is_backward() {
             return Err(codes::TRAINING_BACKWARD.reason("a backward").into());
         }
@@ -40,18 +40,18 @@ impl Training {
     /// range gradients need. With delayed scaling O, dQ, dK and dV are e4m3 too, with others they keep the type of the
     /// description.
     ///
-    /// For other formats describe the attention in 8 bits and call [`Training::of`].
+    /// For other formats describe the attention in 8 bits and call [`Training::for_attention`].
     ///
     /// # Errors
     ///
-    /// As [`Training::of`].
+    /// As [`Training::for_attention`].
     pub fn fp8(attention: &Attention, scaling: Fp8) -> Result<Training, Refusal> {
         let mut a = attention.clone();
         let (narrow, outputs) = (DType::E4M3, if scaling == Fp8::Delayed { DType::E4M3 } else { attention.o.dtype });
         (a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype) = (narrow, narrow, narrow, outputs);
         a.fp8 = Some(scaling);
         let d_o = Some(Tensor { dtype: DType::E5M2, ..a.o });
-        Training::of(&a, BackwardOptions { d_o, ..BackwardOptions::default() })
+        Training::for_attention(&a, BackwardOptions { d_o, ..BackwardOptions::default() })
     }
 
     /// The forward, with Stats.

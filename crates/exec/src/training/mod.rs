@@ -17,7 +17,7 @@ pub use error::TrainingError;
 #[cfg(any(feature = "cudarc", test))]
 pub(crate) use fingerprints::Fingerprints;
 #[cfg(any(feature = "cudarc", test))]
-pub(crate) use run::{ForwardRun, Numbers, forward_run};
+pub(crate) use run::{ForwardRun, forward_run};
 pub use scaling::{ScaleRecipe, Scales};
 
 #[cfg(test)]

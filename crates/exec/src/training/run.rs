@@ -3,9 +3,7 @@
 use qkvault_compile::PlanFacts;
 use qkvault_graph::Role;
 
-use smallvec::SmallVec;
-
-use crate::bindings::Number;
+use crate::bindings::{Number, RoleNumbers};
 use crate::training::TrainingError;
 use crate::training::fingerprints::Fingerprints;
 
@@ -15,13 +13,10 @@ const SAVED_ROLES: [Role; 3] = [Role::Stats, Role::DropoutSeed, Role::DropoutOff
 /// Seed and offset of dropout: scalars of the caller, and operands on the GPU of the plan.
 const DROPOUT: [Role; 2] = [Role::DropoutSeed, Role::DropoutOffset];
 
-/// Scalars of a launch, by role.
-pub(crate) type Numbers = SmallVec<[(Role, Number); 6]>;
-
 /// The scalars of a forward that was launched, and fingerprints of its operands if they are checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ForwardRun {
-    numbers: Numbers,
+    numbers: RoleNumbers,
     fingerprints: Option<Fingerprints>,
 }
 
@@ -36,7 +31,7 @@ pub(crate) struct ForwardRun {
 pub(crate) fn forward_run(
     facts: &PlanFacts,
     operands: impl IntoIterator<Item = Role>,
-    given: &mut Numbers,
+    given: &mut RoleNumbers,
 ) -> Result<ForwardRun, TrainingError> {
     refuse_saved(operands)?;
     for role in DROPOUT.into_iter().filter(|role| has(facts, *role)) {
@@ -71,7 +66,7 @@ impl ForwardRun {
         &self,
         facts: &PlanFacts,
         operands: impl IntoIterator<Item = Role>,
-        given: &mut Numbers,
+        given: &mut RoleNumbers,
     ) -> Result<(), TrainingError> {
         refuse_saved(operands)?;
         for &(role, backward) in given.iter() {

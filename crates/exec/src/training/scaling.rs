@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_training_in_16_bits_has_no_scales() {
         let attention = Attention::bshd(1, (2, 2), (64, 64), 128, DType::BF16);
-        let training = Training::of(&attention, qkvault_graph::BackwardOptions::default()).expect("sound");
+        let training = Training::for_attention(&attention, qkvault_graph::BackwardOptions::default()).expect("sound");
         assert_eq!(Scales::new(&training, ScaleRecipe::default()).tensors().count(), 0);
     }
 }

@@ -7,8 +7,8 @@ use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refus
 
 use super::*;
 use crate::bind_error::BindError;
-use crate::bindings::RawBindings;
-use crate::check::check_bindings;
+use crate::bindings::{RawBindings, RoleNumbers};
+use crate::check::tests::check_bindings;
 use crate::common::{forward, h200, operand, scalar};
 use crate::driver::MemoryKind;
 
@@ -17,7 +17,7 @@ fn attention() -> Attention {
 }
 
 fn refused(attention: &Attention) -> Refusal {
-    Training::of(attention, BackwardOptions::default()).expect_err("it cannot be trained")
+    Training::for_attention(attention, BackwardOptions::default()).expect_err("it cannot be trained")
 }
 
 /// A made-up forward with dropout's two numbers on the GPU.
@@ -44,22 +44,22 @@ fn numbers() -> RawBindings {
 }
 
 fn forward_of(facts: &PlanFacts, given: &mut RawBindings) -> Result<ForwardRun, TrainingError> {
-    let mut numbers: Numbers = given.scalars.iter().copied().collect();
+    let mut numbers: RoleNumbers = given.scalars.iter().copied().collect();
     let run = forward_run(facts, given.operands.iter().map(|o| o.role), &mut numbers);
-    given.scalars = numbers.into_vec();
+    given.scalars = numbers;
     run
 }
 
 fn completed(run: &ForwardRun, facts: &PlanFacts, given: &mut RawBindings) -> Result<(), TrainingError> {
-    let mut numbers: Numbers = given.scalars.iter().copied().collect();
+    let mut numbers: RoleNumbers = given.scalars.iter().copied().collect();
     let done = run.complete(facts, given.operands.iter().map(|o| o.role), &mut numbers);
-    given.scalars = numbers.into_vec();
+    given.scalars = numbers;
     done
 }
 
 #[test]
 fn both_passes_follow_from_one_description() {
-    let training = Training::of(&attention(), BackwardOptions::default()).expect("both are sound");
+    let training = Training::for_attention(&attention(), BackwardOptions::default()).expect("both are sound");
     assert_eq!(training.forward().get(), &attention().with_stats());
     assert_eq!(training.backward().get(), &attention().with_stats().backward(BackwardOptions::default()));
 }
@@ -84,7 +84,7 @@ fn what_cannot_be_trained_is_refused_when_it_is_described() {
     assert!(refused(&attention().with_score_mod(odd)).has(&codes::SCORE_MOD_BROADCAST));
     // A sink's gradient without a sink.
     let options = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
-    assert!(Training::of(&attention(), options).expect_err("no sink").has(&codes::BACKWARD_SINK));
+    assert!(Training::for_attention(&attention(), options).expect_err("no sink").has(&codes::BACKWARD_SINK));
 }
 
 #[test]

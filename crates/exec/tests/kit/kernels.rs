@@ -110,7 +110,7 @@ impl Noise {
     }
 
     /// The numbers of a step: those of two steps differ, for up to half as many steps as there are numbers.
-    pub(crate) fn of(&self, step: usize) -> &[bf16] {
+    pub(crate) fn at(&self, step: usize) -> &[bf16] {
         let length = self.0.len() / 2;
         let from = step * 7919 % length;
         &self.0[from..from + length]

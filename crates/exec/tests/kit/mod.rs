@@ -67,20 +67,20 @@ pub(crate) fn trainings() -> Vec<Training> {
     let alibi = library::alibi(score(), 4).build_score_mod().expect("a score");
     let lengths = Attention::bshd(2, (4, 4), (256, 256), 64, DType::BF16).with_lengths();
     let list = [plain.clone(), grouped, plain.clone().with_score_mod(softcap), plain.with_score_mod(alibi), lengths];
-    list.iter().map(|a| Training::of(a, BackwardOptions::default()).expect("it can be trained")).collect()
+    list.iter().map(|a| Training::for_attention(a, BackwardOptions::default()).expect("it can be trained")).collect()
 }
 
 /// A pair with a deterministic backward, which needs a large workspace.
 pub(crate) fn deterministic() -> Training {
     let options = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let attention = Attention::bshd(1, (4, 4), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL);
-    Training::of(&attention, options).expect("it can be trained")
+    Training::for_attention(&attention, options).expect("it can be trained")
 }
 
 /// A pair with dropout, whose mask is generated on the GPU.
 pub(crate) fn dropout() -> Training {
     let attention = Attention::bshd(1, (4, 4), (256, 256), 64, DType::BF16).with_dropout(0.3);
-    Training::of(&attention, BackwardOptions::default()).expect("it can be trained")
+    Training::for_attention(&attention, BackwardOptions::default()).expect("it can be trained")
 }
 
 /// The attentions of the serving tests: a decode, a mixed step over the same pool of 60 pages of 16 rows, varlen

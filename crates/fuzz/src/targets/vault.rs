@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use qkvault_cache::{
-    Entry, EntryKind, Key, Lookup, Manifest, PackLimits, PackOptions, SealKey, UnpackOptions, Vault, VaultOptions,
+    Entry, EntryKind, Key, Lookup, PackLimits, PackManifest, PackOptions, SealKey, UnpackOptions, Vault, VaultOptions,
     fuzz, verify_pack,
 };
 
@@ -118,7 +118,7 @@ fn packed(count: u8, options: &PackOptions) -> Vec<u8> {
 }
 
 /// Unpacks a pack that was accepted: the vault has exactly what the manifest says, and packs it again.
-fn unpacked(pack: &[u8], manifest: &Manifest, seal: Option<SealKey>) {
+fn unpacked(pack: &[u8], manifest: &PackManifest, seal: Option<SealKey>) {
     let folder = tempfile::tempdir().expect("a folder");
     let report = vault(folder.path()).unpack(pack, |_| true, &UnpackOptions { seal, ..options() });
     let report = report.expect("an accepted pack unpacks");
@@ -132,7 +132,7 @@ fn unpacked(pack: &[u8], manifest: &Manifest, seal: Option<SealKey>) {
     }
     let mut again = Vec::new();
     fresh.pack(|_| true, &PackOptions::default(), &mut again).expect("it is packed again");
-    let by_key = |mut manifest: Manifest| {
+    let by_key = |mut manifest: PackManifest| {
         manifest.entries.sort_by_key(|line| line.key);
         manifest.entries
     };

@@ -85,7 +85,7 @@ fn open(globals: &Globals, args: &Args) -> anyhow::Result<(Machine, Value)> {
 fn describe(args: &Args, number: u64, machine: &Machine) -> Case {
     let (attention, options) = cases::training(args.seed, number, !args.cpu);
     let ready = || {
-        let training = Training::of(&attention, options).map_err(|r| ("refused", r.to_string()))?;
+        let training = Training::for_attention(&attention, options).map_err(|r| ("refused", r.to_string()))?;
         let Machine::Gpu(gpu) = machine else { return Ok((training, Vec::new())) };
         let plan = |pass: &Valid| {
             let answer = gpu.planner.plan(pass, &gpu.target, &CompileOptions::cudnn(), OnMiss::Compile);

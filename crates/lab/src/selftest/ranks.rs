@@ -7,7 +7,7 @@ use qkvault_cli::{Globals, Outcome};
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_exec::PrepareError;
 use qkvault_graph::{CompileOptions, Refusal, Target};
-use qkvault_parallel::testing::{Case, Member, Ran, Space, case, collected, expected, together, wrong};
+use qkvault_parallel::testing::{Case, CaseSpace, Member, Ran, case, collected, expected, together, wrong};
 use qkvault_parallel::{RunError, Schedule, schedule};
 use qkvault_reference::{Inputs, Outputs};
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ struct Ready {
 
 /// Draws a case and computes what is expected of it.
 fn prepare(args: &Args, ranks: u32, number: u64) -> Ready {
-    let case = case(&Space::gpu(ranks), args.seed.wrapping_mul(1_000_003).wrapping_add(number));
+    let case = case(&CaseSpace::gpu(ranks), args.seed.wrapping_mul(1_000_003).wrapping_add(number));
     let refused = |refusal: Refusal| ("refused", refusal.to_string());
     let prepared = schedule(&case.attention, &case.sharding).map_err(refused).and_then(|made| {
         let mut inputs = case.inputs(args.family(number)).map_err(failed)?;

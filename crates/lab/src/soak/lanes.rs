@@ -78,7 +78,7 @@ impl Kind {
             _ => return Ok(None),
         };
         let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
-        Ok(Some(Training::of(&self.attention()?, options)?))
+        Ok(Some(Training::for_attention(&self.attention()?, options)?))
     }
 
     /// Every attention whose plan a lane of this kind launches.

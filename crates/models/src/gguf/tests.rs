@@ -4,7 +4,7 @@ use super::*;
 use crate::{Kind, LayerKind};
 
 #[derive(Clone)]
-enum Entry<'a> {
+enum GgufEntry<'a> {
     Text(&'a str),
     U32(u32),
     F32(f32),
@@ -18,7 +18,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-fn file(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
+fn file(entries: &[(&str, GgufEntry<'_>)]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     out.extend(3_u32.to_le_bytes());
     out.extend(0_u64.to_le_bytes());
@@ -31,27 +31,27 @@ fn file(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
     for (key, value) in entries {
         text(&mut out, key);
         match value {
-            Entry::Text(value) => {
+            GgufEntry::Text(value) => {
                 out.extend(8_u32.to_le_bytes());
                 text(&mut out, value);
             }
-            Entry::U32(value) => {
+            GgufEntry::U32(value) => {
                 out.extend(4_u32.to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
-            Entry::F32(value) => {
+            GgufEntry::F32(value) => {
                 out.extend(6_u32.to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
-            Entry::Bools(values) => {
+            GgufEntry::Bools(values) => {
                 list(&mut out, 7, values.len());
                 out.extend(values.iter().map(|&value| u8::from(value)));
             }
-            Entry::U32s(values) => {
+            GgufEntry::U32s(values) => {
                 list(&mut out, 4, values.len());
                 values.iter().for_each(|value| out.extend(value.to_le_bytes()));
             }
-            Entry::Words(count) => {
+            GgufEntry::Words(count) => {
                 list(&mut out, 8, *count);
                 (0..*count).for_each(|i| text(&mut out, &format!("word {i}")));
             }
@@ -66,13 +66,13 @@ fn read(bytes: &[u8]) -> Result<Model, Refusal> {
 
 fn llama() -> Vec<u8> {
     file(&[
-        ("general.architecture", Entry::Text("llama")),
-        ("tokenizer.ggml.tokens", Entry::Words(5000)),
-        ("llama.block_count", Entry::U32(32)),
-        ("llama.context_length", Entry::U32(131_072)),
-        ("llama.embedding_length", Entry::U32(4096)),
-        ("llama.attention.head_count", Entry::U32(32)),
-        ("llama.attention.head_count_kv", Entry::U32(8)),
+        ("general.architecture", GgufEntry::Text("llama")),
+        ("tokenizer.ggml.tokens", GgufEntry::Words(5000)),
+        ("llama.block_count", GgufEntry::U32(32)),
+        ("llama.context_length", GgufEntry::U32(131_072)),
+        ("llama.embedding_length", GgufEntry::U32(4096)),
+        ("llama.attention.head_count", GgufEntry::U32(32)),
+        ("llama.attention.head_count_kv", GgufEntry::U32(8)),
     ])
 }
 
@@ -89,15 +89,15 @@ fn a_gguf_file_is_the_model_of_its_config() {
 #[test]
 fn windows_scales_and_softcaps_of_gemma_follow_from_its_architecture() {
     let model = read(&file(&[
-        ("general.architecture", Entry::Text("gemma2")),
-        ("gemma2.block_count", Entry::U32(46)),
-        ("gemma2.embedding_length", Entry::U32(4608)),
-        ("gemma2.attention.head_count", Entry::U32(32)),
-        ("gemma2.attention.head_count_kv", Entry::U32(16)),
-        ("gemma2.attention.key_length", Entry::U32(128)),
-        ("gemma2.attention.value_length", Entry::U32(128)),
-        ("gemma2.attention.sliding_window", Entry::U32(4096)),
-        ("gemma2.attn_logit_softcapping", Entry::F32(50.0)),
+        ("general.architecture", GgufEntry::Text("gemma2")),
+        ("gemma2.block_count", GgufEntry::U32(46)),
+        ("gemma2.embedding_length", GgufEntry::U32(4608)),
+        ("gemma2.attention.head_count", GgufEntry::U32(32)),
+        ("gemma2.attention.head_count_kv", GgufEntry::U32(16)),
+        ("gemma2.attention.key_length", GgufEntry::U32(128)),
+        ("gemma2.attention.value_length", GgufEntry::U32(128)),
+        ("gemma2.attention.sliding_window", GgufEntry::U32(4096)),
+        ("gemma2.attn_logit_softcapping", GgufEntry::F32(50.0)),
     ]));
     let model = model.expect("it reads");
     let facts: Vec<_> = model.layers.iter().map(|l| (l.window, l.count, l.softcap, l.scale)).collect();
@@ -108,17 +108,17 @@ fn windows_scales_and_softcaps_of_gemma_follow_from_its_architecture() {
 #[test]
 fn lists_with_a_value_for_each_layer_are_read() {
     let model = read(&file(&[
-        ("general.architecture", Entry::Text("gemma4")),
-        ("gemma4.block_count", Entry::U32(3)),
-        ("gemma4.embedding_length", Entry::U32(1024)),
-        ("gemma4.attention.head_count", Entry::U32(8)),
-        ("gemma4.attention.head_count_kv", Entry::U32s(&[4, 0, 2])),
-        ("gemma4.attention.key_length", Entry::U32(512)),
-        ("gemma4.attention.value_length", Entry::U32(512)),
-        ("gemma4.attention.key_length_swa", Entry::U32(256)),
-        ("gemma4.attention.value_length_swa", Entry::U32(256)),
-        ("gemma4.attention.sliding_window", Entry::U32(64)),
-        ("gemma4.attention.sliding_window_pattern", Entry::Bools(&[true, true, false])),
+        ("general.architecture", GgufEntry::Text("gemma4")),
+        ("gemma4.block_count", GgufEntry::U32(3)),
+        ("gemma4.embedding_length", GgufEntry::U32(1024)),
+        ("gemma4.attention.head_count", GgufEntry::U32(8)),
+        ("gemma4.attention.head_count_kv", GgufEntry::U32s(&[4, 0, 2])),
+        ("gemma4.attention.key_length", GgufEntry::U32(512)),
+        ("gemma4.attention.value_length", GgufEntry::U32(512)),
+        ("gemma4.attention.key_length_swa", GgufEntry::U32(256)),
+        ("gemma4.attention.value_length_swa", GgufEntry::U32(256)),
+        ("gemma4.attention.sliding_window", GgufEntry::U32(64)),
+        ("gemma4.attention.sliding_window_pattern", GgufEntry::Bools(&[true, true, false])),
     ]));
     let model = model.expect("it reads");
     let facts: Vec<_> = model.layers.iter().map(|l| (l.indices[0], l.kv_heads, l.d_qk, l.d_v, l.window)).collect();
@@ -127,16 +127,16 @@ fn lists_with_a_value_for_each_layer_are_read() {
 }
 
 /// A model with a list of heads, of more and fewer entries than it has blocks.
-fn heads(architecture: &str, blocks: u32, more: &[(&str, Entry<'_>)]) -> Result<Model, Refusal> {
+fn heads(architecture: &str, blocks: u32, more: &[(&str, GgufEntry<'_>)]) -> Result<Model, Refusal> {
     let key = |name: &str| format!("{architecture}.{name}");
     let (count, width, heads) = (key("block_count"), key("embedding_length"), key("attention.head_count"));
     let mut entries = vec![
-        ("general.architecture", Entry::Text(architecture)),
-        (count.as_str(), Entry::U32(blocks)),
-        (width.as_str(), Entry::U32(2048)),
-        (heads.as_str(), Entry::U32(32)),
+        ("general.architecture", GgufEntry::Text(architecture)),
+        (count.as_str(), GgufEntry::U32(blocks)),
+        (width.as_str(), GgufEntry::U32(2048)),
+        (heads.as_str(), GgufEntry::U32(32)),
     ];
-    let more: Vec<(String, &Entry<'_>)> = more.iter().map(|(name, value)| (key(name), value)).collect();
+    let more: Vec<(String, &GgufEntry<'_>)> = more.iter().map(|(name, value)| (key(name), value)).collect();
     for (name, value) in &more {
         entries.retain(|(known, _)| known != name);
         entries.push((name.as_str(), (*value).clone()));
@@ -150,27 +150,27 @@ fn a_list_of_heads_shorter_or_longer_than_the_blocks_is_refused_by_its_key() {
     let list = [0, 0, 8, 0, 0, 8];
     for (architecture, blocks) in [("lfm2", 5), ("lfm2", 7), ("lfm2", 24), ("llama", 12), ("llama", 3)] {
         for name in ["attention.head_count_kv", "attention.head_count"] {
-            let refusal = heads(architecture, blocks, &[(name, Entry::U32s(&list))]).expect_err(name).to_string();
+            let refusal = heads(architecture, blocks, &[(name, GgufEntry::U32s(&list))]).expect_err(name).to_string();
             let said = format!("{architecture}.{name}: 6 entries for {blocks} layers");
             assert!(!refusal.contains("absent"), "the list is there: {refusal}");
             assert!(refusal.contains(&said) && refusal.contains("GGUF"), "{refusal}");
         }
-        let pattern = ("attention.sliding_window_pattern", Entry::Bools(&[true, false]));
-        let window = ("attention.sliding_window", Entry::U32(64));
+        let pattern = ("attention.sliding_window_pattern", GgufEntry::Bools(&[true, false]));
+        let window = ("attention.sliding_window", GgufEntry::U32(64));
         let refusal = heads(architecture, blocks, &[pattern, window]).expect_err("two flags").to_string();
         assert!(refusal.contains("attention.sliding_window_pattern: 2 entries for"), "{refusal}");
     }
-    let model = heads("lfm2", 6, &[("attention.head_count_kv", Entry::U32s(&list))]).expect("it fits");
+    let model = heads("lfm2", 6, &[("attention.head_count_kv", GgufEntry::U32s(&list))]).expect("it fits");
     assert_eq!((&model.layers[0].indices[..], &model.skipped[0].indices[..]), (&[2, 5][..], &[0, 1, 3, 4][..]));
 }
 
 /// `set_swa_pattern(n)` of llama.cpp: of each n blocks the last sees all keys.
 #[test]
 fn a_period_of_windows_that_is_one_number_is_read() {
-    let pattern = ("attention.sliding_window_pattern", Entry::U32(4));
-    let model = heads("cohere2", 8, &[("attention.sliding_window", Entry::U32(64)), pattern]).expect("it reads");
-    let pattern = ("attention.sliding_window_pattern", Entry::U32(2));
-    let other = heads("cohere2", 8, &[("attention.sliding_window", Entry::U32(64)), pattern]).expect("it reads");
+    let pattern = ("attention.sliding_window_pattern", GgufEntry::U32(4));
+    let model = heads("cohere2", 8, &[("attention.sliding_window", GgufEntry::U32(64)), pattern]).expect("it reads");
+    let pattern = ("attention.sliding_window_pattern", GgufEntry::U32(2));
+    let other = heads("cohere2", 8, &[("attention.sliding_window", GgufEntry::U32(64)), pattern]).expect("it reads");
     let full = |model: &Model| model.layers.iter().find(|l| l.window.is_none()).expect("full layers").indices.clone();
     assert_eq!((full(&model), full(&other)), (vec![3, 7], vec![1, 3, 5, 7]));
 }
@@ -178,11 +178,12 @@ fn a_period_of_windows_that_is_one_number_is_read() {
 /// `block_count` and lists count the blocks that predict further tokens; llama.cpp runs the others.
 #[test]
 fn blocks_that_predict_further_tokens_are_named_and_not_planned() {
-    let further = || ("nextn_predict_layers", Entry::U32(1));
-    let model = heads("glm4moe", 47, &[further(), ("attention.head_count_kv", Entry::U32(8))]).expect("it reads");
+    let further = || ("nextn_predict_layers", GgufEntry::U32(1));
+    let model = heads("glm4moe", 47, &[further(), ("attention.head_count_kv", GgufEntry::U32(8))]).expect("it reads");
     assert_eq!((model.layers[0].count, &model.skipped[0].indices[..]), (46, &[46][..]));
     for list in [&[8, 8, 4, 2][..], &[8, 8, 4][..]] {
-        let model = heads("llama", 4, &[further(), ("attention.head_count_kv", Entry::U32s(list))]).expect("it fits");
+        let model =
+            heads("llama", 4, &[further(), ("attention.head_count_kv", GgufEntry::U32s(list))]).expect("it fits");
         let facts: Vec<_> = model.layers.iter().map(|l| (l.kv_heads, l.count)).collect();
         assert_eq!(facts, [(8, 2), (4, 1)]);
     }
@@ -193,19 +194,19 @@ fn blocks_that_predict_further_tokens_are_named_and_not_planned() {
 #[test]
 fn latent_attention_of_a_gguf_file_has_the_dims_of_its_expanded_heads() {
     let model = read(&file(&[
-        ("general.architecture", Entry::Text("deepseek2")),
-        ("deepseek2.block_count", Entry::U32(61)),
-        ("deepseek2.embedding_length", Entry::U32(7168)),
-        ("deepseek2.attention.head_count", Entry::U32(128)),
-        ("deepseek2.attention.head_count_kv", Entry::U32(1)),
-        ("deepseek2.attention.key_length", Entry::U32(576)),
-        ("deepseek2.attention.value_length", Entry::U32(512)),
-        ("deepseek2.attention.key_length_mla", Entry::U32(192)),
-        ("deepseek2.attention.value_length_mla", Entry::U32(128)),
-        ("deepseek2.attention.kv_lora_rank", Entry::U32(512)),
-        ("deepseek2.rope.dimension_count", Entry::U32(64)),
-        ("deepseek2.rope.scaling.factor", Entry::F32(40.0)),
-        ("deepseek2.rope.scaling.yarn_log_multiplier", Entry::F32(0.1)),
+        ("general.architecture", GgufEntry::Text("deepseek2")),
+        ("deepseek2.block_count", GgufEntry::U32(61)),
+        ("deepseek2.embedding_length", GgufEntry::U32(7168)),
+        ("deepseek2.attention.head_count", GgufEntry::U32(128)),
+        ("deepseek2.attention.head_count_kv", GgufEntry::U32(1)),
+        ("deepseek2.attention.key_length", GgufEntry::U32(576)),
+        ("deepseek2.attention.value_length", GgufEntry::U32(512)),
+        ("deepseek2.attention.key_length_mla", GgufEntry::U32(192)),
+        ("deepseek2.attention.value_length_mla", GgufEntry::U32(128)),
+        ("deepseek2.attention.kv_lora_rank", GgufEntry::U32(512)),
+        ("deepseek2.rope.dimension_count", GgufEntry::U32(64)),
+        ("deepseek2.rope.scaling.factor", GgufEntry::F32(40.0)),
+        ("deepseek2.rope.scaling.yarn_log_multiplier", GgufEntry::F32(0.1)),
     ]));
     let layer = model.expect("it reads").layers.remove(0);
     assert_eq!((layer.heads, layer.kv_heads, layer.d_qk, layer.d_v), (128, 128, 192, 128));
@@ -246,7 +247,7 @@ fn other_versions_and_other_files_are_refused() {
     bytes[4] = 9;
     assert!(read(&bytes).expect_err("a newer version").to_string().contains("version 9"));
     assert!(read(b"GGML and more").expect_err("another file").has(&codes::CONFIG_GGUF));
-    let nothing = read(&file(&[("general.name", Entry::Text("x"))])).expect_err("no architecture");
+    let nothing = read(&file(&[("general.name", GgufEntry::Text("x"))])).expect_err("no architecture");
     assert!(nothing.to_string().contains("general.architecture"), "{nothing}");
 }
 

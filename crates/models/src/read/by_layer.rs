@@ -3,11 +3,11 @@
 use qkvault_graph::registry::codes;
 
 use super::pattern::MOST_LAYERS;
-use crate::fields::{Faults, Fields};
+use crate::fields::{ConfigFields, Faults};
 
 /// A layer's place among those of its stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(super) struct LayerAt {
     pub(super) index: usize,
     pub(super) layers: usize,
 }
@@ -31,8 +31,8 @@ pub(super) struct ByLayer<'l, T> {
 
 impl<'l, T> ByLayer<'l, T> {
     /// The list, or a fault with both numbers. Without a number of layers, the list says how many there are.
-    pub(super) fn of(
-        fields: &Fields<'_>,
+    pub(super) fn fitting(
+        fields: &ConfigFields<'_>,
         name: &str,
         list: &'l [T],
         layers: Option<usize>,

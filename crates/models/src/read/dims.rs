@@ -3,12 +3,12 @@
 use qkvault_graph::registry::codes;
 use serde_json::Value;
 
-use super::by_layer::{At, ByLayer, Fit};
+use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::masks::Sort;
 use super::names::{HEAD_DIM, HEADS, HEADS_BY_LAYER, KV_HEADS, KV_HEADS_BY_LAYER, LAYERS, ONE_VALUE, WIDTH, names};
 use super::stacks::Stack;
 use crate::Latent;
-use crate::fields::{Faults, Names};
+use crate::fields::{Faults, FieldNames};
 
 /// Heads and head dims of one attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub(super) struct Dims {
 
 /// Whether the config says a size itself. Nested configs leave out what equals the default of their class; the config
 /// of a whole model never does, so a size that it lacks is a fault.
-fn required(stack: &Stack<'_>, names: Names<'_>, faults: &mut Faults) -> bool {
+fn required(stack: &Stack<'_>, names: FieldNames<'_>, faults: &mut Faults) -> bool {
     let fields = &stack.fields;
     let said = !stack.path.is_empty() || fields.said(names).is_some() || fields.value(names).is_none();
     if !said {
@@ -44,12 +44,12 @@ pub(super) fn layers(stack: &Stack<'_>, faults: &mut Faults) -> Option<i64> {
 }
 
 /// A whole number of a layer of this sort; a list has one for each layer.
-fn int(stack: &Stack<'_>, sort: &Sort, at: At, usual: Names<'static>, faults: &mut Faults) -> Option<i64> {
+fn int(stack: &Stack<'_>, sort: &Sort, at: LayerAt, usual: FieldNames<'static>, faults: &mut Faults) -> Option<i64> {
     let names = names(sort, stack.side, usual);
     match stack.fields.value(&names) {
         Some((name, Value::Array(list))) => {
-            let list = ByLayer::of(&stack.fields, name, list, Some(at.layers), Fit::Each, faults)?;
-            let At { index, .. } = at;
+            let list = ByLayer::fitting(&stack.fields, name, list, Some(at.layers), Fit::Each, faults)?;
+            let LayerAt { index, .. } = at;
             Some(faults.take(stack.fields.whole(&format!("{name}[{index}]"), list.at(index), 1)).max(1))
         }
         _ => faults.take(stack.fields.int(&names)),
@@ -57,7 +57,7 @@ fn int(stack: &Stack<'_>, sort: &Sort, at: At, usual: Names<'static>, faults: &m
 }
 
 /// The heads and head dims of a layer of this sort.
-pub(super) fn of(stack: &Stack<'_>, sort: &Sort, at: At, faults: &mut Faults) -> Dims {
+pub(super) fn read(stack: &Stack<'_>, sort: &Sort, at: LayerAt, faults: &mut Faults) -> Dims {
     let fields = &stack.fields;
     for names in ONE_VALUE {
         faults.take(fields.agree(names));
@@ -82,7 +82,7 @@ pub(super) fn of(stack: &Stack<'_>, sort: &Sort, at: At, faults: &mut Faults) ->
 }
 
 /// Key/value heads: as many as query heads, unless the config says otherwise.
-fn kv_heads(stack: &Stack<'_>, sort: &Sort, at: At, heads: i64, faults: &mut Faults) -> i64 {
+fn kv_heads(stack: &Stack<'_>, sort: &Sort, at: LayerAt, heads: i64, faults: &mut Faults) -> i64 {
     let fields = &stack.fields;
     let flag = |name: &str| fields.flag(&[name]).ok().flatten();
     // Falcon has one of three rules.
@@ -122,9 +122,9 @@ fn kv_heads(stack: &Stack<'_>, sort: &Sort, at: At, heads: i64, faults: &mut Fau
 }
 
 /// The query heads of each key/value head, which models found by architecture search say for each block.
-fn grouped_by_block(stack: &Stack<'_>, at: At, faults: &mut Faults) -> Option<i64> {
+fn grouped_by_block(stack: &Stack<'_>, at: LayerAt, faults: &mut Faults) -> Option<i64> {
     let (name, blocks) = ("block_configs", stack.fields.json.get("block_configs")?.as_array()?);
-    let blocks = ByLayer::of(&stack.fields, name, blocks, Some(at.layers), Fit::Each, faults)?;
+    let blocks = ByLayer::fitting(&stack.fields, name, blocks, Some(at.layers), Fit::Each, faults)?;
     blocks.at(at.index).get("attention")?.get("n_heads_in_group")?.as_i64()
 }
 
@@ -135,7 +135,7 @@ fn full_dims(stack: &Stack<'_>, sort: &Sort) -> Option<(i64, i64)> {
 }
 
 /// The head dim: a field of the config, else the width of the model divided by the number of heads.
-fn head_dim(stack: &Stack<'_>, sort: &Sort, at: At, heads: i64, faults: &mut Faults) -> i64 {
+fn head_dim(stack: &Stack<'_>, sort: &Sort, at: LayerAt, heads: i64, faults: &mut Faults) -> i64 {
     let fields = &stack.fields;
     let full_dims = full_dims(stack, sort);
     if let (Some((d, _)), true) = (full_dims, fields.said(&["global_head_dim"]).is_none()) {
@@ -166,7 +166,7 @@ fn head_dim(stack: &Stack<'_>, sort: &Sort, at: At, heads: i64, faults: &mut Fau
 }
 
 /// Multi-head latent attention: a prefill expands the heads, a decode reads the compressed cache.
-fn latent(stack: &Stack<'_>, sort: &Sort, at: At, heads: i64, faults: &mut Faults) -> Option<Dims> {
+fn latent(stack: &Stack<'_>, sort: &Sort, at: LayerAt, heads: i64, faults: &mut Faults) -> Option<Dims> {
     let rank = int(stack, sort, at, &["kv_lora_rank"], faults)?;
     // Without rotary positions, some write 0.
     let none = stack.fields.value(&["qk_rope_head_dim"]).is_some_and(|(_, value)| value.as_i64() == Some(0));

@@ -6,10 +6,10 @@ use crate::{LayerKind, Model, Skipped};
 pub(super) struct Layer {
     /// Its place in the stack.
     pub(super) index: usize,
-    pub(super) what: What,
+    pub(super) what: GroupWhat,
 }
 
-pub(super) enum What {
+pub(super) enum GroupWhat {
     Attention(LayerKind),
     /// No attention, with the name of the layer.
     Nothing(String),
@@ -19,7 +19,7 @@ pub(super) enum What {
 
 impl Layer {
     pub(super) fn left_out(index: usize, what: String, why: &str) -> Layer {
-        Layer { index, what: What::LeftOut(what, why.to_owned()) }
+        Layer { index, what: GroupWhat::LeftOut(what, why.to_owned()) }
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn add(model: &mut Model, layers: Vec<Layer>) {
     let mut kinds: Vec<LayerKind> = Vec::new();
     for Layer { index, what } in layers {
         match what {
-            What::Attention(kind) => {
+            GroupWhat::Attention(kind) => {
                 let place = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                     kinds.push(kind.clone());
                     model.layers.push(kind);
@@ -42,8 +42,10 @@ pub(super) fn add(model: &mut Model, layers: Vec<Layer>) {
                 known.count += 1;
                 known.indices.push(index);
             }
-            What::Nothing(what) => skip(model, first_skipped, index, what, "it has no softmax attention".to_owned()),
-            What::LeftOut(what, why) => skip(model, first_skipped, index, what, why),
+            GroupWhat::Nothing(what) => {
+                skip(model, first_skipped, index, what, "it has no softmax attention".to_owned())
+            }
+            GroupWhat::LeftOut(what, why) => skip(model, first_skipped, index, what, why),
         }
     }
 }

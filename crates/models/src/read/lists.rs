@@ -8,17 +8,17 @@ use super::by_layer::{ByLayer, Fit};
 use super::masks::{self, Sort};
 use super::pattern::MOST_LAYERS;
 use super::stacks::Stack;
-use crate::fields::{Faults, Names, shown};
+use crate::fields::{Faults, FieldNames, shown};
 
 /// Lists with a word for each layer.
-pub(super) const LISTS: Names<'_> =
+pub(super) const LISTS: FieldNames<'_> =
     &["layer_types", "layers_block_type", "block_types", "attention_layers", "attn_layer_types", "layer_block_types"];
 
 /// Which layers have the window: a period, or true or false for each layer.
-pub(super) const PATTERN: Names<'_> = &["sliding_window_pattern", "_sliding_window_pattern"];
+pub(super) const PATTERN: FieldNames<'_> = &["sliding_window_pattern", "_sliding_window_pattern"];
 
 /// Whether a list may be shorter than the layers, because it is a period.
-const PERIODS: Names<'_> = &["block_types"];
+const PERIODS: FieldNames<'_> = &["block_types"];
 
 /// The longest list that may be one period of the layers.
 const LONGEST_PERIOD: usize = 8;
@@ -93,7 +93,7 @@ fn flagged(
     faults: &mut Faults,
 ) -> Option<Vec<Sort>> {
     let layers = count.unwrap_or(list.len());
-    let Some(flags) = ByLayer::of(&stack.fields, name, list, count, Fit::Each, faults) else {
+    let Some(flags) = ByLayer::fitting(&stack.fields, name, list, count, Fit::Each, faults) else {
         return Some(vec![Sort::Full; layers]);
     };
     let sort = |(at, flag): (usize, &Value)| match flag {
@@ -139,7 +139,7 @@ fn words_of(
         _ if words.len() <= LONGEST_PERIOD => Fit::Period,
         _ => Fit::Each,
     };
-    if ByLayer::of(&stack.fields, name, words, count, fit, faults).is_none() {
+    if ByLayer::fitting(&stack.fields, name, words, count, fit, faults).is_none() {
         return Some(vec![Sort::Full; count.unwrap_or(0)]);
     }
     let sorts: Vec<Sort> = words.iter().enumerate().map(|(at, w)| masks::word(stack, name, at, w, faults)).collect();

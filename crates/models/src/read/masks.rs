@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use qkvault_graph::registry::codes;
 
-use super::by_layer::{At, ByLayer, Fit};
+use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::lists::LISTS;
 use super::stacks::Stack;
 use crate::Kind;
-use crate::defaults::Known;
-use crate::fields::{Faults, Names, shown};
+use crate::defaults::KnownDefaults;
+use crate::fields::{Faults, FieldNames, shown};
 
 /// What a layer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(super) enum Sort {
     Other,
 }
 
-const WINDOW: Names<'_> = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
+const WINDOW: FieldNames<'_> = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
 
 /// The length of the window, counting the query's own key, or `None` if the config has none or switches it off. A list
 /// has one for each layer; without a layer, this is the first of them.
-pub(super) fn window(stack: &Stack<'_>, at: Option<At>, faults: &mut Faults) -> Option<i64> {
+pub(super) fn window(stack: &Stack<'_>, at: Option<LayerAt>, faults: &mut Faults) -> Option<i64> {
     let fields = &stack.fields;
     if unused(stack) || switched_off(stack, faults) {
         return None;
@@ -59,8 +59,8 @@ pub(super) fn window(stack: &Stack<'_>, at: Option<At>, faults: &mut Faults) -> 
     }
     let (name, value) = fields.value(WINDOW)?;
     let (place, value) = match (value, at) {
-        (Value::Array(list), Some(At { index, layers })) => {
-            let list = ByLayer::of(fields, name, list, Some(layers), Fit::Period, faults)?;
+        (Value::Array(list), Some(LayerAt { index, layers })) => {
+            let list = ByLayer::fitting(fields, name, list, Some(layers), Fit::Period, faults)?;
             (format!("{name}[{index}]"), list.at(index))
         }
         (Value::Array(list), None) => (name.to_owned(), list.iter().find(|value| !is_none(value))?),
@@ -86,13 +86,13 @@ pub(super) fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Fault
         return None;
     }
     let count = count?;
-    let list = ByLayer::of(&stack.fields, name, list, Some(count), Fit::Period, faults);
+    let list = ByLayer::fitting(&stack.fields, name, list, Some(count), Fit::Period, faults);
     let sort = |value: &Value| if is_none(value) { Sort::Full } else { Sort::Sliding };
     Some(list.map_or(vec![Sort::Full; count], |list| list.each(count).map(sort).collect()))
 }
 
 /// The length that a list of windows gives a layer which sees all keys by another list.
-pub(super) fn contradicts(stack: &Stack<'_>, at: At, faults: &mut Faults) -> Option<i64> {
+pub(super) fn contradicts(stack: &Stack<'_>, at: LayerAt, faults: &mut Faults) -> Option<i64> {
     let listed = matches!(stack.fields.value(WINDOW), Some((_, Value::Array(_))));
     listed.then(|| window(stack, Some(at), faults)).flatten()
 }
@@ -138,7 +138,7 @@ fn unused(stack: &Stack<'_>) -> bool {
         return true;
     }
     let fields = &stack.fields;
-    let declared = |known: &Known| {
+    let declared = |known: &KnownDefaults| {
         let names = WINDOW.iter().chain(&["local_attention"]);
         names.into_iter().any(|name| known.fields.contains_key(*name) || known.names.contains_key(*name))
     };

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, Refusal};
 
-use super::fields::{Faults, Fields, Names};
+use super::fields::{ConfigFields, Faults, FieldNames};
 use super::{Model, Skipped};
 use stacks::Stack;
 
@@ -27,9 +27,9 @@ pub(crate) fn model(json: &Map<String, Value>) -> Result<Model, Refusal> {
     let family = family(json);
     let mut notes = Vec::new();
     let mut faults = Faults::default();
-    let root = Fields::new("", json, &family);
+    let root = ConfigFields::new("", json, &family);
     let dtype = dtype(json, &root, &mut faults, &mut notes);
-    let (stacks, missing) = stacks::of(json, &family);
+    let (stacks, missing) = stacks::find(json, &family);
     if stacks.is_empty() {
         faults.0.extend(nothing(&root));
         return Err(faults.done().err().unwrap_or_else(|| codes::CONFIG_FAMILY.reason("").into()));
@@ -85,9 +85,9 @@ fn family(json: &Map<String, Value>) -> String {
 }
 
 /// The reasons for a config without a stack of layers.
-fn nothing(root: &Fields<'_>) -> Vec<qkvault_graph::Reason> {
-    let without = rows::of(&root.family).is_some_and(|row| row.no_attention);
-    let lacks = |names: Names<'static>| root.said(names).is_none().then(|| root.missing(names));
+fn nothing(root: &ConfigFields<'_>) -> Vec<qkvault_graph::Reason> {
+    let without = rows::for_family(&root.family).is_some_and(|row| row.no_attention);
+    let lacks = |names: FieldNames<'static>| root.said(names).is_none().then(|| root.missing(names));
     let missing = [lacks(names::HEADS), lacks(names::LAYERS)].into_iter().flatten();
     if root.known.is_some() && !without {
         return missing.collect();
@@ -118,7 +118,7 @@ fn positions(stacks: &[Stack<'_>]) -> Result<Option<i64>, Refusal> {
 }
 
 /// The element type. If the config names none, or names float32, it is bf16, and `notes` gets a line about it.
-fn dtype(json: &Map<String, Value>, root: &Fields<'_>, faults: &mut Faults, notes: &mut Vec<String>) -> DType {
+fn dtype(json: &Map<String, Value>, root: &ConfigFields<'_>, faults: &mut Faults, notes: &mut Vec<String>) -> DType {
     let said = |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
     let nested = || {
         let parts = ["text_config", "language_config", "llm_config", "thinker_config"];

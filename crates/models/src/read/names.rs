@@ -1,13 +1,13 @@
 //! The names of sizes in configs.
 
 use super::masks::Sort;
-use crate::fields::Names;
+use crate::fields::FieldNames;
 
-pub(super) const HEADS: Names<'_> =
+pub(super) const HEADS: FieldNames<'_> =
     &["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads", "heads"];
-pub(super) const HEADS_BY_LAYER: Names<'_> = &["num_attention_heads_per_layer"];
-pub(super) const KV_HEADS_BY_LAYER: Names<'_> = &["num_key_value_heads_per_layer"];
-pub(super) const LAYERS: Names<'_> = &[
+pub(super) const HEADS_BY_LAYER: FieldNames<'_> = &["num_attention_heads_per_layer"];
+pub(super) const KV_HEADS_BY_LAYER: FieldNames<'_> = &["num_key_value_heads_per_layer"];
+pub(super) const LAYERS: FieldNames<'_> = &[
     "num_hidden_layers",
     "n_layer",
     "n_layers",
@@ -17,8 +17,8 @@ pub(super) const LAYERS: Names<'_> = &[
     "layers",
     "num_blocks",
 ];
-pub(super) const DEPTHS: Names<'_> = &["depths"];
-pub(super) const KV_HEADS: Names<'_> = &[
+pub(super) const DEPTHS: FieldNames<'_> = &["depths"];
+pub(super) const KV_HEADS: FieldNames<'_> = &[
     "num_key_value_heads",
     "num_kv_heads",
     "n_kv_heads",
@@ -30,13 +30,13 @@ pub(super) const KV_HEADS: Names<'_> = &[
     "num_query_groups",
     "num_attention_groups",
 ];
-pub(super) const WIDTH: Names<'_> =
+pub(super) const WIDTH: FieldNames<'_> =
     &["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "emb_dim", "n_embed", "width"];
-pub(super) const HEAD_DIM: Names<'_> =
+pub(super) const HEAD_DIM: FieldNames<'_> =
     &["head_dim", "attention_head_dim", "d_kv", "kv_channels", "attention_head_size", "d_head", "size_per_head"];
 
 /// Names of one thing: a config that has several of them gives them one value.
-pub(super) const ONE_VALUE: &[Names<'_>] = &[
+pub(super) const ONE_VALUE: &[FieldNames<'_>] = &[
     &["num_attention_heads", "n_head", "n_heads", "num_heads"],
     &["num_hidden_layers", "n_layer", "n_layers", "num_layers"],
     &["num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv"],
@@ -45,29 +45,33 @@ pub(super) const ONE_VALUE: &[Names<'_>] = &[
 
 /// Which part of a config's names a stack reads before the usual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum NameSide {
     Encoder,
     Decoder,
 }
 
-impl Side {
-    pub(super) const fn heads(self) -> Names<'static> {
+impl NameSide {
+    pub(super) const fn heads(self) -> FieldNames<'static> {
         match self {
-            Side::Encoder => &["encoder_attention_heads", "encoder_num_attention_heads", "num_encoder_attention_heads"],
-            Side::Decoder => &["decoder_attention_heads", "decoder_num_attention_heads", "num_decoder_attention_heads"],
+            NameSide::Encoder => {
+                &["encoder_attention_heads", "encoder_num_attention_heads", "num_encoder_attention_heads"]
+            }
+            NameSide::Decoder => {
+                &["decoder_attention_heads", "decoder_num_attention_heads", "num_decoder_attention_heads"]
+            }
         }
     }
 
-    pub(super) const fn layers(self) -> Names<'static> {
+    pub(super) const fn layers(self) -> FieldNames<'static> {
         match self {
-            Side::Encoder => &["encoder_layers", "num_encoder_layers", "encoder_num_hidden_layers"],
-            Side::Decoder => &["decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers"],
+            NameSide::Encoder => &["encoder_layers", "num_encoder_layers", "encoder_num_hidden_layers"],
+            NameSide::Decoder => &["decoder_layers", "num_decoder_layers", "decoder_num_hidden_layers"],
         }
     }
 }
 
 /// The names of a field in a layer of this sort: those of the sort alone, those of the side, the usual ones.
-pub(super) fn names(sort: &Sort, side: Side, usual: Names<'static>) -> Vec<&'static str> {
+pub(super) fn names(sort: &Sort, side: NameSide, usual: FieldNames<'static>) -> Vec<&'static str> {
     let field = usual.first().copied().unwrap_or_default();
     let of_sort: &[&str] = match (sort, field) {
         (Sort::Sliding, "num_attention_heads") => &["swa_num_attention_heads", "num_sliding_attention_heads"],
@@ -86,10 +90,10 @@ pub(super) fn names(sort: &Sort, side: Side, usual: Names<'static>) -> Vec<&'sta
     };
     let of_side: &[&str] = match (side, field) {
         (_, "num_attention_heads") => side.heads(),
-        (Side::Encoder, "num_key_value_heads") => &["encoder_num_key_value_heads"],
-        (Side::Decoder, "num_key_value_heads") => &["decoder_num_key_value_heads"],
-        (Side::Encoder, "hidden_size") => &["encoder_hidden_size"],
-        (Side::Decoder, "hidden_size") => &["decoder_hidden_size"],
+        (NameSide::Encoder, "num_key_value_heads") => &["encoder_num_key_value_heads"],
+        (NameSide::Decoder, "num_key_value_heads") => &["decoder_num_key_value_heads"],
+        (NameSide::Encoder, "hidden_size") => &["encoder_hidden_size"],
+        (NameSide::Decoder, "hidden_size") => &["decoder_hidden_size"],
         _ => &[],
     };
     // A width beside the usual one is that of the other side.

@@ -8,12 +8,12 @@ use super::by_layer::{ByLayer, Fit};
 use super::lists;
 use super::masks::{self, Sort};
 use super::names::{HEADS, HEADS_BY_LAYER, KV_HEADS, KV_HEADS_BY_LAYER};
-use super::row::{self, Row, Windows};
+use super::row::{self, FamilyRow, Windows};
 use super::stacks::Stack;
 use crate::fields::Faults;
 
 /// The sorts of the layers. `layers` is their number, if the config says it.
-pub(super) fn of(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Sort> {
+pub(super) fn sorts(stack: &Stack<'_>, layers: Option<i64>, faults: &mut Faults, notes: &mut Vec<String>) -> Vec<Sort> {
     let count = match layers {
         None => None,
         Some(_) => match counted(stack, layers, faults) {
@@ -37,7 +37,7 @@ fn headless(stack: &Stack<'_>, mut sorts: Vec<Sort>, faults: &mut Faults) -> Vec
     let layers = Some(sorts.len());
     for names in [HEADS, KV_HEADS, HEADS_BY_LAYER, KV_HEADS_BY_LAYER] {
         let Some((name, Value::Array(list))) = stack.fields.value(names) else { continue };
-        let Some(list) = ByLayer::of(&stack.fields, name, list, layers, Fit::Each, faults) else { continue };
+        let Some(list) = ByLayer::fitting(&stack.fields, name, list, layers, Fit::Each, faults) else { continue };
         for (index, sort) in sorts.iter_mut().enumerate() {
             if list.at(index).as_i64() == Some(0) && !matches!(sort, Sort::None(_)) {
                 *sort = Sort::None("linear_attention".to_owned());
@@ -117,7 +117,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| chunks && !list.is_empty())
     {
         let sort = |v: &Value| if v.as_i64() == Some(0) { Sort::Full } else { Sort::Chunked };
-        let list = ByLayer::of(fields, name, list, Some(count), Fit::Each, faults);
+        let list = ByLayer::fitting(fields, name, list, Some(count), Fit::Each, faults);
         return Some(list.map_or(vec![Sort::Full; count], |list| list.each(count).map(sort).collect()));
     }
     if let Some(n) = faults.take(fields.int(&["no_rope_layer_interval"])).filter(|_| chunks) {
@@ -131,7 +131,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
             let letters = lists::letters(text.chars());
             let period: Vec<Sort> =
                 letters.iter().enumerate().map(|(at, v)| masks::word(stack, name, at, v, faults)).collect();
-            if let Some(period) = ByLayer::of(fields, name, &period, Some(count), Fit::Cut, faults) {
+            if let Some(period) = ByLayer::fitting(fields, name, &period, Some(count), Fit::Cut, faults) {
                 let mut sorts: Vec<Sort> = period.each(count).cloned().collect();
                 if let Some(last) = sorts.last_mut() {
                     *last = Sort::Full;
@@ -162,7 +162,8 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
         (Windows::NoRope, _) if window => {
             let every = faults.take(fields.int(&["no_rope_layer_interval"])).map_or(4, size);
             let list = faults.take(fields.list(&["no_rope_layers"])).filter(|(_, list)| !list.is_empty());
-            let list = list.and_then(|(name, list)| ByLayer::of(fields, name, list, Some(count), Fit::Each, faults));
+            let list =
+                list.and_then(|(name, list)| ByLayer::fitting(fields, name, list, Some(count), Fit::Each, faults));
             let without = |i: usize| list.as_ref().map(|list| list.at(i).as_i64() == Some(0));
             return slides(&|i| without(i).unwrap_or((i + 1) % every == 0));
         }
@@ -186,7 +187,7 @@ fn ruled(stack: &Stack<'_>, count: usize, faults: &mut Faults) -> Option<Vec<Sor
 }
 
 /// The first and last layers that the family's code fixes.
-fn with_ends(mut sorts: Vec<Sort>, row: &Row) -> Vec<Sort> {
+fn with_ends(mut sorts: Vec<Sort>, row: &FamilyRow) -> Vec<Sort> {
     for (sort, letter) in sorts.iter_mut().zip(row.first.chars()) {
         *sort = match letter {
             'v' => Sort::None("conv".to_owned()),

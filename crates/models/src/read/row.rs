@@ -37,7 +37,7 @@ pub(super) enum Sink {
 
 /// What the code of some families decides.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct FamilyRow {
     /// The values of `model_type`.
     pub(super) families: &'static [&'static str],
     pub(super) scale: Scale,
@@ -99,7 +99,7 @@ pub(super) struct Row {
 }
 
 /// The row of a family whose code decides nothing.
-pub(super) const USUAL: Row = Row {
+pub(super) const USUAL: FamilyRow = FamilyRow {
     families: &[],
     scale: Scale::Fields,
     sink: Sink::None,
@@ -134,6 +134,6 @@ pub(super) const USUAL: Row = Row {
 };
 
 /// The row of a family without one.
-pub(super) const fn usual() -> &'static Row {
+pub(super) const fn usual() -> &'static FamilyRow {
     &USUAL
 }

@@ -8,7 +8,7 @@ use super::stacks::Stack;
 use crate::fields::Faults;
 
 /// The scale of the layer at this place.
-pub(super) fn of(stack: &Stack<'_>, dims: &Dims, index: usize, faults: &mut Faults) -> f64 {
+pub(super) fn read(stack: &Stack<'_>, dims: &Dims, index: usize, faults: &mut Faults) -> f64 {
     let fields = &stack.fields;
     let d = dims.d_qk as f64;
     let row = stack.row.unwrap_or(row::usual());

@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use qkvault_graph::registry::codes;
 use qkvault_graph::{DType, Reason};
 
-use super::by_layer::{At, ByLayer, Fit};
+use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::dims;
-use super::group::{Layer, What};
+use super::group::{GroupWhat, Layer};
 use super::masks::{self, Sort};
 use super::pattern;
 use super::row::{self, Sink};
@@ -38,7 +38,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         let count = pattern::counted(stack, count, faults).unwrap_or(0);
         return (0..count).map(|i| Layer::left_out(i, stack_name(stack), undescribed)).collect();
     }
-    let sorts = pattern::of(stack, count, faults, notes);
+    let sorts = pattern::sorts(stack, count, faults, notes);
     let layers = sorts.len();
     let window = masks::window(stack, None, faults);
     let chunk = masks::chunk(stack, faults);
@@ -64,7 +64,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     let mut found = Vec::new();
     for (index, sort) in sorts.iter().enumerate() {
         match sort {
-            Sort::None(what) => found.push(Layer { index, what: What::Nothing(what.clone()) }),
+            Sort::None(what) => found.push(Layer { index, what: GroupWhat::Nothing(what.clone()) }),
             Sort::Undescribed(what) => {
                 let why = "its keys are sums of tokens that the layer chooses: attention does not describe them";
                 found.push(Layer::left_out(index, what.clone(), why));
@@ -75,22 +75,22 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
                     found.push(Layer::left_out(index, stack_name(stack), why));
                     continue;
                 }
-                (0..row.per_layer).for_each(|_| found.push(Layer { index, what: What::Attention(kind.clone()) }));
+                (0..row.per_layer).for_each(|_| found.push(Layer { index, what: GroupWhat::Attention(kind.clone()) }));
             }
         }
         if !row.beside.is_empty() {
             let what = format!("{} beside the attention", row.beside);
-            found.push(Layer { index, what: What::Nothing(what) });
+            found.push(Layer { index, what: GroupWhat::Nothing(what) });
         }
     }
     if stack.cross {
         let cross = sorts.iter().enumerate().filter(|(_, sort)| !matches!(sort, Sort::None(_) | Sort::Cross));
         for (index, _) in cross {
             let kind = reader.layer(&Sort::Cross, index, faults, notes);
-            found.push(Layer { index, what: What::Attention(kind) });
+            found.push(Layer { index, what: GroupWhat::Attention(kind) });
         }
     }
-    let slides = |layer: &Layer| matches!(&layer.what, What::Attention(kind) if kind.window.is_some());
+    let slides = |layer: &Layer| matches!(&layer.what, GroupWhat::Attention(kind) if kind.window.is_some());
     if let (false, Some(text)) = (found.iter().any(slides), masks::not_used(stack, layers, faults)) {
         note(stack, &text, notes);
     }
@@ -128,12 +128,12 @@ struct Reader<'s, 'a> {
 impl Reader<'_, '_> {
     /// The attention of one layer.
     fn layer(&self, sort: &Sort, index: usize, faults: &mut Faults, notes: &mut Vec<String>) -> LayerKind {
-        let at = At { index, layers: self.layers };
+        let at = LayerAt { index, layers: self.layers };
         let stack = with_layer(self.stack, at, faults);
         let stack = stack.as_ref().unwrap_or(self.stack);
         let row = stack.row.unwrap_or(row::usual());
         let fields = &stack.fields;
-        let dims = dims::of(stack, sort, at, faults);
+        let dims = dims::read(stack, sort, at, faults);
         let sliding = *sort == Sort::Sliding;
         let cross = *sort == Sort::Cross;
         let window = sliding.then(|| masks::window(stack, Some(at), faults)).flatten();
@@ -181,7 +181,7 @@ impl Reader<'_, '_> {
             window,
             prefix,
             chunk: self.chunk.filter(|_| *sort == Sort::Chunked),
-            scale: scale::of(stack, &dims, index, faults),
+            scale: scale::read(stack, &dims, index, faults),
             softcap,
             sink: sink && !cross,
             alibi: self.alibi(dims.heads, faults).filter(|_| !cross),
@@ -219,8 +219,8 @@ impl Reader<'_, '_> {
 }
 
 /// The stack with what its config says of one layer alone, if it says something.
-fn with_layer<'a>(stack: &Stack<'a>, at: At, faults: &mut Faults) -> Option<Stack<'a>> {
-    let At { index, layers } = at;
+fn with_layer<'a>(stack: &Stack<'a>, at: LayerAt, faults: &mut Faults) -> Option<Stack<'a>> {
+    let LayerAt { index, layers } = at;
     let list = stack.fields.json.get("per_layer_config")?;
     let own: &Map<String, Value> = match list {
         Value::Object(map) => {
@@ -228,7 +228,7 @@ fn with_layer<'a>(stack: &Stack<'a>, at: At, faults: &mut Faults) -> Option<Stac
             keys.iter().find_map(|key| map.get(key))?.as_object()?
         }
         Value::Array(list) => {
-            let list = ByLayer::of(&stack.fields, "per_layer_config", list, Some(layers), Fit::Each, faults)?;
+            let list = ByLayer::fitting(&stack.fields, "per_layer_config", list, Some(layers), Fit::Each, faults)?;
             list.at(index).as_object()?
         }
         _ => return None,

@@ -4,23 +4,23 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::names::{DEPTHS, HEADS, LAYERS, Side};
-use super::row::Row;
+use super::names::{DEPTHS, HEADS, LAYERS, NameSide};
+use super::row::FamilyRow;
 use super::rows;
 use crate::Kind;
-use crate::defaults::Role;
-use crate::fields::Fields;
+use crate::defaults::StackRole;
+use crate::fields::ConfigFields;
 
 /// One stack of layers.
 pub(super) struct Stack<'a> {
     /// Where its config is in the file, with a dot at the end, or empty.
     pub(super) path: String,
     pub(super) family: String,
-    pub(super) fields: Fields<'a>,
+    pub(super) fields: ConfigFields<'a>,
     /// What the code of the family decides.
-    pub(super) row: Option<&'static Row>,
+    pub(super) row: Option<&'static FamilyRow>,
     /// Which part of the config's names are its own.
-    pub(super) side: Side,
+    pub(super) side: NameSide,
     pub(super) kind: Kind,
     pub(super) causal: bool,
     /// Whether each layer has cross-attention too.
@@ -65,9 +65,9 @@ const DEEPEST: usize = 4;
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// The stacks of a config, the main one first, and nested configs that are no models, with what they say.
-pub(super) fn of<'a>(json: &'a Map<String, Value>, family: &str) -> (Vec<Stack<'a>>, Vec<(String, String)>) {
-    let mut search = Search { stacks: Vec::new(), unknown: Vec::new() };
-    search.visit(&Place { path: "", key: "", cross: false, depth: 0 }, json, family);
+pub(super) fn find<'a>(json: &'a Map<String, Value>, family: &str) -> (Vec<Stack<'a>>, Vec<(String, String)>) {
+    let mut search = StackSearch { stacks: Vec::new(), unknown: Vec::new() };
+    search.visit(&StackPlace { path: "", key: "", cross: false, depth: 0 }, json, family);
     let rank = |stack: &Stack<'_>| match stack.kind {
         Kind::SelfAttention | Kind::Cross => 0,
         Kind::Encoder => 1,
@@ -77,13 +77,13 @@ pub(super) fn of<'a>(json: &'a Map<String, Value>, family: &str) -> (Vec<Stack<'
     (search.stacks, search.unknown)
 }
 
-struct Search<'a> {
+struct StackSearch<'a> {
     stacks: Vec<Stack<'a>>,
     unknown: Vec<(String, String)>,
 }
 
 /// Where a config is.
-struct Place<'p> {
+struct StackPlace<'p> {
     path: &'p str,
     /// Its key in the config around it.
     key: &'p str,
@@ -92,9 +92,9 @@ struct Place<'p> {
     depth: usize,
 }
 
-impl<'a> Search<'a> {
-    fn visit(&mut self, place: &Place<'_>, json: &'a Map<String, Value>, family: &str) {
-        let fields = Fields::new(place.path, json, family);
+impl<'a> StackSearch<'a> {
+    fn visit(&mut self, place: &StackPlace<'_>, json: &'a Map<String, Value>, family: &str) {
+        let fields = ConfigFields::new(place.path, json, family);
         let parts = parts(&fields);
         let text = parts.iter().any(|(key, ..)| TEXT_PARTS.contains(&key.as_str()));
         if !text {
@@ -108,33 +108,34 @@ impl<'a> Search<'a> {
         for (key, part, family) in &parts {
             let path = format!("{}{key}.", place.path);
             let cross = pair && (key == "decoder" || key == "decoder_config");
-            self.visit(&Place { path: &path, key, cross, depth: place.depth + 1 }, part, family);
+            self.visit(&StackPlace { path: &path, key, cross, depth: place.depth + 1 }, part, family);
         }
     }
 
     /// Adds the stacks of a config's own fields, if it has any.
-    fn own(&mut self, place: &Place<'_>, fields: &Fields<'a>) {
+    fn own(&mut self, place: &StackPlace<'_>, fields: &ConfigFields<'a>) {
         // A config of several parts may have the fields of its language model at the top.
         let text = fields.known.and_then(|known| TEXT_PARTS.iter().find_map(|part| known.parts.get(*part)));
         let family = text.filter(|family| !family.is_empty()).unwrap_or(&fields.family).clone();
         // A family of its own may name the code of another.
-        let unknown = crate::defaults::known(&family).is_none() && rows::of(&family).is_none();
+        let unknown = crate::defaults::known(&family).is_none() && rows::for_family(&family).is_none();
         let named = unknown.then(|| by_architecture(fields.json)).flatten();
         let by_architecture = named.is_some();
         let family = named.unwrap_or(family);
-        let fields = Fields::new(place.path, fields.json, &family);
-        let row = rows::of(&family);
-        let heads = [HEADS, Side::Encoder.heads(), Side::Decoder.heads()].iter().any(|n| fields.value(n).is_some());
+        let fields = ConfigFields::new(place.path, fields.json, &family);
+        let row = rows::for_family(&family);
+        let heads =
+            [HEADS, NameSide::Encoder.heads(), NameSide::Decoder.heads()].iter().any(|n| fields.value(n).is_some());
         let layers = [
             LAYERS,
             DEPTHS,
-            Side::Encoder.layers(),
-            Side::Decoder.layers(),
+            NameSide::Encoder.layers(),
+            NameSide::Decoder.layers(),
             super::lists::LISTS,
             &["hybrid_override_pattern"],
         ];
         let layers = layers.iter().any(|names| fields.value(names).is_some());
-        let sizes = [HEADS, LAYERS, Side::Encoder.heads(), Side::Decoder.heads()];
+        let sizes = [HEADS, LAYERS, NameSide::Encoder.heads(), NameSide::Decoder.heads()];
         let nothing = place.path.is_empty() && sizes.iter().all(|names| fields.said(names).is_none());
         if !heads || !layers || nothing || row.is_some_and(|row| row.no_attention) {
             return;
@@ -152,29 +153,29 @@ impl<'a> Search<'a> {
             cross,
             by_architecture,
         };
-        let decoder_layers = fields.value(Side::Decoder.layers()).is_some() || fields.value(LAYERS).is_some();
+        let decoder_layers = fields.value(NameSide::Decoder.layers()).is_some() || fields.value(LAYERS).is_some();
         if coded && decoder_layers && !matches!(kind, Kind::Vision) {
             // The sound part of another model has the encoder alone.
             if place.key.is_empty() || kind == Kind::SelfAttention {
-                self.stacks.push(stack(Side::Decoder, Kind::SelfAttention, true, true));
+                self.stacks.push(stack(NameSide::Decoder, Kind::SelfAttention, true, true));
             }
-            self.stacks.push(stack(Side::Encoder, Kind::Encoder, false, false));
+            self.stacks.push(stack(NameSide::Encoder, Kind::Encoder, false, false));
             return;
         }
         let side = match kind {
-            Kind::Encoder | Kind::Vision => Side::Encoder,
-            Kind::SelfAttention | Kind::Cross => Side::Decoder,
+            Kind::Encoder | Kind::Vision => NameSide::Encoder,
+            Kind::SelfAttention | Kind::Cross => NameSide::Decoder,
         };
         let added = fields.flag(&["add_cross_attention"]).ok().flatten() == Some(true);
         // Diffusion transformers that read a text beside the tokens say how wide it is.
         let text = ["cross_attention_dim", "text_dim", "text_len"].iter().any(|name| fields.said(&[name]).is_some());
         let added = added || text && fields.json.contains_key("_class_name");
-        self.stacks.push(stack(side, kind, role == Role::Decoder, place.cross || added));
+        self.stacks.push(stack(side, kind, role == StackRole::Decoder, place.cross || added));
     }
 }
 
 /// The nested configs, with key and family.
-fn parts<'a>(fields: &Fields<'a>) -> Vec<(String, &'a Map<String, Value>, String)> {
+fn parts<'a>(fields: &ConfigFields<'a>) -> Vec<(String, &'a Map<String, Value>, String)> {
     let usual = |key: &str| fields.known.and_then(|known| known.parts.get(key)).cloned().unwrap_or_default();
     let mut found = Vec::new();
     for (key, value) in fields.json {
@@ -212,14 +213,14 @@ fn by_architecture(json: &Map<String, Value>) -> Option<String> {
 }
 
 /// What a stack is, by its fields, by its family, by the key of its config.
-fn role(key: &str, fields: &Fields<'_>) -> (Role, Kind) {
+fn role(key: &str, fields: &ConfigFields<'_>) -> (StackRole, Kind) {
     let has = |words: &[&str]| words.iter().any(|word| key.contains(word));
     // The name of a family counts only if nothing else is known of it.
     let named = |word: &str| fields.known.is_none() && fields.family.split(['_', '-']).any(|part| part == word);
     let by_name = if has(&["vision", "visual", "image", "vit"]) || ["vision", "visual", "vit"].into_iter().any(named) {
-        Some(Role::Vision)
+        Some(StackRole::Vision)
     } else if has(&["audio", "speech", "sound", "encoder", "qformer"]) {
-        Some(Role::Encoder)
+        Some(StackRole::Encoder)
     } else {
         None
     };
@@ -233,21 +234,21 @@ fn role(key: &str, fields: &Fields<'_>) -> (Role, Kind) {
             .any(|name| name.ends_with("ForMaskedLM") || name.ends_with("Transformer3DModel"))
     });
     let forced = if said("is_decoder") == Some(true) || said("is_causal") == Some(true) {
-        Some(Role::Decoder)
+        Some(StackRole::Decoder)
     } else if both_ways || said("is_causal") == Some(false) || said("causal") == Some(false) {
-        Some(Role::Encoder)
+        Some(StackRole::Encoder)
     } else {
         None
     };
     let by_class = fields.json.contains_key("_class_name") && known.is_none();
-    let usual = known.or(by_name).or_else(|| (masked && fields.known.is_none()).then_some(Role::Encoder));
-    let role = forced.or(usual).unwrap_or(if by_class { Role::Encoder } else { Role::Decoder });
+    let usual = known.or(by_name).or_else(|| (masked && fields.known.is_none()).then_some(StackRole::Encoder));
+    let role = forced.or(usual).unwrap_or(if by_class { StackRole::Encoder } else { StackRole::Decoder });
     let kind = match (role, by_name) {
-        (Role::Vision, _) | (_, Some(Role::Vision)) => Kind::Vision,
+        (StackRole::Vision, _) | (_, Some(StackRole::Vision)) => Kind::Vision,
         // The tokens of a diffusion transformer are those that it makes.
-        (Role::Encoder, _) if by_class => Kind::SelfAttention,
-        (Role::Encoder, _) | (_, Some(Role::Encoder)) => Kind::Encoder,
-        (Role::Decoder, _) => Kind::SelfAttention,
+        (StackRole::Encoder, _) if by_class => Kind::SelfAttention,
+        (StackRole::Encoder, _) | (_, Some(StackRole::Encoder)) => Kind::Encoder,
+        (StackRole::Decoder, _) => Kind::SelfAttention,
     };
     (role, kind)
 }

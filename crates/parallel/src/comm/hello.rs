@@ -18,7 +18,7 @@ pub struct Hello {
 impl Hello {
     /// What this rank has.
     #[must_use]
-    pub fn of(schedule: &Schedule) -> Hello {
+    pub fn for_schedule(schedule: &Schedule) -> Hello {
         Hello {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ranks: schedule.sharding.ranks,

@@ -43,12 +43,12 @@ pub enum Fault {
 struct Hub {
     size: u32,
     deadline: Duration,
-    state: Mutex<State>,
+    state: Mutex<ThreadsState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ThreadsState {
     boxes: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
     gone: Vec<u32>,
     /// Who waits for whom.
@@ -132,7 +132,7 @@ impl Threads {
 }
 
 impl Hub {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ThreadsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

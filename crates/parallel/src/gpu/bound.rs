@@ -7,8 +7,8 @@ use qkvault_exec::raw::DeviceBuffer;
 use qkvault_graph::Role;
 
 use super::RunError;
-use super::layout::{Layout, Where};
-use super::prepare::{Act, Figure, Prepared};
+use super::layout::{RankLayout, Where};
+use super::prepare::{Act, Figure, PreparedRank};
 use crate::comm::Message;
 
 /// The arguments of an act.
@@ -42,7 +42,7 @@ impl Addresses {
     pub(super) fn arguments(
         &self,
         acts: &[Act],
-        layout: &Layout,
+        layout: &RankLayout,
         numbers: &HashMap<Role, Number>,
         of: impl Fn(usize) -> Option<Role>,
     ) -> Result<Vec<Arguments>, RunError> {
@@ -63,7 +63,7 @@ impl Addresses {
         let workspace = DeviceBuffer { address: self.block + offset, bytes };
         let one = |act: &Act| match act {
             Act::Launch(launch) => {
-                let Prepared { plan, tensors, numbers: figures, .. } = &**launch;
+                let PreparedRank { plan, tensors, numbers: figures, .. } = &**launch;
                 let tensors = tensors.iter().map(|(place, bytes)| find(*place, *bytes)).collect::<Result<_, _>>()?;
                 let numbers = figures.iter().map(|figure| number(*figure, numbers)).collect::<Result<_, _>>()?;
                 // Launches of the stream of exchanges need none, so those of the other share one.

@@ -18,7 +18,7 @@ pub(super) enum Where {
 
 /// Numbers for each sequence, in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sequences {
+pub(super) struct RankSequences {
     pub(super) which: PerSequence,
     pub(super) slice: Option<Slice>,
     pub(super) dtype: DType,
@@ -28,17 +28,17 @@ pub(super) struct Sequences {
 
 /// The division of the block.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct RankLayout {
     /// The place of each buffer that is scratch memory.
     pub(super) buffers: Vec<Option<u64>>,
-    pub(super) sequences: Vec<Sequences>,
+    pub(super) sequences: Vec<RankSequences>,
     pub(super) workspace: (u64, u64),
     pub(super) bytes: u64,
 }
 
-impl Layout {
-    pub(super) fn new(rank: &Rank) -> Layout {
-        let mut layout = Layout::default();
+impl RankLayout {
+    pub(super) fn new(rank: &Rank) -> RankLayout {
+        let mut layout = RankLayout::default();
         for buffer in &rank.buffers {
             let bytes = buffer.tensor.bytes().map_or(0, i64::unsigned_abs);
             let at = buffer.operand.is_none().then(|| layout.take(bytes));
@@ -56,12 +56,12 @@ impl Layout {
 
     /// The place of numbers for each sequence, which equal ones share.
     pub(super) fn sequences(&mut self, which: PerSequence, slice: Option<Slice>, dtype: DType, bytes: u64) -> Where {
-        let same = |s: &&Sequences| (s.which, s.slice, s.dtype, s.bytes) == (which, slice, dtype, bytes);
+        let same = |s: &&RankSequences| (s.which, s.slice, s.dtype, s.bytes) == (which, slice, dtype, bytes);
         if let Some(found) = self.sequences.iter().find(same) {
             return Where::Block { offset: found.offset };
         }
         let offset = self.take(bytes);
-        self.sequences.push(Sequences { which, slice, dtype, offset, bytes });
+        self.sequences.push(RankSequences { which, slice, dtype, offset, bytes });
         Where::Block { offset }
     }
 

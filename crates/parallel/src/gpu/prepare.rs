@@ -6,7 +6,7 @@ use qkvault_exec::{LoadedPlan, Number};
 use qkvault_graph::{DType, GraphKey, Role};
 
 use super::RunError;
-use super::layout::{Layout, Where};
+use super::layout::{RankLayout, Where};
 use super::plans::Plans;
 use crate::step::{Bind, Launch, Piece, Rank, Step, Stream};
 use crate::{Schedule, Transfer};
@@ -14,7 +14,7 @@ use crate::{Schedule, Transfer};
 /// What a run queues.
 #[derive(Debug)]
 pub(super) enum Act {
-    Launch(Box<Prepared>),
+    Launch(Box<PreparedRank>),
     Exchange(Vec<(Transfer, Where, u64)>),
     Record(Stream, usize),
     Wait(Stream, usize),
@@ -22,7 +22,7 @@ pub(super) enum Act {
 
 /// A launch whose operands have places.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedRank {
     pub(super) plan: LoadedPlan,
     pub(super) on: Stream,
     /// The place of each tensor, in the plan's order, and the bytes that it needs.
@@ -45,12 +45,12 @@ pub(super) enum Figure {
 /// All steps of a rank.
 pub(super) struct Acts {
     pub(super) list: Vec<Act>,
-    pub(super) layout: Layout,
+    pub(super) layout: RankLayout,
     pub(super) marks: usize,
 }
 
 pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Result<Acts, RunError> {
-    let mut layout = Layout::new(rank);
+    let mut layout = RankLayout::new(rank);
     let mut attentions = Vec::with_capacity(schedule.plans.len());
     for of in &schedule.plans {
         let plan = plans.attention(of).map_err(|source| RunError::Plan { what: of.to_string(), source })?;
@@ -92,7 +92,12 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
     Ok(Acts { list, layout, marks })
 }
 
-fn attention(rank: &Rank, launch: &Launch, plan: &LoadedPlan, layout: &mut Layout) -> Result<Prepared, RunError> {
+fn attention(
+    rank: &Rank,
+    launch: &Launch,
+    plan: &LoadedPlan,
+    layout: &mut RankLayout,
+) -> Result<PreparedRank, RunError> {
     prepared(rank, plan, Stream::Compute, &launch.binds, launch.slice, layout)
 }
 
@@ -102,8 +107,8 @@ fn prepared(
     on: Stream,
     binds: &[(Role, Bind)],
     slice: Option<crate::Slice>,
-    layout: &mut Layout,
-) -> Result<Prepared, RunError> {
+    layout: &mut RankLayout,
+) -> Result<PreparedRank, RunError> {
     let wrong = |detail: String| RunError::Bind { what: plan.facts().what.clone(), detail };
     let bound = |role: Role| binds.iter().find(|(of, _)| *of == role).map(|(_, bind)| bind);
     let mut tensors = Vec::new();
@@ -137,7 +142,7 @@ fn prepared(
             }
         }
     }
-    Ok(Prepared { plan: plan.clone(), on, tensors, numbers, interleaved })
+    Ok(PreparedRank { plan: plan.clone(), on, tensors, numbers, interleaved })
 }
 
 fn place(rank: &Rank, piece: &Piece) -> Where {

@@ -70,7 +70,7 @@ impl GpuRank {
         if !communicator.on_gpu() {
             return Err(RunError::HostCommunicator);
         }
-        agree(communicator, &Hello::of(schedule))?;
+        agree(communicator, &Hello::for_schedule(schedule))?;
         let made = GpuRank::new(schedule, communicator.rank(), plans, context);
         if made.is_err() {
             communicator.abort();

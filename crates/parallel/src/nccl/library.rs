@@ -18,7 +18,7 @@ const OLDEST: c_int = 21_800;
 const VARIABLE: &str = "QKVAULT_NCCL";
 
 /// NCCL's handle of a communicator.
-pub(super) type Handle = *mut c_void;
+pub(super) type NcclHandle = *mut c_void;
 
 /// The id that all ranks of a communicator share: rank 0 makes it, and the caller or a store carries it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct NcclId(pub [u8; 128]);
 
 /// A configuration of NCCL 2.18. Newer libraries take its size and use their defaults for what they have added.
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct NcclConfig {
     size: usize,
     magic: c_uint,
     version: c_uint,
@@ -39,12 +39,12 @@ pub(super) struct Config {
     split_share: c_int,
 }
 
-impl Config {
+impl NcclConfig {
     /// Calls that return at once, and at most so many blocks for each kernel, which attention then cannot use.
-    pub(super) const fn non_blocking(max_ctas: Option<u32>) -> Config {
+    pub(super) const fn non_blocking(max_ctas: Option<u32>) -> NcclConfig {
         const UNSET: c_int = c_int::MIN;
-        Config {
-            size: size_of::<Config>(),
+        NcclConfig {
+            size: size_of::<NcclConfig>(),
             magic: 0xcafe_beef,
             version: OLDEST as c_uint,
             blocking: 0,
@@ -63,26 +63,26 @@ impl Config {
 /// A status of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(super) struct Status(pub(super) c_int);
+pub(super) struct NcclStatus(pub(super) c_int);
 
-impl Status {
-    pub(super) const SUCCESS: Status = Status(0);
-    pub(super) const IN_PROGRESS: Status = Status(7);
+impl NcclStatus {
+    pub(super) const SUCCESS: NcclStatus = NcclStatus(0);
+    pub(super) const IN_PROGRESS: NcclStatus = NcclStatus(7);
 }
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $name:literal: fn($($arg:ty),*) $(-> $out:ty)?;)+) => {
         /// The functions.
-        pub(super) struct Functions {
+        pub(super) struct NcclFunctions {
             $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)+
         }
 
-        impl Functions {
+        impl NcclFunctions {
             /// # Safety
             ///
             /// The library is NCCL 2.
-            unsafe fn of(library: &libloading::Library) -> Result<Functions, String> {
-                Ok(Functions {
+            unsafe fn from_library(library: &libloading::Library) -> Result<NcclFunctions, String> {
+                Ok(NcclFunctions {
                     $($field: {
                         // SAFETY: the library is NCCL 2, whose function of this name has had this type since 2.18.
                         let found = unsafe { library.get::<unsafe extern "C" fn($($arg),*) $(-> $out)?>($name) };
@@ -95,24 +95,24 @@ macro_rules! functions {
 }
 
 functions! {
-    version = b"ncclGetVersion\0": fn(*mut c_int) -> Status;
-    unique_id = b"ncclGetUniqueId\0": fn(*mut NcclId) -> Status;
-    init = b"ncclCommInitRankConfig\0": fn(*mut Handle, c_int, NcclId, c_int, *mut Config) -> Status;
-    finalize = b"ncclCommFinalize\0": fn(Handle) -> Status;
-    destroy = b"ncclCommDestroy\0": fn(Handle) -> Status;
-    abort = b"ncclCommAbort\0": fn(Handle) -> Status;
-    async_error = b"ncclCommGetAsyncError\0": fn(Handle, *mut Status) -> Status;
-    group_start = b"ncclGroupStart\0": fn() -> Status;
-    group_end = b"ncclGroupEnd\0": fn() -> Status;
-    send = b"ncclSend\0": fn(*const c_void, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    receive = b"ncclRecv\0": fn(*mut c_void, usize, c_int, c_int, Handle, *mut c_void) -> Status;
-    error_string = b"ncclGetErrorString\0": fn(Status) -> *const c_char;
-    last_error = b"ncclGetLastError\0": fn(Handle) -> *const c_char;
+    version = b"ncclGetVersion\0": fn(*mut c_int) -> NcclStatus;
+    unique_id = b"ncclGetUniqueId\0": fn(*mut NcclId) -> NcclStatus;
+    init = b"ncclCommInitRankConfig\0": fn(*mut NcclHandle, c_int, NcclId, c_int, *mut NcclConfig) -> NcclStatus;
+    finalize = b"ncclCommFinalize\0": fn(NcclHandle) -> NcclStatus;
+    destroy = b"ncclCommDestroy\0": fn(NcclHandle) -> NcclStatus;
+    abort = b"ncclCommAbort\0": fn(NcclHandle) -> NcclStatus;
+    async_error = b"ncclCommGetAsyncError\0": fn(NcclHandle, *mut NcclStatus) -> NcclStatus;
+    group_start = b"ncclGroupStart\0": fn() -> NcclStatus;
+    group_end = b"ncclGroupEnd\0": fn() -> NcclStatus;
+    send = b"ncclSend\0": fn(*const c_void, usize, c_int, c_int, NcclHandle, *mut c_void) -> NcclStatus;
+    receive = b"ncclRecv\0": fn(*mut c_void, usize, c_int, c_int, NcclHandle, *mut c_void) -> NcclStatus;
+    error_string = b"ncclGetErrorString\0": fn(NcclStatus) -> *const c_char;
+    last_error = b"ncclGetLastError\0": fn(NcclHandle) -> *const c_char;
 }
 
 /// NCCL as it was found. It stays loaded until the process ends.
 pub struct NcclLibrary {
-    pub(super) functions: Functions,
+    pub(super) functions: NcclFunctions,
     version: c_int,
     path: PathBuf,
     /// Keeps the functions alive.
@@ -156,11 +156,11 @@ impl NcclLibrary {
         let library = unsafe { libloading::Library::new(path) }.map_err(|e| Unloaded::of(path, &e).why().to_owned())?;
         // SAFETY: a library that has `ncclGetVersion` and the others is NCCL; a version below is refused before any
         // other of its functions is called.
-        let functions = unsafe { Functions::of(&library) }?;
+        let functions = unsafe { NcclFunctions::from_library(&library) }?;
         let mut version = 0;
         // SAFETY: the function writes one int.
         let status = unsafe { (functions.version)(&raw mut version) };
-        if status != Status::SUCCESS {
+        if status != NcclStatus::SUCCESS {
             return Err(format!("ncclGetVersion gives status {}", status.0));
         }
         if version < OLDEST {
@@ -195,8 +195,13 @@ impl NcclLibrary {
     }
 
     /// An error for a status that is neither success nor in progress, in NCCL's own words.
-    pub(super) fn checked(&self, call: &'static str, status: Status, handle: Handle) -> Result<Status, CommError> {
-        if status == Status::SUCCESS || status == Status::IN_PROGRESS {
+    pub(super) fn checked(
+        &self,
+        call: &'static str,
+        status: NcclStatus,
+        handle: NcclHandle,
+    ) -> Result<NcclStatus, CommError> {
+        if status == NcclStatus::SUCCESS || status == NcclStatus::IN_PROGRESS {
             return Ok(status);
         }
         let words = |text: *const c_char| {
@@ -256,6 +261,6 @@ mod tests {
         let gone = NcclLibrary::first(&[link]).err().expect("leads nowhere").to_string();
         assert!(gone.contains("link.so: a symbolic link to gone.so, which does not exist"), "{gone}");
         assert_eq!((readable(22_809), readable(OLDEST)), ("2.28.9".to_owned(), "2.18.0".to_owned()));
-        assert_eq!(size_of::<Config>(), 48);
+        assert_eq!(size_of::<NcclConfig>(), 48);
     }
 }

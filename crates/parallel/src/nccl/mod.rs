@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use library::{Config, Handle, Status};
+use library::{NcclConfig, NcclHandle, NcclStatus};
 pub use library::{NcclId, NcclLibrary};
 
 use crate::comm::{CommError, Communicator, Message};
@@ -19,7 +19,7 @@ const BYTES: c_int = 1;
 pub type TellAll = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, CommError> + Send>;
 
 /// What ranks say to each other besides NCCL.
-enum Beside {
+enum NcclBeside {
     /// The store in which they met: it knows which ranks live.
     Store(Box<Store>),
     /// What the caller brings.
@@ -31,11 +31,11 @@ enum Beside {
 /// One process has one rank and one GPU, which is current on the thread that makes it and on those that use it.
 pub struct Nccl {
     library: Arc<NcclLibrary>,
-    handle: Handle,
+    handle: NcclHandle,
     rank: u32,
     size: u32,
     deadline: Duration,
-    beside: Beside,
+    beside: NcclBeside,
     /// The first error: NCCL's communicator is of no use after it.
     broken: Option<CommError>,
 }
@@ -72,7 +72,7 @@ impl Nccl {
         match joined {
             Ok((library, id)) => {
                 let (rank, size, deadline) = (store.rank(), store.size(), store.deadline());
-                Nccl::begin(library, id, (rank, size), deadline, max_ctas, Beside::Store(Box::new(store)))
+                Nccl::begin(library, id, (rank, size), deadline, max_ctas, NcclBeside::Store(Box::new(store)))
             }
             Err(error) => {
                 // The others wait for this rank, and hear why it does not come.
@@ -96,7 +96,7 @@ impl Nccl {
         max_ctas: Option<u32>,
         tell_all: TellAll,
     ) -> Result<Nccl, CommError> {
-        Nccl::begin(NcclLibrary::open()?, id, (rank, size), deadline, max_ctas, Beside::Caller(tell_all))
+        Nccl::begin(NcclLibrary::open()?, id, (rank, size), deadline, max_ctas, NcclBeside::Caller(tell_all))
     }
 
     fn begin(
@@ -105,10 +105,10 @@ impl Nccl {
         (rank, size): (u32, u32),
         deadline: Duration,
         max_ctas: Option<u32>,
-        beside: Beside,
+        beside: NcclBeside,
     ) -> Result<Nccl, CommError> {
         let mut nccl = Nccl { library, handle: std::ptr::null_mut(), rank, size, deadline, beside, broken: None };
-        let mut config = Config::non_blocking(max_ctas);
+        let mut config = NcclConfig::non_blocking(max_ctas);
         // SAFETY: the pointers are to a handle and a configuration that outlive the call, which reads both at once.
         let status = unsafe {
             (nccl.library.functions.init)(&raw mut nccl.handle, size as c_int, id, rank as c_int, &raw mut config)
@@ -130,7 +130,8 @@ impl Nccl {
         let status = unsafe { (self.library.functions.destroy)(self.handle) };
         self.handle = std::ptr::null_mut();
         self.library.checked("ncclCommDestroy", status, std::ptr::null_mut())?;
-        if let Beside::Store(store) = std::mem::replace(&mut self.beside, Beside::Caller(Box::new(|_| Ok(Vec::new()))))
+        if let NcclBeside::Store(store) =
+            std::mem::replace(&mut self.beside, NcclBeside::Caller(Box::new(|_| Ok(Vec::new()))))
         {
             store.leave();
         }
@@ -138,13 +139,13 @@ impl Nccl {
     }
 
     /// Waits until a call that returned at once is done, or a rank is known to be lost, or the deadline.
-    fn call(&mut self, call: &'static str, status: Status) -> Result<(), CommError> {
+    fn call(&mut self, call: &'static str, status: NcclStatus) -> Result<(), CommError> {
         let begin = Instant::now();
         let mut status = self.library.checked(call, status, self.handle);
         let mut asked = begin;
         loop {
             match status {
-                Ok(Status::SUCCESS) => return Ok(()),
+                Ok(NcclStatus::SUCCESS) => return Ok(()),
                 Ok(_) => {}
                 Err(error) => return Err(self.fail(error)),
             }
@@ -165,8 +166,8 @@ impl Nccl {
     }
 
     /// The state of the communicator.
-    fn state(&self, call: &'static str) -> Result<Status, CommError> {
-        let mut state = Status::SUCCESS;
+    fn state(&self, call: &'static str) -> Result<NcclStatus, CommError> {
+        let mut state = NcclStatus::SUCCESS;
         // SAFETY: the handle is a communicator, and the function writes one status.
         let asked = unsafe { (self.library.functions.async_error)(self.handle, &raw mut state) };
         self.library.checked("ncclCommGetAsyncError", asked, self.handle)?;
@@ -176,8 +177,8 @@ impl Nccl {
     /// Whether a store knows of a rank that is lost.
     fn others(&mut self) -> Result<(), CommError> {
         match &mut self.beside {
-            Beside::Store(store) => store.check(),
-            Beside::Caller(_) => Ok(()),
+            NcclBeside::Store(store) => store.check(),
+            NcclBeside::Caller(_) => Ok(()),
         }
     }
 
@@ -185,7 +186,7 @@ impl Nccl {
     fn fail(&mut self, error: CommError) -> CommError {
         // A rank that NCCL only knows as an error of the network has a name in the store.
         let error = self.others().err().unwrap_or(error);
-        if let Beside::Store(store) = &mut self.beside {
+        if let NcclBeside::Store(store) = &mut self.beside {
             store.tell_fault(&error);
         }
         self.broken.get_or_insert_with(|| error.clone());
@@ -269,8 +270,8 @@ impl Communicator for Nccl {
     fn tell_all(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         self.ready()?;
         match &mut self.beside {
-            Beside::Store(store) => store.tell_all(bytes),
-            Beside::Caller(tell_all) => tell_all(bytes),
+            NcclBeside::Store(store) => store.tell_all(bytes),
+            NcclBeside::Caller(tell_all) => tell_all(bytes),
         }
     }
 }

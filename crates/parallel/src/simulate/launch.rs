@@ -4,24 +4,24 @@ use qkvault_graph::{DType, Operand, Role, Storage, operand};
 use qkvault_reference::{Buffer, Defined, Inputs, Whole, backward_part, forward};
 
 use super::SimulateError;
-use super::memory::Memory;
+use super::memory::RankMemory;
 use crate::{Bind, Counted, Launch, Lengths, PerSequence, Piece, Schedule, Slice, Step};
 
 /// The numbers that the caller gives for the whole attention.
-pub(super) struct Numbers<'a> {
+pub(super) struct LaunchNumbers<'a> {
     inputs: &'a Inputs,
     queries: Vec<i64>,
     keys: Vec<i64>,
 }
 
-impl<'a> Numbers<'a> {
-    pub(super) fn new(schedule: &Schedule, inputs: &'a Inputs) -> Numbers<'a> {
+impl<'a> LaunchNumbers<'a> {
+    pub(super) fn new(schedule: &Schedule, inputs: &'a Inputs) -> LaunchNumbers<'a> {
         let a = schedule.attention.get();
         let side = |role: Role, most: i64| match inputs.get(role) {
             Some(buffer) => (0..buffer.len()).map(|at| buffer.int(at)).collect(),
             None => vec![most; a.batch() as usize],
         };
-        Numbers { inputs, queries: side(Role::SeqLenQ, a.seq().0), keys: side(Role::SeqLenKv, a.seq().1) }
+        LaunchNumbers { inputs, queries: side(Role::SeqLenQ, a.seq().0), keys: side(Role::SeqLenKv, a.seq().1) }
     }
 
     fn by_sequence(&self, which: PerSequence, slice: Option<Slice>) -> Result<Vec<i64>, String> {
@@ -40,8 +40,8 @@ pub(super) fn run(
     schedule: &Schedule,
     rank: u32,
     launch: &Launch,
-    numbers: &Numbers<'_>,
-    memory: &mut Memory,
+    numbers: &LaunchNumbers<'_>,
+    memory: &mut RankMemory,
 ) -> Result<(), SimulateError> {
     let wrong = |what: String| SimulateError::Bind { rank, what };
     let plan = &schedule.plans[launch.plan as usize];

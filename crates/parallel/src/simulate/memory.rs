@@ -8,7 +8,7 @@ use crate::maker::flat;
 use crate::{Buffer, Piece, Rank, Schedule};
 
 /// The buffers of one rank.
-pub(super) struct Memory {
+pub(super) struct RankMemory {
     buffers: Vec<Buffer>,
     numbers: Vec<Vec<f64>>,
 }
@@ -27,12 +27,12 @@ fn counts(rows: &[Vec<i64>], part: usize, row: usize, [_, h, s, _]: [i64; 4]) ->
     rows.get(part).is_none_or(|list| list[row / s / h * s + row % s] != 0)
 }
 
-impl Memory {
+impl RankMemory {
     /// Poisoned buffers with the rank's parts of the inputs.
-    pub(super) fn new(schedule: &Schedule, rank: &Rank, values: impl Fn(Role) -> Option<Vec<f64>>) -> Memory {
+    pub(super) fn new(schedule: &Schedule, rank: &Rank, values: impl Fn(Role) -> Option<Vec<f64>>) -> RankMemory {
         let size = |b: &Buffer| b.tensor.span().unwrap_or(0).max(0) as usize;
         let numbers = rank.buffers.iter().map(|b| vec![f64::NAN; size(b)]).collect();
-        let mut memory = Memory { buffers: rank.buffers.clone(), numbers };
+        let mut memory = RankMemory { buffers: rank.buffers.clone(), numbers };
         for o in operands(schedule.attention.get()).into_iter().filter(|o| !o.output) {
             let Some(whole) = values(o.role) else { continue };
             let strides = flat(&o.tensor).strides;
@@ -156,7 +156,7 @@ impl Memory {
     }
 
     /// The rank's buffer of an operand.
-    pub(super) fn of(&self, rank: &Rank, role: Role) -> Option<&[f64]> {
+    pub(super) fn values(&self, rank: &Rank, role: Role) -> Option<&[f64]> {
         let at = rank.buffers.iter().position(|b| b.operand == Some(role))?;
         Some(&self.numbers[at])
     }

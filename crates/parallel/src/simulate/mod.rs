@@ -9,8 +9,8 @@ use std::time::Duration;
 use qkvault_graph::{Refusal, Role, Valid, operands, validate};
 use qkvault_reference::{Inputs, Outputs, Places, ReferenceError, backward, forward};
 
-use self::launch::Numbers;
-use self::memory::Memory;
+use self::launch::LaunchNumbers;
+use self::memory::RankMemory;
 use crate::comm::{CommError, Communicator, Hello, Message, Threads, agree};
 use crate::{Schedule, Step};
 
@@ -51,8 +51,8 @@ pub type Gathered = BTreeMap<Role, Vec<f64>>;
 /// The first error of a rank.
 pub fn simulate(schedule: &Schedule, inputs: &Inputs) -> Result<Gathered, SimulateError> {
     let ranks = Threads::world(schedule.sharding.ranks, Duration::from_secs(120));
-    let given = Given::new(&schedule.attention, inputs)?;
-    let results: Vec<Result<Memory, SimulateError>> = std::thread::scope(|scope| {
+    let given = GivenTensors::new(&schedule.attention, inputs)?;
+    let results: Vec<Result<RankMemory, SimulateError>> = std::thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()
             .map(|mut rank| {
@@ -82,11 +82,11 @@ pub fn simulate_rank(
     communicator: &mut dyn Communicator,
     inputs: &Inputs,
 ) -> Result<Gathered, SimulateError> {
-    let given = Given::new(&schedule.attention, inputs)?;
+    let given = GivenTensors::new(&schedule.attention, inputs)?;
     let memory = run(schedule, communicator, &given)?;
     let rank = &schedule.ranks[communicator.rank() as usize];
     let outputs = operands(schedule.attention.get()).into_iter().filter(|o| o.output);
-    Ok(outputs.filter_map(|o| Some((o.role, memory.of(rank, o.role)?.to_vec()))).collect())
+    Ok(outputs.filter_map(|o| Some((o.role, memory.values(rank, o.role)?.to_vec()))).collect())
 }
 
 /// The largest difference between a schedule and one attention, relative to numbers above 1, and where it is.
@@ -123,20 +123,20 @@ pub fn difference(schedule: &Schedule, inputs: &Inputs) -> Result<(f64, String),
 }
 
 /// The operands of the whole attention as numbers.
-struct Given<'a> {
+struct GivenTensors<'a> {
     inputs: &'a Inputs,
     /// The O and Stats of the forward, for a backward.
     saved: BTreeMap<Role, Vec<f64>>,
 }
 
-impl<'a> Given<'a> {
-    fn new(whole: &Valid, inputs: &'a Inputs) -> Result<Given<'a>, SimulateError> {
+impl<'a> GivenTensors<'a> {
+    fn new(whole: &Valid, inputs: &'a Inputs) -> Result<GivenTensors<'a>, SimulateError> {
         let mut saved = BTreeMap::new();
         if whole.get().is_backward() {
             let outputs = forward(&validate(whole.get().as_forward())?, inputs)?;
             saved = outputs.iter().map(|o| (o.role(), o.values().to_vec())).collect();
         }
-        Ok(Given { inputs, saved })
+        Ok(GivenTensors { inputs, saved })
     }
 
     fn values(&self, role: Role) -> Option<Vec<f64>> {
@@ -152,12 +152,16 @@ impl<'a> Given<'a> {
     }
 }
 
-fn run(schedule: &Schedule, communicator: &mut dyn Communicator, given: &Given<'_>) -> Result<Memory, SimulateError> {
-    agree(communicator, &Hello::of(schedule))?;
+fn run(
+    schedule: &Schedule,
+    communicator: &mut dyn Communicator,
+    given: &GivenTensors<'_>,
+) -> Result<RankMemory, SimulateError> {
+    agree(communicator, &Hello::for_schedule(schedule))?;
     let number = communicator.rank();
     let rank = &schedule.ranks[number as usize];
-    let numbers = Numbers::new(schedule, given.inputs);
-    let mut memory = Memory::new(schedule, rank, |role| given.values(role));
+    let numbers = LaunchNumbers::new(schedule, given.inputs);
+    let mut memory = RankMemory::new(schedule, rank, |role| given.values(role));
     for step in &rank.steps {
         match step {
             Step::Copy { from, to, .. } => memory.copy(*from, *to),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::World;
 use super::join::Join;
 use super::meet::{Listening, join, listen};
-use super::wire::{self, Answer, Ask, Fault};
+use super::wire::{self, Ask, StoreAnswer, StoreFault};
 use crate::comm::{CommError, Communicator, Message};
 
 /// A rank that has met the others over TCP.
@@ -132,8 +132,8 @@ impl Store {
     fn heard(&mut self, begin: Instant) -> Result<Vec<u8>, CommError> {
         let waits = self.stream.set_read_timeout(Some(self.patience()));
         match waits.and_then(|()| wire::read(&mut self.stream)) {
-            Ok((Answer::Done | Answer::Bytes, bytes)) => Ok(bytes),
-            Ok((Answer::Fault { fault }, _)) => Err(error_of(fault)),
+            Ok((StoreAnswer::Done | StoreAnswer::Bytes, bytes)) => Ok(bytes),
+            Ok((StoreAnswer::Fault { fault }, _)) => Err(error_of(fault)),
             Err(e) => Err(lost(&e, begin)),
         }
     }
@@ -164,28 +164,28 @@ fn lost(error: &std::io::Error, begin: Instant) -> CommError {
     CommError::Gone { rank: 0, how: format!("the connection to its store has closed ({error})") }
 }
 
-fn error_of(fault: Fault) -> CommError {
+fn error_of(fault: StoreFault) -> CommError {
     match fault.printable() {
-        Fault::Gone { rank, how } => CommError::Gone { rank, how },
-        Fault::Late { rank, waited, what } => {
+        StoreFault::Gone { rank, how } => CommError::Gone { rank, how },
+        StoreFault::Late { rank, waited, what } => {
             CommError::Late { ranks: vec![rank], what, waited: Duration::from_millis(waited) }
         }
-        Fault::Differs { rank, what, theirs, ours } => CommError::Differs { rank, what, theirs, ours },
+        StoreFault::Differs { rank, what, theirs, ours } => CommError::Differs { rank, what, theirs, ours },
     }
 }
 
-fn fault_of(error: &CommError, rank: u32) -> Fault {
+fn fault_of(error: &CommError, rank: u32) -> StoreFault {
     let fault = match error {
-        CommError::Gone { rank, how } => Fault::Gone { rank: *rank, how: how.clone() },
-        CommError::Late { ranks, what, waited } => Fault::Late {
+        CommError::Gone { rank, how } => StoreFault::Gone { rank: *rank, how: how.clone() },
+        CommError::Late { ranks, what, waited } => StoreFault::Late {
             rank: ranks.first().copied().unwrap_or(0),
             waited: waited.as_millis() as u64,
             what: what.clone(),
         },
         CommError::Differs { rank, what, theirs, ours } => {
-            Fault::Differs { rank: *rank, what: what.clone(), theirs: theirs.clone(), ours: ours.clone() }
+            StoreFault::Differs { rank: *rank, what: what.clone(), theirs: theirs.clone(), ours: ours.clone() }
         }
-        other => Fault::Gone { rank: other.rank().unwrap_or(rank), how: other.to_string() },
+        other => StoreFault::Gone { rank: other.rank().unwrap_or(rank), how: other.to_string() },
     };
     fault.printable()
 }

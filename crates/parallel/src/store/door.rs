@@ -27,7 +27,7 @@ struct Pending {
 }
 
 /// The place of one connection, until it has joined or ended.
-pub(super) struct Place {
+pub(super) struct DoorPlace {
     door: Arc<Door>,
     stream: Arc<TcpStream>,
 }
@@ -50,7 +50,7 @@ impl Door {
 
     /// A place for a connection. While there is none, the oldest connection is ended once it has had [`CROWDED`]: ranks
     /// join at once, so those that are old are strangers'. `None` when the door is closed.
-    pub(super) fn place(self: &Arc<Door>, stream: &Arc<TcpStream>) -> Option<Place> {
+    pub(super) fn place(self: &Arc<Door>, stream: &Arc<TcpStream>) -> Option<DoorPlace> {
         let mut pending = self.lock();
         while pending.len() >= MOST_PENDING && !self.is_closed() {
             let age = pending.first().map_or(CROWDED, |oldest| oldest.since.elapsed());
@@ -65,7 +65,7 @@ impl Door {
             return None;
         }
         pending.push(Pending { stream: Arc::clone(stream), since: Instant::now(), ended: false });
-        Some(Place { door: Arc::clone(self), stream: Arc::clone(stream) })
+        Some(DoorPlace { door: Arc::clone(self), stream: Arc::clone(stream) })
     }
 
     /// Ends the oldest connection, when the process has no descriptor for another one.
@@ -82,7 +82,7 @@ impl Pending {
     }
 }
 
-impl Place {
+impl DoorPlace {
     /// Gives the place back, because the connection joins: from now on the door does not end it. False if it has.
     pub(super) fn leave(&self) -> bool {
         let mut pending = self.door.lock();
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DoorPlace {
     fn drop(&mut self) {
         self.leave();
     }

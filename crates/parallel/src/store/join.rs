@@ -127,15 +127,15 @@ pub(super) fn join(stream: &mut (impl Read + Write), secret: &Secret, join: &Joi
 }
 
 /// A stream whose reads and writes together end at one moment, however slowly bytes come.
-pub(super) struct Until<'s> {
+pub(super) struct JoinUntil<'s> {
     stream: &'s TcpStream,
     end: Instant,
 }
 
-impl<'s> Until<'s> {
+impl<'s> JoinUntil<'s> {
     /// From now on for so long.
-    pub(super) fn new(stream: &'s TcpStream, time: Duration) -> Until<'s> {
-        Until { stream, end: Instant::now() + time }
+    pub(super) fn new(stream: &'s TcpStream, time: Duration) -> JoinUntil<'s> {
+        JoinUntil { stream, end: Instant::now() + time }
     }
 
     fn left(&self) -> io::Result<Duration> {
@@ -144,14 +144,14 @@ impl<'s> Until<'s> {
     }
 }
 
-impl Read for Until<'_> {
+impl Read for JoinUntil<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(into)
     }
 }
 
-impl Write for Until<'_> {
+impl Write for JoinUntil<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(from)

@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::World;
-use super::join::{self, JOIN_TIME, Join, Unjoined, Until};
+use super::join::{self, JOIN_TIME, Join, JoinUntil, Unjoined};
 use super::secret::Secret;
-use super::server::Shared;
+use super::server::ServerShared;
 use crate::comm::CommError;
 
 /// How long a rank waits before it tries again.
@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 /// The store of rank 0, and the thread that listens for it.
 pub(super) struct Listening {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerShared>,
     thread: JoinHandle<()>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn listen(world: &World, version: &str) -> Result<Listening, CommErro
     guarded(world, &addresses)?;
     // The address is one of this machine, which may have others too; ranks on other machines use any that reach it.
     let listener = TcpListener::bind(addresses.as_slice()).map_err(bad)?;
-    let shared = Shared::new(world.size, version, world.secret.clone().unwrap_or_else(Secret::none))?;
+    let shared = ServerShared::new(world.size, version, world.secret.clone().unwrap_or_else(Secret::none))?;
     let serving = Arc::clone(&shared);
     let spawned = std::thread::Builder::new().name("qkvault-store".to_owned());
     let thread = spawned.spawn(move || serving.listen(&listener)).map_err(bad)?;
@@ -101,7 +101,7 @@ fn connect_to(addresses: &[SocketAddr], patience: Duration) -> std::io::Result<T
 pub(super) fn join(
     world: &World,
     said: &Join,
-    own: Option<&Shared>,
+    own: Option<&ServerShared>,
     deadline: Duration,
 ) -> Result<TcpStream, CommError> {
     let none = Secret::none();
@@ -137,7 +137,7 @@ pub(super) fn join(
 /// One connection.
 fn attempt(addresses: &[SocketAddr], secret: &Secret, said: &Join, left: Duration) -> Result<TcpStream, Unjoined> {
     let stream = connect_to(addresses, CONNECT.min(left))?;
-    join::join(&mut Until::new(&stream, JOIN_TIME.min(left)), secret, said)?;
+    join::join(&mut JoinUntil::new(&stream, JOIN_TIME.min(left)), secret, said)?;
     Ok(stream)
 }
 

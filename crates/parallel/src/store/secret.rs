@@ -43,11 +43,11 @@ impl Secret {
     ///
     /// [`CommError::Secret`] for a text that is shorter, longer or not printable. The error does not contain it.
     pub fn new(text: &str) -> Result<Secret, CommError> {
-        Secret::of(text, "the secret of the ranks")
+        Secret::from_text(text, "the secret of the ranks")
     }
 
     /// [`Secret::new`], with where the text comes from.
-    pub(super) fn of(text: &str, source: &str) -> Result<Secret, CommError> {
+    pub(super) fn from_text(text: &str, source: &str) -> Result<Secret, CommError> {
         let text = text.trim_ascii();
         let wrong = |what: String| Err(CommError::Secret { what: format!("{source} {what}") });
         match text.len() {
@@ -97,12 +97,12 @@ impl Secret {
     pub(super) fn from_variables(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>, CommError> {
         match (get(VARIABLE), get(FILE_VARIABLE)) {
             (None, None) => Ok(None),
-            (Some(text), None) => Secret::of(&text, VARIABLE).map(Some),
+            (Some(text), None) => Secret::from_text(&text, VARIABLE).map(Some),
             (None, Some(path)) => {
                 let source = format!("{FILE_VARIABLE}, the file {path:?},");
                 let text = secret_file::read(path.as_ref());
                 let text = text.map_err(|what| CommError::Secret { what: format!("{source} {what}") })?;
-                Secret::of(&text, &source).map(Some)
+                Secret::from_text(&text, &source).map(Some)
             }
             (Some(_), Some(_)) => {
                 Err(CommError::Secret { what: format!("{VARIABLE} and {FILE_VARIABLE} are both set: unset one") })

@@ -27,7 +27,7 @@ pub(super) enum Ask {
     /// The first fault of any rank, if there is one.
     Check,
     /// Tells a fault to every rank.
-    Fault { fault: Fault },
+    Fault { fault: StoreFault },
     /// Ends the connection without a fault.
     Leave,
 }
@@ -47,19 +47,19 @@ impl std::fmt::Display for Ask {
 /// What the store answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Answer {
+pub(super) enum StoreAnswer {
     /// Done.
     Done,
     /// The bytes behind this message.
     Bytes,
     /// It cannot be done any more.
-    Fault { fault: Fault },
+    Fault { fault: StoreFault },
 }
 
 /// Why ranks do not come together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Fault {
+pub(super) enum StoreFault {
     /// A rank has ended.
     Gone { rank: u32, how: String },
     /// A rank has not come within so many milliseconds.
@@ -68,22 +68,22 @@ pub(super) enum Fault {
     Differs { rank: u32, what: String, theirs: String, ours: String },
 }
 
-impl Fault {
+impl StoreFault {
     /// The rank that is the cause.
     pub(super) const fn rank(&self) -> u32 {
         match self {
-            Fault::Gone { rank, .. } | Fault::Late { rank, .. } | Fault::Differs { rank, .. } => *rank,
+            StoreFault::Gone { rank, .. } | StoreFault::Late { rank, .. } | StoreFault::Differs { rank, .. } => *rank,
         }
     }
 
     /// The fault with texts that are cut and have no control characters: every rank prints them.
-    pub(super) fn printable(self) -> Fault {
+    pub(super) fn printable(self) -> StoreFault {
         match self {
-            Fault::Gone { rank, how } => Fault::Gone { rank, how: printable(&how) },
-            Fault::Late { rank, waited, what } => Fault::Late { rank, waited, what: printable(&what) },
-            Fault::Differs { rank, what, theirs, ours } => {
+            StoreFault::Gone { rank, how } => StoreFault::Gone { rank, how: printable(&how) },
+            StoreFault::Late { rank, waited, what } => StoreFault::Late { rank, waited, what: printable(&what) },
+            StoreFault::Differs { rank, what, theirs, ours } => {
                 let [what, theirs, ours] = [what, theirs, ours].map(|text| printable(&text));
-                Fault::Differs { rank, what, theirs, ours }
+                StoreFault::Differs { rank, what, theirs, ours }
             }
         }
     }
@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn audit_4_texts_of_other_ranks_are_cut_and_cannot_steer_a_terminal() {
-        let fault = Fault::Gone { rank: 1, how: format!("\u{1b}[31mred\nrank 0 is gone{}", "ü".repeat(4_000)) };
-        let Fault::Gone { how, .. } = fault.printable() else { panic!("the same kind") };
+        let fault = StoreFault::Gone { rank: 1, how: format!("\u{1b}[31mred\nrank 0 is gone{}", "ü".repeat(4_000)) };
+        let StoreFault::Gone { how, .. } = fault.printable() else { panic!("the same kind") };
         assert!(how.starts_with(" [31mred rank 0") && how.len() <= MOST_TEXT, "{how}");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::{Answer, Ask, read, write};
+use super::wire::{Ask, StoreAnswer, read, write};
 
 /// Reads bytes as a message of a rank and as one of the store. Returns what it is.
 ///
@@ -16,7 +16,7 @@ use super::wire::{Answer, Ask, read, write};
 ///
 /// If a message that was read changes when it is written and read again.
 pub fn store_message(bytes: &[u8]) -> Result<String, String> {
-    let (ask, answer) = (one::<Ask>(bytes), one::<Answer>(bytes));
+    let (ask, answer) = (one::<Ask>(bytes), one::<StoreAnswer>(bytes));
     match (ask, answer) {
         (Err(first), Err(second)) => Err(format!("{first}; {second}")),
         (ask, answer) => Ok(format!("{ask:?} {answer:?}")),

@@ -12,7 +12,7 @@ use crate::{Order, Scheme, Sharding};
 
 /// The sizes of random cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct CaseSpace {
     /// Most ranks.
     pub ranks: u32,
     /// Exactly so many ranks, where it is not 0.
@@ -27,14 +27,15 @@ pub struct Space {
     pub pages: [i64; 3],
 }
 
-impl Space {
+impl CaseSpace {
     /// Small ones, for the oracle alone.
-    pub const ORACLE: Space = Space { ranks: 8, exactly: 0, tokens: 48, step: 1, head_dim: 8, pages: [1, 2, 4] };
+    pub const ORACLE: CaseSpace =
+        CaseSpace { ranks: 8, exactly: 0, tokens: 48, step: 1, head_dim: 8, pages: [1, 2, 4] };
 
     /// Those of a GPU with so many ranks.
     #[must_use]
-    pub const fn gpu(ranks: u32) -> Space {
-        Space { ranks, exactly: ranks, tokens: 768, step: 16, head_dim: 64, pages: [16, 32, 64] }
+    pub const fn gpu(ranks: u32) -> CaseSpace {
+        CaseSpace { ranks, exactly: ranks, tokens: 768, step: 16, head_dim: 64, pages: [16, 32, 64] }
     }
 }
 
@@ -96,7 +97,7 @@ fn chance(rng: &mut Rng, one_in: usize) -> bool {
 ///
 /// Never: every description that is drawn is valid.
 #[must_use]
-pub fn case(space: &Space, seed: u64) -> Case {
+pub fn case(space: &CaseSpace, seed: u64) -> Case {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51);
     let rng = &mut rng;
     let drawn = rng.within(1, space.ranks as usize) as u32;
@@ -150,7 +151,7 @@ fn predicate(rng: &mut Rng, [b, _, q, k]: [i64; 4], tensors: bool) -> Option<Str
 }
 
 /// A case of gather, heads or ring.
-fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
+fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
     let (kv_heads, group) = (pick(rng, &[1_i64, 2, 4]), pick(rng, &[1_i64, 2, 3]));
     let (mut h, mut h_k) = (kv_heads * group, kv_heads);
     let mut ranks = ranks;
@@ -229,7 +230,7 @@ fn shared(space: &Space, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) ->
 }
 
 /// A case of decode over a cache.
-fn cached(space: &Space, rng: &mut Rng, ranks: u32, seed: u64) -> Case {
+fn cached(space: &CaseSpace, rng: &mut Rng, ranks: u32, seed: u64) -> Case {
     let (h_k, group, batch) = (pick(rng, &[1_i64, 2]), pick(rng, &[1_i64, 2, 4]), rng.within(1, 3) as i64);
     let (s_q, s_kv) = (pick(rng, &[1_i64, 1, 3]), rng.within(1, space.tokens as usize) as i64);
     let (d, page_size) = (space.head_dim, pick(rng, &space.pages));

@@ -69,7 +69,7 @@ impl Config {
             let layer = Training::fp8(&causal, scaling)?;
             return Ok([layer.clone(), layer]);
         }
-        let pair = |attention| Training::of(&attention, BackwardOptions::default());
+        let pair = |attention| Training::for_attention(&attention, BackwardOptions::default());
         if self.plain {
             return Ok([pair(causal.clone())?, pair(causal)?]);
         }

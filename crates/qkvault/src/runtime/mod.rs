@@ -185,7 +185,7 @@ impl Runtime {
     /// As [`Runtime::plan`], of the forward, else of the backward.
     pub fn training(&self, training: &Training) -> Result<TrainingPair, Error> {
         let (forward, backward) = (self.plan(training.forward())?, self.plan(training.backward())?);
-        Ok(TrainingPair::of(training, &forward, &backward)?)
+        Ok(TrainingPair::from_plans(training, &forward, &backward)?)
     }
 
     /// Every plan of a layer's serving set, each as [`Runtime::plan`] gives it. Sizes that are refused are a part of

@@ -7,30 +7,30 @@ use qkvault_graph::{Attention, Role, Scaled};
 
 use crate::fp8::BlockScales;
 use crate::kernel::dot;
-use crate::setup::Source;
+use crate::setup::SetupSource;
 use crate::view::SeqLens;
 use crate::{Inputs, ReferenceError};
 
 /// A tensor and its scales.
-struct Form<'a> {
-    source: Source<'a>,
+struct BlockForm<'a> {
+    source: SetupSource<'a>,
     scales: BlockScales<'a>,
 }
 
 /// The additional inputs.
 pub(super) struct Block<'a> {
-    q_t: Form<'a>,
-    k_t: Form<'a>,
-    d_o: Form<'a>,
-    d_o_t: Form<'a>,
-    d_o_half: Source<'a>,
-    o: Source<'a>,
+    q_t: BlockForm<'a>,
+    k_t: BlockForm<'a>,
+    d_o: BlockForm<'a>,
+    d_o_t: BlockForm<'a>,
+    d_o_half: SetupSource<'a>,
+    o: SetupSource<'a>,
 }
 
 impl<'a> Block<'a> {
     pub(super) fn new(a: &'a Attention, inputs: &'a Inputs, lens: &SeqLens) -> Result<Block<'a>, ReferenceError> {
-        let source = |role| Source::of(a, role, inputs, lens);
-        let form = |role, which| Ok(Form { source: source(role)?, scales: BlockScales::new(a, inputs, which)? });
+        let source = |role| SetupSource::of(a, role, inputs, lens);
+        let form = |role, which| Ok(BlockForm { source: source(role)?, scales: BlockScales::new(a, inputs, which)? });
         Ok(Block {
             q_t: form(Role::QT, Scaled::QT)?,
             k_t: form(Role::KT, Scaled::KT)?,
@@ -59,7 +59,7 @@ impl<'a> Block<'a> {
 
     /// The sum of `dO ∘ O` over a row, from the 16-bit dO and the stored O of the forward.
     pub(super) fn row_sum(&self, (b, h): (usize, usize), query: usize) -> f64 {
-        let row = |source: &Source<'_>| source.rows::<f64>(b, h, std::iter::once(query));
+        let row = |source: &SetupSource<'_>| source.rows::<f64>(b, h, std::iter::once(query));
         dot(&row(&self.d_o_half), &row(&self.o))
     }
 }

@@ -19,19 +19,19 @@ pub struct Whole<'a> {
 }
 
 /// [`Whole`] with the addresses of its rows.
-pub(super) struct Given<'a> {
+pub(super) struct BackwardGiven<'a> {
     whole: Whole<'a>,
     o: View,
     stats: View,
 }
 
-impl<'a> Given<'a> {
+impl<'a> BackwardGiven<'a> {
     pub(super) fn new(
         a: &Attention,
         whole: Whole<'a>,
         inputs: &Inputs,
         lens: &SeqLens,
-    ) -> Result<Given<'a>, ReferenceError> {
+    ) -> Result<BackwardGiven<'a>, ReferenceError> {
         let view = |role: Role, given: usize| {
             let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
             let needed = crate::inputs::elements(&operand)?;
@@ -40,7 +40,7 @@ impl<'a> Given<'a> {
             }
             View::of(&operand, inputs, lens)
         };
-        Ok(Given { whole, o: view(Role::O, whole.o.len())?, stats: view(Role::Stats, whole.stats.len())? })
+        Ok(BackwardGiven { whole, o: view(Role::O, whole.o.len())?, stats: view(Role::Stats, whole.stats.len())? })
     }
 
     pub(super) fn stats(&self, (b, h): (usize, usize), query: usize) -> f64 {

@@ -5,30 +5,30 @@ use std::ops::Range;
 use qkvault_graph::Scaled;
 
 use super::block::Block;
-use super::given::Given;
+use super::given::BackwardGiven;
 use crate::fp8::Rounded;
 use crate::kernel::{add_scaled, dot, softmax};
 use crate::score::{LANES, Registers, element};
 use crate::scores::{ScoreRow, Scores, TILE_ROWS};
-use crate::setup::{Setup, Source};
+use crate::setup::{Setup, SetupSource};
 
 /// Inputs that all heads share.
-pub(super) struct Shared<'a> {
+pub(super) struct HeadShared<'a> {
     pub(super) setup: Setup<'a>,
-    pub(super) d_o: Source<'a>,
+    pub(super) d_o: SetupSource<'a>,
     pub(super) d_o_factor: f64,
     /// The additional inputs of a microscaled backward.
     pub(super) block: Option<Block<'a>>,
     /// How the gradients of scores are rounded; `None` if they are not.
     pub(super) d_s: Option<Rounded>,
     /// The O whose products with dO are the row sums; `None` for the exact O.
-    pub(super) o: Option<Source<'a>>,
+    pub(super) o: Option<SetupSource<'a>>,
     pub(super) o_factor: f64,
     /// The O and Stats of all keys, if the keys here are only some of them.
-    pub(super) given: Option<Given<'a>>,
+    pub(super) given: Option<BackwardGiven<'a>>,
 }
 
-impl Shared<'_> {
+impl HeadShared<'_> {
     fn d_o_rows(&self, (b, h): (usize, usize), queries: &[usize]) -> Vec<f64> {
         let mut d_o: Vec<f64> = self.d_o.rows(b, h, queries.iter().copied());
         d_o.iter_mut().for_each(|x| *x *= self.d_o_factor);
@@ -70,7 +70,7 @@ pub(super) struct HeadGradients {
 }
 
 /// The rows of one head that are read repeatedly.
-struct Operands {
+struct HeadOperands {
     keys: Vec<f64>,
     values: Vec<f64>,
     /// The keys in the form that dQ sums, if it is another form.
@@ -78,12 +78,12 @@ struct Operands {
 }
 
 impl HeadGradients {
-    pub(super) fn compute(shared: &Shared<'_>, b: usize, h: usize) -> HeadGradients {
+    pub(super) fn compute(shared: &HeadShared<'_>, b: usize, h: usize) -> HeadGradients {
         let setup = &shared.setup;
         let (h_k, h_v) = setup.shared_heads(h);
         let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
         let (q_len, kv) = (setup.lens.q[b], 0..setup.lens.kv[b]);
-        let read = Operands {
+        let read = HeadOperands {
             keys: setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone()),
             values: setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv.clone()),
             summed_keys: shared.block.as_ref().map(|block| block.k_t((b, h_k), kv.clone())),
@@ -106,7 +106,7 @@ impl HeadGradients {
         head
     }
 
-    fn tile(&mut self, shared: &Shared<'_>, (b, h): (usize, usize), queries: &[usize], read: &Operands) {
+    fn tile(&mut self, shared: &HeadShared<'_>, (b, h): (usize, usize), queries: &[usize], read: &HeadOperands) {
         let setup = &shared.setup;
         let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
         let block = shared.block.as_ref();

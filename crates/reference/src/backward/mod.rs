@@ -22,12 +22,12 @@ use qkvault_graph::{Attention, Fp8, Gradients, Pass, Role, Scaled, Valid};
 use rayon::prelude::*;
 
 use self::block::Block;
-use self::given::Given;
+use self::given::BackwardGiven;
 pub use self::given::Whole;
-use self::head::{HeadGradients, Shared};
+use self::head::{HeadGradients, HeadShared};
 use crate::fp8::{Rounded, between, factor};
 use crate::outputs::{Output, Outputs};
-use crate::setup::{Setup, Source};
+use crate::setup::{Setup, SetupSource};
 use crate::{Inputs, ReferenceError, memory, operand};
 
 /// Computes a backward in float64: dQ, dK, dV, the gradients of the sink and of score tensors if they are requested,
@@ -83,9 +83,9 @@ fn compute(
     };
     memory::for_outputs(a)?;
     let setup = Setup::new(a, inputs)?;
-    let mut sums = Sums::new(a, inputs, &setup, d_sink)?;
-    let shared = Shared {
-        d_o: Source::of(a, Role::DO, inputs, &setup.lens)?,
+    let mut sums = GradientSums::new(a, inputs, &setup, d_sink)?;
+    let shared = HeadShared {
+        d_o: SetupSource::of(a, Role::DO, inputs, &setup.lens)?,
         d_o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::DO))?,
@@ -99,8 +99,8 @@ fn compute(
                 dtype: between(inputs, if d_o.dtype.is_fp8() { d_o.dtype } else { a.q.dtype }),
             }),
         },
-        given: whole.map(|whole| Given::new(a, whole, inputs, &setup.lens)).transpose()?,
-        o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| Source::of(a, Role::O, inputs, &setup.lens)).transpose()?,
+        given: whole.map(|whole| BackwardGiven::new(a, whole, inputs, &setup.lens)).transpose()?,
+        o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| SetupSource::of(a, Role::O, inputs, &setup.lens)).transpose()?,
         o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::O))?,
@@ -116,7 +116,7 @@ fn compute(
 }
 
 /// The gradients, summed over query heads.
-struct Sums {
+struct GradientSums {
     d_q: Output,
     d_k: Output,
     d_v: Output,
@@ -126,11 +126,11 @@ struct Sums {
     amax: f64,
 }
 
-impl Sums {
-    fn new(a: &Attention, inputs: &Inputs, setup: &Setup<'_>, d_sink: bool) -> Result<Sums, ReferenceError> {
+impl GradientSums {
+    fn new(a: &Attention, inputs: &Inputs, setup: &Setup<'_>, d_sink: bool) -> Result<GradientSums, ReferenceError> {
         let output = |role| Output::new(a, role, inputs, &setup.lens);
         let tensors = setup.score.iter().flat_map(|score| score.differentiated());
-        Ok(Sums {
+        Ok(GradientSums {
             d_q: output(Role::DQ)?,
             d_k: output(Role::DK)?,
             d_v: output(Role::DV)?,
@@ -170,7 +170,7 @@ impl Sums {
 
     /// In 8 bits: measures each gradient and multiplies it by its scale.
     fn finish(self, a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
-        let Sums { d_q, d_k, d_v, d_sink, tensors, amax } = self;
+        let GradientSums { d_q, d_k, d_v, d_sink, tensors, amax } = self;
         let mut list = Vec::new();
         let mut measured = vec![(Scaled::DP, amax)];
         for (which, mut out) in [(Scaled::DQ, d_q), (Scaled::DK, d_k), (Scaled::DV, d_v)] {

@@ -2,14 +2,14 @@
 
 use qkvault_graph::{Attention, BLOCK, Pass, Role, Scaled, operand};
 
-use crate::setup::Source;
+use crate::setup::SetupSource;
 use crate::{Buffer, Inputs, Real, ReferenceError};
 
 /// The layout of the scales of a microscaled tensor, and which elements share one.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks {
     heads: usize,
-    tiles: Tiles,
+    tiles: BlockTiles,
     /// Whether a scale covers neighbours along the sequence; otherwise along the head dim.
     sequence: bool,
 }
@@ -20,8 +20,8 @@ impl Blocks {
         let (outer, inner) = if sequence { (d, s.div_ceil(BLOCK)) } else { (s, d.div_ceil(BLOCK)) };
         let (outer, inner) = (outer.div_ceil(128), inner.div_ceil(4));
         let tiles = match sequence {
-            true => Tiles { head: inner, row: batch * heads * inner },
-            false => Tiles { head: outer * inner, row: inner },
+            true => BlockTiles { head: inner, row: batch * heads * inner },
+            false => BlockTiles { head: outer * inner, row: inner },
         };
         Blocks { heads, tiles, sequence }
     }
@@ -70,7 +70,7 @@ impl<'a> BlockScales<'a> {
     /// Rows of one head, multiplied by their scales.
     pub(crate) fn rows<T: Real>(
         &self,
-        source: &Source<'_>,
+        source: &SetupSource<'_>,
         (b, h): (usize, usize),
         rows: impl ExactSizeIterator<Item = usize> + Clone,
     ) -> Vec<T> {
@@ -94,14 +94,14 @@ impl<'a> BlockScales<'a> {
 /// `batch · heads · tiles` from one 128 elements to the next, and `test/python/sdpa/mxfp8.py`, which swizzles one
 /// transposed matrix of all heads.
 #[derive(Clone, Copy)]
-struct Tiles {
+struct BlockTiles {
     /// Tiles from one head to the next.
     head: usize,
     /// Tiles from one row of tiles to the next.
     row: usize,
 }
 
-impl Tiles {
+impl BlockTiles {
     fn at(&self, head: usize, outer: usize, inner: usize) -> usize {
         let tile = head * self.head + outer / 128 * self.row + inner / 4;
         let (row, column) = (outer % 128, inner % 4);

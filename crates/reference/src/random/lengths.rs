@@ -7,28 +7,28 @@ use super::{Choice, LengthChoice};
 use crate::{Buffer, Inputs, Operand};
 
 /// Query and KV lengths of every sequence.
-pub(super) struct Drawn {
+pub(super) struct DrawnLengths {
     pub(super) q: Vec<usize>,
     pub(super) kv: Vec<usize>,
 }
 
 /// Draws lengths for this choice. Exact lengths are not checked here, but when they are used.
-pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &mut Rng) -> Drawn {
+pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &mut Rng) -> DrawnLengths {
     let batch = a.batch() as usize;
     let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
-    let full = Drawn { q: vec![s_q; batch], kv: vec![s_kv; batch] };
+    let full = DrawnLengths { q: vec![s_q; batch], kv: vec![s_kv; batch] };
     if a.mask.lengths == Lengths::Full {
         return full;
     }
     let least = match &choice.lengths {
-        LengthChoice::Exact { q, kv } => return Drawn { q: q.clone(), kv: kv.clone() },
+        LengthChoice::Exact { q, kv } => return DrawnLengths { q: q.clone(), kv: kv.clone() },
         LengthChoice::Full => None,
         LengthChoice::Varied => Some(1),
         LengthChoice::Any => Some(0),
     };
     let mut drawn = match least {
         None => full,
-        Some(least) => Drawn {
+        Some(least) => DrawnLengths {
             q: (0..batch).map(|_| rng.within(least, s_q)).collect(),
             kv: (0..batch).map(|_| rng.within(least, s_kv)).collect(),
         },
@@ -81,7 +81,7 @@ fn shrink(lens: &mut [usize], room: usize) {
 
 /// Binds the offsets of every varlen operand. Sequences are in order; unused room lies between them if `spread`, else
 /// at the end.
-pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
+pub(super) fn offsets(operands: &[Operand], drawn: &DrawnLengths, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
     for operand in operands {
         let (Storage::Varlen { tokens }, Some(varlen)) = (operand.tensor.storage, operand.role.offsets()) else {
             continue;
@@ -107,7 +107,7 @@ pub(super) fn offsets(operands: &[Operand], drawn: &Drawn, choice: &Choice, rng:
 }
 
 /// A page table with pages in random order. Pages repeat only if the pool has too few.
-pub(super) fn page_table(t: &Tensor, drawn: &Drawn, rng: &mut Rng) -> Option<Buffer> {
+pub(super) fn page_table(t: &Tensor, drawn: &DrawnLengths, rng: &mut Rng) -> Option<Buffer> {
     let Storage::Paged { pages, page_size } = t.storage else { return None };
     let per_sequence = t.pages_per_sequence()? as usize;
     let mut pool: Vec<usize> = (0..pages as usize).collect();

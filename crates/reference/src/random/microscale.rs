@@ -5,7 +5,7 @@ use qkvault_graph::{Attention, BLOCK, DType, Fp8, Role, Scaled, Storage, operand
 
 use crate::fp8::Blocks;
 use crate::inputs::elements;
-use crate::setup::Source;
+use crate::setup::SetupSource;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError};
 
@@ -55,7 +55,7 @@ struct Numbers {
 impl Numbers {
     fn of(a: &Attention, role: Role, which: Scaled, inputs: &Inputs) -> Result<Numbers, ReferenceError> {
         let lens = SeqLens::of(a, inputs)?;
-        let source = Source::of(a, role, inputs, &lens)?;
+        let source = SetupSource::of(a, role, inputs, &lens)?;
         let scales = crate::fp8::BlockScales::new(a, inputs, which)?;
         let storage = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor.storage;
         let dims = source.view.dims;

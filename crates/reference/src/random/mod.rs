@@ -12,7 +12,7 @@ use qkvault_graph::{
     Attention, Band, DType, DropoutSource, Operand, Origins, Pass, Role, Scaled, Storage, Valid, operands, validate,
 };
 
-use self::lengths::Drawn;
+use self::lengths::DrawnLengths;
 use crate::view::SeqLens;
 use crate::{Buffer, Inputs, ReferenceError, View, forward, memory};
 
@@ -194,7 +194,12 @@ impl Inputs {
     }
 }
 
-fn fill(a: &Attention, operand: &Operand, drawn: &Drawn, rng: &mut Rng) -> Result<Option<Buffer>, ReferenceError> {
+fn fill(
+    a: &Attention,
+    operand: &Operand,
+    drawn: &DrawnLengths,
+    rng: &mut Rng,
+) -> Result<Option<Buffer>, ReferenceError> {
     let (len, dtype) = (crate::inputs::elements(operand)?, operand.tensor.dtype);
     let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
     let one = |x: f64| Buffer::of(dtype, [x]);

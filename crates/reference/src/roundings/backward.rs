@@ -4,39 +4,39 @@
 use qkvault_graph::{Attention, Gradients, Pass, Role, Scaled};
 use rayon::prelude::*;
 
-use super::row::{Row, magnitudes};
-use super::{APPROXIMATE, Error, FLUSHED, PRODUCT, Part, SINGLE, steps, variance};
+use super::row::{RoundedRow, magnitudes};
+use super::{APPROXIMATE, ErrorPart, FLUSHED, PRODUCT, RoundingError, SINGLE, steps, variance};
 use crate::kernel::dot;
 use crate::scores::TILE_ROWS;
-use crate::setup::{Setup, Source};
+use crate::setup::{Setup, SetupSource};
 use crate::{Inputs, ReferenceError};
 
 /// What all heads read.
-struct Shared<'a> {
+struct RoundedShared<'a> {
     setup: &'a Setup<'a>,
-    d_o: Source<'a>,
-    o: Source<'a>,
+    d_o: SetupSource<'a>,
+    o: SetupSource<'a>,
 }
 
 /// The errors that one query head contributes.
-struct Head {
-    d_q: Vec<Error>,
-    d_k: Sums,
-    d_v: Sums,
-    d_sink: Error,
+struct RoundedBackwardHead {
+    d_q: Vec<RoundingError>,
+    d_k: RoundedSums,
+    d_v: RoundedSums,
+    d_sink: RoundingError,
     /// For each differentiated tensor: elements and their errors.
-    tensors: Vec<Vec<(usize, Error)>>,
+    tensors: Vec<Vec<(usize, RoundingError)>>,
 }
 
 /// Sums over queries with their errors.
-struct Sums {
+struct RoundedSums {
     values: Vec<f64>,
-    errors: Vec<Error>,
+    errors: Vec<RoundingError>,
 }
 
-impl Sums {
-    fn new(n: usize) -> Sums {
-        Sums { values: vec![0.0; n], errors: vec![Error::default(); n] }
+impl RoundedSums {
+    fn new(n: usize) -> RoundedSums {
+        RoundedSums { values: vec![0.0; n], errors: vec![RoundingError::default(); n] }
     }
 
     /// Adds a row with a weight, whose variance is known.
@@ -44,7 +44,7 @@ impl Sums {
         let places = self.values[start..].iter_mut().zip(&mut self.errors[start..]);
         for ((value, error), &x) in places.zip(row) {
             *value += weight * x;
-            *error += Error { variance: variance * x * x, common: PRODUCT * (weight * x).abs() };
+            *error += RoundingError { variance: variance * x * x, common: PRODUCT * (weight * x).abs() };
         }
     }
 
@@ -56,22 +56,23 @@ impl Sums {
     }
 }
 
-pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Result<Vec<Part>, ReferenceError> {
+pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Result<Vec<ErrorPart>, ReferenceError> {
     let d_sink = matches!(a.pass, Pass::Backward(Gradients { d_sink: true, .. }));
-    let part = |role| Part::new(a, role, inputs, setup);
+    let part = |role| ErrorPart::new(a, role, inputs, setup);
     let [mut d_q, mut d_k, mut d_v] = [part(Role::DQ)?, part(Role::DK)?, part(Role::DV)?];
     let mut sink = d_sink.then(|| part(Role::DSink)).transpose()?;
     let differentiated = setup.score.iter().flat_map(|score| score.differentiated());
-    let mut tensors: Vec<Part> =
+    let mut tensors: Vec<ErrorPart> =
         differentiated.map(|(n, ..)| part(Role::DScoreTensor(n))).collect::<Result<_, ReferenceError>>()?;
-    let shared = Shared {
+    let shared = RoundedShared {
         setup,
-        d_o: Source::of(a, Role::DO, inputs, &setup.lens)?,
-        o: Source::of(a, Role::O, inputs, &setup.lens)?,
+        d_o: SetupSource::of(a, Role::DO, inputs, &setup.lens)?,
+        o: SetupSource::of(a, Role::O, inputs, &setup.lens)?,
     };
     let (h_q, h_k, h_v) = a.heads();
     for b in 0..a.batch() as usize {
-        let heads: Vec<Head> = (0..h_q as usize).into_par_iter().map(|h| Head::follow(&shared, (b, h))).collect();
+        let heads: Vec<RoundedBackwardHead> =
+            (0..h_q as usize).into_par_iter().map(|h| RoundedBackwardHead::follow(&shared, (b, h))).collect();
         for (h, head) in heads.iter().enumerate() {
             for (s, row) in head.d_q.chunks_exact(setup.q.view.dims[3]).enumerate() {
                 d_q.put((b, h, s), row);
@@ -83,10 +84,10 @@ pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Resul
                 list.iter().for_each(|&(at, error)| part.add(at, error));
             }
         }
-        let by_group = |of: i64, part: &mut Part, sums: fn(&Head) -> &Sums, d: usize| {
+        let by_group = |of: i64, part: &mut ErrorPart, sums: fn(&RoundedBackwardHead) -> &RoundedSums, d: usize| {
             for (h, group) in heads.chunks((h_q / of) as usize).enumerate() {
                 for s in 0..setup.lens.kv[b] {
-                    let mut row = vec![Error::default(); d];
+                    let mut row = vec![RoundingError::default(); d];
                     for head in group {
                         row.iter_mut().zip(&sums(head).errors[s * d..]).for_each(|(sum, error)| *sum += *error);
                     }
@@ -101,35 +102,35 @@ pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Resul
 }
 
 /// The rows of one head that are read repeatedly.
-struct Operands {
+struct RoundedOperands {
     keys: Vec<f64>,
     values: Vec<f64>,
     value_sizes: Vec<f64>,
 }
 
-impl Head {
-    fn follow(shared: &Shared<'_>, (b, h): (usize, usize)) -> Head {
+impl RoundedBackwardHead {
+    fn follow(shared: &RoundedShared<'_>, (b, h): (usize, usize)) -> RoundedBackwardHead {
         let setup = shared.setup;
         let (h_k, h_v) = setup.shared_heads(h);
         let (q_len, kv) = (setup.lens.q[b], 0..setup.lens.kv[b]);
         let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
         let values: Vec<f64> = setup.factors.rows(Scaled::V, &setup.v, (b, h_v), kv.clone());
-        let read = Operands {
+        let read = RoundedOperands {
             keys: setup.factors.rows(Scaled::K, &setup.k, (b, h_k), kv.clone()),
             value_sizes: magnitudes(&values),
             values,
         };
         let tensors = setup.score.iter().flat_map(|score| score.differentiated()).count();
-        let mut head = Head {
+        let mut head = RoundedBackwardHead {
             d_q: Vec::with_capacity(q_len * d_qk),
-            d_k: Sums::new(kv.len() * d_qk),
-            d_v: Sums::new(kv.len() * d_v),
-            d_sink: Error::default(),
+            d_k: RoundedSums::new(kv.len() * d_qk),
+            d_v: RoundedSums::new(kv.len() * d_v),
+            d_sink: RoundingError::default(),
             tensors: vec![Vec::new(); tensors],
         };
         let queries: Vec<usize> = (0..q_len).collect();
         for tile in queries.chunks(TILE_ROWS) {
-            for row in Row::all(setup, (b, h), tile, &read.keys) {
+            for row in RoundedRow::all(setup, (b, h), tile, &read.keys) {
                 head.row(shared, (b, h), &row, &read);
             }
         }
@@ -139,10 +140,10 @@ impl Head {
         head
     }
 
-    fn row(&mut self, shared: &Shared<'_>, (b, h): (usize, usize), row: &Row, read: &Operands) {
+    fn row(&mut self, shared: &RoundedShared<'_>, (b, h): (usize, usize), row: &RoundedRow, read: &RoundedOperands) {
         let (setup, scale) = (shared.setup, shared.setup.scale);
         let (d_qk, d_v) = (setup.q.view.dims[3], setup.v.view.dims[3]);
-        let one = |source: &Source<'_>| source.rows::<f64>(b, h, std::iter::once(row.at.query));
+        let one = |source: &SetupSource<'_>| source.rows::<f64>(b, h, std::iter::once(row.at.query));
         let (d_o, o, q) = (one(&shared.d_o), one(&shared.o), one(&setup.q));
         let d_o_sizes = magnitudes(&d_o);
         let kept = setup.survivors(row.at, row.first..row.first + row.errors.len());
@@ -162,7 +163,7 @@ impl Head {
         // The row sum that a device takes from the rounded O, and the probabilities relative to the rounded Stats.
         let of_sum = (dot(&d_o, &o) - d).abs() + PRODUCT * dot(&d_o_sizes, &magnitudes(&o));
         let of_stats = if row.stats.is_finite() { SINGLE * (1.0 + 2.0 * row.stats.abs()) } else { 0.0 };
-        let mut d_q = vec![Error::default(); d_qk];
+        let mut d_q = vec![RoundingError::default(); d_qk];
         let (mut exact, mut of_sums) = (vec![0.0; d_qk], vec![0.0; d_qk]);
         for (at, (&p, &error)) in row.probabilities.iter().zip(&row.errors).enumerate() {
             if p == 0.0 {
@@ -183,7 +184,7 @@ impl Head {
                 let k = scale * k;
                 exact[i] += gradient * k;
                 of_sums[i] += of_sum * p * slope * k;
-                d_q[i] += Error { variance: own * k * k, common: PRODUCT * (gradient * k).abs() };
+                d_q[i] += RoundingError { variance: own * k * k, common: PRODUCT * (gradient * k).abs() };
             }
             // What a row has in common differs between the rows that a key or a value sums.
             let shared = (of_stats * gradient).powi(2) + (of_sum * p * slope).powi(2);
@@ -198,7 +199,10 @@ impl Head {
                 let (place, by) = of[at];
                 let error = of_masked + (of_stats * p * spread).powi(2) + (of_sum * p).powi(2);
                 let error = error + variance(step * p * spread) + variance(least_gradient);
-                list.push((place, Error { variance: error * by * by, common: SINGLE * (p * spread * by).abs() }));
+                list.push((
+                    place,
+                    RoundingError { variance: error * by * by, common: SINGLE * (p * spread * by).abs() },
+                ));
             }
         }
         for ((error, exact), sums) in d_q.iter_mut().zip(&exact).zip(&of_sums) {
@@ -209,7 +213,7 @@ impl Head {
             let p = (sink - row.stats).exp();
             let variance = (p * of_sum).powi(2) + (p * d * of_stats).powi(2);
             // A probability near the smallest of f32 flushes to zero, in every row alike.
-            self.d_sink += Error { variance, common: (SINGLE * p + FLUSHED) * d.abs() };
+            self.d_sink += RoundingError { variance, common: (SINGLE * p + FLUSHED) * d.abs() };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The judgement of what a launch wrote by the roundings of its elements: each element, each row, and the whole.
 
-use super::{Part, steps, variance};
+use super::{ErrorPart, steps, variance};
 use crate::Buffer;
 use crate::compare::off;
 use crate::outputs::{Defined, Output};
@@ -24,21 +24,21 @@ pub struct Judged {
 
 /// Sums of squares: what was allowed, and what was found.
 #[derive(Clone, Copy, Default)]
-struct Distance {
+struct RoundingDistance {
     allowed: f64,
     found: f64,
 }
 
-impl Distance {
+impl RoundingDistance {
     /// The distance found relative to what is allowed.
     fn ratio(self, times: f64) -> f64 {
         if self.found == 0.0 { 0.0 } else { (self.found / self.allowed).sqrt() / times }
     }
 }
 
-pub(super) fn judge(part: &Part, expected: &Output, written: &Buffer) -> Judged {
+pub(super) fn judge(part: &ErrorPart, expected: &Output, written: &Buffer) -> Judged {
     let [step, least] = steps(written.dtype());
-    let mut whole = Distance::default();
+    let mut whole = RoundingDistance::default();
     let mut worst = (0.0_f64, String::new());
     let mut take = |ratio: f64, of: &dyn Fn() -> String| {
         if ratio > worst.0 || ratio.is_nan() {
@@ -47,7 +47,7 @@ pub(super) fn judge(part: &Part, expected: &Output, written: &Buffer) -> Judged 
         }
     };
     expected.each_row(|[b, h, s], places| {
-        let mut row = Distance::default();
+        let mut row = RoundingDistance::default();
         for at in places.clone().filter(|&at| at < written.len() && expected.defined()[at] == Defined::Value) {
             let (x, y) = (expected.values()[at], written.get(at));
             // Whether both are infinite or no number is compared elsewhere.

@@ -3,8 +3,8 @@
 //! A bound relative to a whole output hides one wrong row among thousands, and is too tight where large terms cancel.
 //! So every element has bounds of its own. Kernels round probabilities and gradients of scores to 16 bits between
 //! products, keep about 21 bits of sums in tensor cores, and read O and Stats as the forward has rounded them. Errors
-//! of different keys are independent and add as variances ([`Part::variance`]); what a row has in common
-//! ([`Part::common`]) is its log-sum-exp, the sum of `dO ∘ O`, and the bias of running sums.
+//! of different keys are independent and add as variances ([`ErrorPart::variance`]); what a row has in common
+//! ([`ErrorPart::common`]) is its log-sum-exp, the sum of `dO ∘ O`, and the bias of running sums.
 
 mod backward;
 mod forward;
@@ -45,7 +45,7 @@ fn variance(largest: f64) -> f64 {
 }
 
 /// What is known of the errors of one output.
-struct Part {
+struct ErrorPart {
     role: Role,
     /// The sum of the variances of independent errors, for each element.
     variance: Output,
@@ -53,20 +53,20 @@ struct Part {
     common: Output,
 }
 
-impl Part {
-    fn new(a: &Attention, role: Role, inputs: &Inputs, setup: &Setup<'_>) -> Result<Part, ReferenceError> {
+impl ErrorPart {
+    fn new(a: &Attention, role: Role, inputs: &Inputs, setup: &Setup<'_>) -> Result<ErrorPart, ReferenceError> {
         let output = || Output::new(a, role, inputs, &setup.lens);
-        Ok(Part { role, variance: output()?, common: output()? })
+        Ok(ErrorPart { role, variance: output()?, common: output()? })
     }
 
     /// Sets the errors of one row.
-    fn put(&mut self, (b, h, s): (usize, usize, usize), row: &[Error]) {
+    fn put(&mut self, (b, h, s): (usize, usize, usize), row: &[RoundingError]) {
         self.variance.put(b, h, s, row.iter().map(|error| error.variance));
         self.common.put(b, h, s, row.iter().map(|error| error.common));
     }
 
     /// Adds to the errors of a sum at an address.
-    fn add(&mut self, at: usize, error: Error) {
+    fn add(&mut self, at: usize, error: RoundingError) {
         self.variance.add(at, error.variance);
         self.common.add(at, error.common);
     }
@@ -74,20 +74,20 @@ impl Part {
 
 /// The errors of one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Error {
+struct RoundingError {
     variance: f64,
     common: f64,
 }
 
-impl std::ops::AddAssign for Error {
-    fn add_assign(&mut self, other: Error) {
+impl std::ops::AddAssign for RoundingError {
+    fn add_assign(&mut self, other: RoundingError) {
         self.variance += other.variance;
         self.common += other.common;
     }
 }
 
 /// How far each element of each output of one launch may be off.
-pub struct Roundings(Vec<Part>);
+pub struct Roundings(Vec<ErrorPart>);
 
 impl Roundings {
     /// Follows the roundings of a 16-bit attention.

@@ -12,7 +12,7 @@ use crate::setup::Setup;
 const LOWEST: f64 = -1e30;
 
 /// One row of scores.
-pub(super) struct Row {
+pub(super) struct RoundedRow {
     pub(super) at: RowAt,
     /// The key of the first score.
     pub(super) first: usize,
@@ -32,9 +32,9 @@ pub(super) fn magnitudes(rows: &[f64]) -> Vec<f64> {
     rows.iter().map(|x| x.abs()).collect()
 }
 
-impl Row {
+impl RoundedRow {
     /// The rows of these queries of one head, over its keys.
-    pub(super) fn all(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[f64]) -> Vec<Row> {
+    pub(super) fn all(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[f64]) -> Vec<RoundedRow> {
         let d = setup.q.view.dims[3];
         let q: Vec<f64> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
         let (q, sizes) = (magnitudes(&q), magnitudes(keys));
@@ -44,7 +44,7 @@ impl Row {
         let rows = masked.list.into_iter().zip(plain.list).zip(q.chunks_exact(d));
         rows.map(|((masked, plain), q)| {
             let n = masked.scores.len();
-            let mut row = Row {
+            let mut row = RoundedRow {
                 at: masked.at,
                 first: masked.first,
                 probabilities: masked.scores,

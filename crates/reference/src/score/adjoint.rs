@@ -2,12 +2,12 @@
 
 use qkvault_graph::expr::{Binary, Node, NodeId, TensorId, Ty, Unary};
 
-use super::{Bound, LANES, Registers, scalar};
+use super::{BoundScore, LANES, Registers, scalar};
 
 /// Steps of an argument within which rounding decides on which side of a whole number it is: a product has four.
 const FLIPS: f64 = 32.0;
 
-impl Bound<'_> {
+impl BoundScore<'_> {
     /// Computes the gradients of every node from the gradient of the root, for the run of keys in `values`.
     ///
     /// A gradient of zero stays zero, whatever its factor. The arm of a selection that is not taken therefore has no
@@ -61,8 +61,8 @@ impl Bound<'_> {
         self.program.nodes().iter().any(|&node| is_approximate(node))
     }
 
-    /// Adds to each key the variance of the roundings of every node, after [`Bound::reverse`] from gradients of 1: of
-    /// plain operations and of approximate functions, relative to their values.
+    /// Adds to each key the variance of the roundings of every node, after [`BoundScore::reverse`] from gradients of 1:
+    /// of plain operations and of approximate functions, relative to their values.
     pub(crate) fn variances(
         &self,
         values: &Registers,
@@ -98,12 +98,12 @@ impl Bound<'_> {
         }
     }
 
-    /// The gradient of the score after [`Bound::reverse`]; `None` if the expression does not read the score.
+    /// The gradient of the score after [`BoundScore::reverse`]; `None` if the expression does not read the score.
     pub(crate) fn score_gradient<'r>(&self, gradients: &'r Registers, n: usize) -> Option<&'r [f64]> {
         self.leaf(Node::Score).map(|id| gradients.lanes(id, n))
     }
 
-    /// The gradient of a tensor's elements, one per key, after [`Bound::reverse`].
+    /// The gradient of a tensor's elements, one per key, after [`BoundScore::reverse`].
     pub(crate) fn tensor_gradient<'r>(
         &self,
         tensor: TensorId,

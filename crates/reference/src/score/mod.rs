@@ -18,7 +18,7 @@ use crate::{Buffer, Inputs, Operand, ReferenceError};
 pub(crate) const LANES: usize = 128;
 
 /// An expression with its scalars and tensors.
-pub(crate) struct Bound<'a> {
+pub(crate) struct BoundScore<'a> {
     program: &'a Program,
     scalars: Vec<f64>,
     tensors: Vec<(&'a Buffer, [usize; 4])>,
@@ -53,14 +53,14 @@ impl Registers {
     }
 }
 
-impl<'a> Bound<'a> {
+impl<'a> BoundScore<'a> {
     /// Binds scalars and tensors, numbered from `first_scalar` and `first_tensor` on.
     pub(crate) fn new(
         program: &'a Program,
         first_scalar: u16,
         first_tensor: u16,
         inputs: &'a Inputs,
-    ) -> Result<Bound<'a>, ReferenceError> {
+    ) -> Result<BoundScore<'a>, ReferenceError> {
         let mut scalars = Vec::with_capacity(program.scalars().len());
         for (number, spec) in (first_scalar..).zip(program.scalars()) {
             let tensor = qkvault_graph::Tensor::bhsd(1, 1, 1, 1, spec.ty.dtype());
@@ -72,11 +72,15 @@ impl<'a> Bound<'a> {
             let buffer = inputs.checked(&Operand { role: Role::ScoreTensor(number), tensor, output: false })?;
             tensors.push((buffer, spec.dims.map(|n| n as usize)));
         }
-        Ok(Bound { program, scalars, tensors, first_tensor })
+        Ok(BoundScore { program, scalars, tensors, first_tensor })
     }
 
     /// Binds a program whose operands have the names of another program's operands, which are numbered from 0.
-    pub(crate) fn by_name(program: &'a Program, of: &Program, inputs: &'a Inputs) -> Result<Bound<'a>, ReferenceError> {
+    pub(crate) fn by_name(
+        program: &'a Program,
+        of: &Program,
+        inputs: &'a Inputs,
+    ) -> Result<BoundScore<'a>, ReferenceError> {
         let place =
             |name: &String, names: &[String]| names.iter().position(|n| n == name).unwrap_or(names.len()) as u16;
         let mut scalars = Vec::new();
@@ -91,7 +95,7 @@ impl<'a> Bound<'a> {
             let buffer = inputs.checked(&Operand { role, tensor: score_tensor(spec), output: false })?;
             tensors.push((buffer, spec.dims.map(|n| n as usize)));
         }
-        Ok(Bound { program, scalars, tensors, first_tensor: 0 })
+        Ok(BoundScore { program, scalars, tensors, first_tensor: 0 })
     }
 
     /// The tensors whose gradient is requested: the attention's number, the expression's id, and the dims.

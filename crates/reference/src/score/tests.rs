@@ -6,7 +6,7 @@ use qkvault_graph::Role;
 use qkvault_graph::arbitrary::Term;
 use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value, vjp};
 
-use super::{Bound, LANES, Registers, RowAt, element};
+use super::{BoundScore, LANES, Registers, RowAt, element};
 use crate::{Buffer, Inputs};
 
 const DIMS: [i64; 4] = [2, 3, 4, 7];
@@ -79,7 +79,7 @@ proptest! {
     fn rows_evaluate_as_points_do(term in Term::score(6), seed in any::<u64>()) {
         let Ok(e) = term.write(DIMS).build_score_mod() else { return Ok(()) };
         let inputs = inputs(&e, seed);
-        let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
+        let bound = BoundScore::new(e.program(), 0, 0, &inputs).expect("bound");
         let mut values = Registers::default();
         let row = bound.run(AT, 0, &scores(), &mut values);
         for (key, (&x, &score)) in row.iter().zip(&scores()).enumerate() {
@@ -93,7 +93,7 @@ proptest! {
         let Ok(e) = term.write(DIMS).build_score_mod() else { return Ok(()) };
         let Ok(derived) = vjp(&e) else { return Ok(()) };
         let inputs = inputs(&e, seed);
-        let bound = Bound::new(e.program(), 0, 0, &inputs).expect("bound");
+        let bound = BoundScore::new(e.program(), 0, 0, &inputs).expect("bound");
         let [mut values, mut gradients] = [Registers::default(), Registers::default()];
         bound.run(AT, 0, &scores(), &mut values);
         // The derived program holds its constants in float32, which large or tiny numbers magnify; at poles the results
@@ -129,7 +129,7 @@ fn derived_derivatives_are_slopes_over_the_whole_domain() {
     for text in domain::of_every_operation() {
         let e = parse_expr(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let Ok(derived) = vjp(&e) else { continue };
-        let bound = Bound::new(e.program(), 0, 0, &none).expect("no operands");
+        let bound = BoundScore::new(e.program(), 0, 0, &none).expect("no operands");
         for score in domain::NUMBERS.map(f64::from) {
             let [mut values, mut gradients] = [Registers::default(), Registers::default()];
             bound.run(AT, 0, &[score], &mut values);

@@ -4,18 +4,18 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::driver::open;
-use crate::raw::cubins::filled::Map;
+use crate::raw::cubins::filled::FilledMap;
 use crate::raw::launch::DeviceBuffer;
 use crate::raw::primary::checked;
 
-type Any = *mut c_void;
+pub(super) type Any = *mut c_void;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 pub(super) const SHARED: c_int = 8;
 
 /// `CUlaunchConfig` of CUDA 12 and 13.
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct LaunchConfig {
     pub(super) grid: [c_uint; 3],
     pub(super) block: [c_uint; 3],
     pub(super) shared: c_uint,
@@ -66,23 +66,23 @@ pub(super) type Encode = unsafe extern "C" fn(
 
 /// The functions that this room calls, as `cuda.h` of CUDA 12.4 and later declares them.
 #[derive(Debug)]
-pub(super) struct Functions {
+pub(super) struct DriverFunctions {
     pub(super) load: unsafe extern "C" fn(*mut Any, *const c_void) -> c_int,
     pub(super) unload: unsafe extern "C" fn(Any) -> c_int,
     pub(super) get: unsafe extern "C" fn(*mut Any, Any, *const c_char) -> c_int,
     pub(super) param: unsafe extern "C" fn(Any, usize, *mut usize, *mut usize) -> c_int,
     pub(super) set_attribute: unsafe extern "C" fn(Any, c_int, c_int) -> c_int,
     pub(super) load_function: unsafe extern "C" fn(Any) -> c_int,
-    pub(super) launch: unsafe extern "C" fn(*const Config, Any, *mut Any, *mut Any) -> c_int,
+    pub(super) launch: unsafe extern "C" fn(*const LaunchConfig, Any, *mut Any, *mut Any) -> c_int,
     pub(super) set: unsafe extern "C" fn(u64, c_uchar, usize, Any) -> c_int,
     pub(super) encode: Encode,
 }
 
-impl Functions {
+impl DriverFunctions {
     /// Writes the tensor map of an operand: `at` has 128 bytes, at a multiple of 64.
-    pub(super) fn encode(&self, map: &Map, operand: DeviceBuffer, at: *mut u8) -> Result<(), String> {
+    pub(super) fn encode(&self, map: &FilledMap, operand: DeviceBuffer, at: *mut u8) -> Result<(), String> {
         let dims = map.dims_over(operand).ok_or("an operand has no room for a page")?;
-        let Map { dtype, rank, strides, tile, swizzle, .. } = map;
+        let FilledMap { dtype, rank, strides, tile, swizzle, .. } = map;
         let ones = [1; 5];
         // SAFETY: `at` has room and alignment for a tensor map; the lists have at least as many numbers as the driver
         // reads. It does not follow the address.
@@ -114,8 +114,8 @@ const L2_PROMOTION_128B: c_int = 2;
 const ZEROS_OUTSIDE: c_int = 0;
 
 /// The functions of the driver, if it has all.
-pub(super) fn functions() -> Option<&'static Functions> {
-    static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
+pub(super) fn functions() -> Option<&'static DriverFunctions> {
+    static FUNCTIONS: OnceLock<Option<DriverFunctions>> = OnceLock::new();
     let find = || {
         let driver = open().ok()?;
         macro_rules! get {
@@ -124,7 +124,7 @@ pub(super) fn functions() -> Option<&'static Functions> {
                 unsafe { *driver.get($name).ok()? }
             };
         }
-        Some(Functions {
+        Some(DriverFunctions {
             load: get!("cuModuleLoadData"),
             unload: get!("cuModuleUnload"),
             get: get!("cuModuleGetFunction"),
@@ -147,7 +147,10 @@ mod tests {
     /// From `cuda.h` of CUDA 13.0, by a C compiler on x86-64.
     #[test]
     fn structs_have_the_drivers_layout() {
-        assert_eq!((size_of::<Config>(), offset_of!(Config, stream), offset_of!(Config, count)), (56, 32, 48));
+        assert_eq!(
+            (size_of::<LaunchConfig>(), offset_of!(LaunchConfig, stream), offset_of!(LaunchConfig, count)),
+            (56, 32, 48)
+        );
         assert_eq!((size_of::<Attribute>(), align_of::<Attribute>(), offset_of!(Attribute, value)), (72, 8, 8));
         let Attribute { id, pad: _, value } = Attribute::cluster([2, 3, 4]);
         assert_eq!((id, &value[..4]), (4, &[2, 3, 4, 0][..]));

@@ -22,14 +22,14 @@ pub(super) struct Filled {
     /// Where each begins.
     begins: Vec<u16>,
     /// What follows from the buffers of a launch.
-    written: Vec<(usize, Written)>,
+    written: Vec<(usize, Overwrite)>,
     /// What follows from its numbers.
-    numbers: Vec<(usize, Written)>,
+    numbers: Vec<(usize, Overwrite)>,
 }
 
 /// What is written over bytes of the parameters.
 #[derive(Debug)]
-enum Written {
+enum Overwrite {
     /// The address of a tensor.
     Address(usize),
     /// An address in the scratch memory.
@@ -39,12 +39,12 @@ enum Written {
     /// A scalar in f32 times a constant.
     Product(usize, f32),
     /// The tensor map of a tensor.
-    Map(Box<Map>),
+    Map(Box<FilledMap>),
 }
 
 /// A tensor map as the driver takes it.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(super) struct FilledMap {
     /// The tensor's place.
     pub(super) tensor: usize,
     /// `CUtensorMapDataType`.
@@ -62,7 +62,7 @@ pub(super) struct Map {
 
 /// The parameters of a kernel for the buffers of one launch.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyParams {
     room: Vec<Aligned>,
     /// The address of each parameter in `room`.
     pointers: Vec<usize>,
@@ -85,12 +85,12 @@ impl Filled {
             filled.begins.push(u16::try_from(begin).ok()?);
             for Patch { at, value } in patches {
                 let at = begin + *at as usize;
-                let (written, size) = Written::of(value, table)?;
+                let (written, size) = Overwrite::from_value(value, table)?;
                 if at + size > filled.bytes.len() {
                     return None;
                 }
                 match written {
-                    number @ (Written::Number(..) | Written::Product(..)) => filled.numbers.push((at, number)),
+                    number @ (Overwrite::Number(..) | Overwrite::Product(..)) => filled.numbers.push((at, number)),
                     other => filled.written.push((at, other)),
                 }
             }
@@ -101,12 +101,12 @@ impl Filled {
     /// Writes the parameters for these buffers, in the memory of `ready`.
     pub(super) fn prepare(
         &self,
-        ready: &mut Ready,
+        ready: &mut ReadyParams,
         tensors: &[DeviceBuffer],
         scratch: u64,
-        encode: impl Fn(&Map, DeviceBuffer, *mut u8) -> Result<(), String>,
+        encode: impl Fn(&FilledMap, DeviceBuffer, *mut u8) -> Result<(), String>,
     ) -> Result<(), String> {
-        let Ready { room, pointers } = ready;
+        let ReadyParams { room, pointers } = ready;
         room.clear();
         room.resize(self.bytes.len().div_ceil(ALIGNMENT), Aligned([0; ALIGNMENT]));
         let start = room.as_mut_ptr().cast::<u8>();
@@ -116,14 +116,14 @@ impl Filled {
             // SAFETY: `new` compared the end of every value with the bytes.
             let place = unsafe { start.add(*at) };
             let value = match written {
-                Written::Address(tensor) => tensors[*tensor].address,
-                Written::Scratch(offset) => scratch + offset,
-                Written::Map(map) => {
+                Overwrite::Address(tensor) => tensors[*tensor].address,
+                Overwrite::Scratch(offset) => scratch + offset,
+                Overwrite::Map(map) => {
                     encode(map, tensors[map.tensor], place)?;
                     continue;
                 }
                 // `new` keeps these apart.
-                Written::Number(..) | Written::Product(..) => continue,
+                Overwrite::Number(..) | Overwrite::Product(..) => continue,
             };
             // SAFETY: as above; an address has eight bytes.
             unsafe { place.copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), 8) };
@@ -136,18 +136,18 @@ impl Filled {
 
     /// Writes the numbers of a launch into parameters that [`Filled::prepare`] made, and returns the address of each
     /// parameter.
-    pub(super) fn number(&self, ready: &mut Ready, number: impl Fn(usize) -> u64) -> *mut *mut c_void {
+    pub(super) fn number(&self, ready: &mut ReadyParams, number: impl Fn(usize) -> u64) -> *mut *mut c_void {
         let start = ready.room.as_mut_ptr().cast::<u8>();
         for (at, written) in &self.numbers {
             let (value, size) = match written {
-                Written::Number(scalar, size) => (number(*scalar), *size),
-                Written::Product(scalar, by) => {
+                Overwrite::Number(scalar, size) => (number(*scalar), *size),
+                Overwrite::Product(scalar, by) => {
                     // The four bytes of the scalar, which a check found to be f32.
                     let number = f32::from_bits(number(*scalar) as u32);
                     (u64::from((number * by).to_bits()), 4)
                 }
                 // `new` keeps these apart.
-                Written::Address(_) | Written::Scratch(_) | Written::Map(_) => continue,
+                Overwrite::Address(_) | Overwrite::Scratch(_) | Overwrite::Map(_) => continue,
             };
             // SAFETY: `new` compared the end of every value with the bytes, for which the room was made; a number has
             // at most eight.
@@ -157,29 +157,31 @@ impl Filled {
     }
 }
 
-impl Written {
+impl Overwrite {
     /// The value with operands by place, and its bytes.
-    fn of(value: &Value, table: &LaunchTable) -> Option<(Written, usize)> {
+    fn from_value(value: &Value, table: &LaunchTable) -> Option<(Overwrite, usize)> {
         let tensor = |role| table.tensors().iter().position(|tensor| tensor.role == role);
         Some(match value {
-            Value::Address(role) => (Written::Address(tensor(*role)?), 8),
-            Value::Scratch(at) => (Written::Scratch(*at), 8),
+            Value::Address(role) => (Overwrite::Address(tensor(*role)?), 8),
+            Value::Scratch(at) => (Overwrite::Scratch(*at), 8),
             Value::Number(role) => {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
                 let size = table.scalars()[at].dtype.size();
-                (Written::Number(at, size), size)
+                (Overwrite::Number(at, size), size)
             }
             Value::Product(role, by) => {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
-                (Written::Product(at, f32::from_bits(*by)), 4)
+                (Overwrite::Product(at, f32::from_bits(*by)), 4)
             }
-            Value::Map(map) => (Written::Map(Box::new(Map::of(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES),
+            Value::Map(map) => {
+                (Overwrite::Map(Box::new(FilledMap::from_recipe(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES)
+            }
         })
     }
 }
 
-impl Map {
-    fn of(map: &TensorMap, tensor: usize) -> Option<Map> {
+impl FilledMap {
+    fn from_recipe(map: &TensorMap, tensor: usize) -> Option<FilledMap> {
         let TensorMap { role: _, dtype, dims, strides, tile, swizzle } = map;
         let dtype = match dtype {
             DType::U8 | DType::E4M3 | DType::E5M2 | DType::E8M0 => 0,
@@ -191,7 +193,7 @@ impl Map {
             DType::Bool => return None,
         };
         let swizzle = [0, 32, 64, 128].iter().position(|known| known == swizzle)?;
-        Some(Map {
+        Some(FilledMap {
             tensor,
             dtype,
             rank: u32::try_from(dims.len()).ok()?,

@@ -11,31 +11,31 @@ use std::sync::Arc;
 
 use qkvault_kernels::recipe::{Checked, Launch, Recipe, Step};
 
-use crate::raw::cubins::driver::{Attribute, Config, Functions, functions};
-use crate::raw::cubins::filled::{Filled, Ready};
+use crate::raw::cubins::driver::{Attribute, DriverFunctions, LaunchConfig, functions};
+use crate::raw::cubins::filled::{Filled, ReadyParams};
 use crate::raw::cubins::modules::Module;
-pub(crate) use crate::raw::cubins::modules::{Asked, Modules};
-use crate::raw::kept::{Kept, Taken};
+pub(crate) use crate::raw::cubins::modules::{AskedOfDriver, Modules};
+use crate::raw::kept::{KeptLaunches, Taken};
 use crate::raw::launch::{DeviceBuffer, LaunchTable};
 use crate::raw::primary::checked;
 
 /// The code of a plan on a GPU, ready to launch.
 #[derive(Debug)]
 pub(crate) struct Cubins {
-    functions: &'static Functions,
+    functions: &'static DriverFunctions,
     #[expect(dead_code, reason = "they stay loaded as long as the plan, and nothing reads them")]
     modules: Vec<Arc<Module>>,
     steps: Vec<Queued>,
-    kept: Kept<Buffers>,
+    kept: KeptLaunches<FilledBuffers>,
 }
 
 /// The parameters of all steps for the buffers of one launch.
 #[derive(Debug, Default)]
-struct Buffers {
+struct FilledBuffers {
     tensors: Vec<DeviceBuffer>,
     scratch: u64,
     /// For each step that launches.
-    steps: Vec<Ready>,
+    steps: Vec<ReadyParams>,
 }
 
 /// A step that a launch queues.
@@ -54,18 +54,18 @@ impl Cubins {
         code: &[u8],
         table: &LaunchTable,
         modules: &Modules,
-    ) -> Result<(Cubins, Asked), String> {
+    ) -> Result<(Cubins, AskedOfDriver), String> {
         Cubins::load_with(functions().ok_or("the driver lacks functions of CUDA 12.4")?, recipe, code, table, modules)
     }
 
     fn load_with(
-        functions: &'static Functions,
+        functions: &'static DriverFunctions,
         recipe: &Checked,
         code: &[u8],
         table: &LaunchTable,
         shared: &Modules,
-    ) -> Result<(Cubins, Asked), String> {
-        let (mut modules, mut asked) = (Vec::new(), Asked::default());
+    ) -> Result<(Cubins, AskedOfDriver), String> {
+        let (mut modules, mut asked) = (Vec::new(), AskedOfDriver::default());
         for (at, bytes) in recipe.modules() {
             // The check compared all lengths with the plan's bytes.
             let image = usize::try_from(at).ok().zip(usize::try_from(at + bytes).ok());
@@ -91,7 +91,7 @@ impl Cubins {
                 }
             });
         }
-        Ok((Cubins { functions, modules, steps, kept: Kept::default() }, asked))
+        Ok((Cubins { functions, modules, steps, kept: KeptLaunches::default() }, asked))
     }
 
     /// Queues the steps on a stream, in order. It keeps the parameters of its last launches by their buffers, so that a
@@ -108,7 +108,7 @@ impl Cubins {
         scratch: u64,
         stream: *mut c_void,
     ) -> Result<(), String> {
-        let is_for = |kept: &Buffers| kept.scratch == scratch && kept.tensors == tensors;
+        let is_for = |kept: &FilledBuffers| kept.scratch == scratch && kept.tensors == tensors;
         let mut buffers = match self.kept.take(is_for) {
             Taken::Found(buffers) => buffers,
             Taken::New(oldest) => self.prepared(oldest.unwrap_or_default(), tensors, scratch)?,
@@ -120,13 +120,13 @@ impl Cubins {
     }
 
     /// The parameters of all steps for these buffers, in the memory of others.
-    fn prepared(&self, mut of: Buffers, tensors: &[DeviceBuffer], scratch: u64) -> Result<Buffers, String> {
+    fn prepared(&self, mut of: FilledBuffers, tensors: &[DeviceBuffer], scratch: u64) -> Result<FilledBuffers, String> {
         let encode = |map: &_, operand, at: *mut u8| self.functions.encode(map, operand, at);
         let launches = self.steps.iter().filter_map(|step| match step {
             Queued::Launch { params, .. } => Some(params),
             Queued::Clear { .. } => None,
         });
-        of.steps.resize_with(launches.clone().count(), Ready::default);
+        of.steps.resize_with(launches.clone().count(), ReadyParams::default);
         for (params, ready) in launches.zip(&mut of.steps) {
             params.prepare(ready, tensors, scratch, encode)?;
         }
@@ -141,7 +141,7 @@ impl Cubins {
     /// As [`Cubins::launch`], for the buffers that the parameters are of.
     unsafe fn queue(
         &self,
-        buffers: &mut Buffers,
+        buffers: &mut FilledBuffers,
         number: impl Fn(usize) -> u64,
         stream: *mut c_void,
     ) -> Result<(), String> {
@@ -156,7 +156,7 @@ impl Cubins {
                 Queued::Launch { function, grid, block, shared, attributes, params } => {
                     let Some(ready) = ready.next() else { continue };
                     let pointers = params.number(ready, &number);
-                    let config = Config {
+                    let config = LaunchConfig {
                         grid: *grid,
                         block: *block,
                         shared: *shared,

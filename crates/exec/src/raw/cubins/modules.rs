@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use qkvault_kernels::recipe::Launch;
 
-use crate::raw::cubins::driver::{self, Functions};
+use crate::raw::cubins::driver::{self, DriverFunctions};
 use crate::raw::primary::checked;
 
 /// The cubins that are loaded in one context, by the hashes of their bytes. A cubin is unloaded with the last plan that
@@ -20,7 +20,7 @@ pub(crate) struct Modules {
 
 /// Time that loading took, by what the driver was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct AskedOfDriver {
     /// To load cubins.
     pub(crate) modules: Duration,
     /// To find kernels, tell the sizes of their parameters, and bring their code.
@@ -33,13 +33,13 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(super) struct Module {
     handle: usize,
-    functions: &'static Functions,
-    kernels: Mutex<Vec<Kernel>>,
+    functions: &'static DriverFunctions,
+    kernels: Mutex<Vec<LoadedKernel>>,
 }
 
 /// A kernel of a cubin, whose code is on the GPU.
 #[derive(Debug)]
-struct Kernel {
+struct LoadedKernel {
     name: String,
     handle: usize,
     /// Sizes of its parameters.
@@ -57,9 +57,9 @@ impl Modules {
     /// The module of a cubin, loaded if it is not. `image` is an ELF file.
     pub(super) fn module(
         &self,
-        functions: &'static Functions,
+        functions: &'static DriverFunctions,
         image: &[u8],
-        asked: &mut Asked,
+        asked: &mut AskedOfDriver,
     ) -> Result<Arc<Module>, String> {
         let hash = *blake3::hash(image).as_bytes();
         // Held while one is loaded, so that threads do not load the same one.
@@ -83,7 +83,7 @@ impl Modules {
 impl Module {
     /// The kernel of a launch, if its parameters have the sizes of the recipe, with at least so much shared memory.
     /// Its code is on the GPU afterwards.
-    pub(super) fn kernel(&self, launch: &Launch, shared: c_int, asked: &mut Asked) -> Result<usize, String> {
+    pub(super) fn kernel(&self, launch: &Launch, shared: c_int, asked: &mut AskedOfDriver) -> Result<usize, String> {
         let mut kernels = held(&self.kernels);
         let at = match kernels.iter().position(|kernel| kernel.name == launch.function) {
             Some(at) => at,
@@ -109,7 +109,7 @@ impl Module {
         Ok(kernel.handle)
     }
 
-    fn found(&self, name: &str) -> Result<Kernel, String> {
+    fn found(&self, name: &str) -> Result<LoadedKernel, String> {
         let functions = self.functions;
         let text = CString::new(name).map_err(|error| error.to_string())?;
         let mut function = std::ptr::null_mut();
@@ -125,11 +125,11 @@ impl Module {
         let params = (0..).map_while(size).collect();
         // SAFETY: a function of the current context.
         checked("load a kernel", unsafe { (functions.load_function)(function) })?;
-        Ok(Kernel { name: name.to_owned(), handle: function as usize, params, shared: 0 })
+        Ok(LoadedKernel { name: name.to_owned(), handle: function as usize, params, shared: 0 })
     }
 }
 
-impl Kernel {
+impl LoadedKernel {
     /// The driver reads as many bytes of a parameter as the cubin says.
     fn check(&self, launch: &Launch) -> Result<(), String> {
         let (name, given) = (&self.name, launch.params.len());

@@ -9,9 +9,8 @@ use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, Tensor,
 use qkvault_kernels::recipe::{RECIPE_FORMAT, Value, bindings};
 use qkvault_kernels::{SM, generate};
 
+use super::driver::Any;
 use super::*;
-
-type Any = *mut c_void;
 
 thread_local! {
     /// Tensor maps that were made, launches, and buffers that were cleared.
@@ -37,7 +36,7 @@ fn calls() -> [usize; 3] {
     CALLS.with(Cell::take)
 }
 
-static COUNTING: Functions = {
+static COUNTING: DriverFunctions = {
     unsafe extern "C" fn load(module: *mut Any, _: *const c_void) -> c_int {
         // SAFETY: the caller's place for a handle.
         unsafe { *module = std::ptr::without_provenance_mut(1) };
@@ -66,7 +65,7 @@ static COUNTING: Functions = {
     unsafe extern "C" fn load_function(_: Any) -> c_int {
         0
     }
-    unsafe extern "C" fn launch(_: *const Config, _: Any, params: *mut Any, _: *mut Any) -> c_int {
+    unsafe extern "C" fn launch(_: *const LaunchConfig, _: Any, params: *mut Any, _: *mut Any) -> c_int {
         // SAFETY: one parameter, whose number lies there.
         let number = unsafe { (*params).byte_add(PARAM.get().1).cast::<f32>().read_unaligned() };
         SEEN.with(|seen| seen.set((seen.get().0, number)));
@@ -94,7 +93,7 @@ static COUNTING: Functions = {
         SEEN.with(|seen| seen.set((last, seen.get().1)));
         if at.addr().is_multiple_of(64) { count(0) } else { 1 }
     }
-    Functions { load, unload, get, param, set_attribute, load_function, launch, set, encode }
+    DriverFunctions { load, unload, get, param, set_attribute, load_function, launch, set, encode }
 };
 
 /// A plan of decoding over a pool of 16 pages, and the buffers of a launch.

@@ -13,7 +13,7 @@ fn order(attention: Attention) -> (LaunchOrder, PlanFacts) {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
     let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
     let facts = PlanFacts { bindings: graph.bindings(Some(&attention)), ..forward(&target) };
-    (LaunchOrder::of(&facts, &attention), facts)
+    (LaunchOrder::for_plan(&facts, &attention), facts)
 }
 
 fn shaped() -> Attention {

@@ -109,7 +109,7 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
         recipe.varlen = rows.map(|&n| i32::try_from(n)).collect::<Result<_, _>>().map_err(|e| refused(&e))?;
         pack(&described, &recipe.varlen, options)
     } else {
-        Training::of(&forward, options)
+        Training::for_attention(&forward, options)
     };
     let training = training.map_err(|e| refused(&e))?;
     let (forward, backward) = match (alone, varlen) {
@@ -131,7 +131,7 @@ fn pack(described: &Valid, lengths: &[i32], options: BackwardOptions) -> Result<
     // The gradients' formats become varlen together with the backward that contains them.
     let backward = validate(described.get().clone().with_stats().backward(options))?.varlen_documents(documents)?;
     let (forward, options) = passes(&backward);
-    Training::of(&forward, options)
+    Training::for_attention(&forward, options)
 }
 
 /// The forward, and the options of the backward if the attention is one.
@@ -157,7 +157,7 @@ impl Case {
         let described = validate(attention.as_forward())?;
         let (forward, backward) = if attention.is_backward() {
             let (forward, options) = passes(attention);
-            let training = Training::of(&forward, options)?;
+            let training = Training::for_attention(&forward, options)?;
             (training.forward().clone(), Some(training.backward().clone()))
         } else {
             (attention.clone(), None)

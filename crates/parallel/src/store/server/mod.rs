@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::door::Door;
 use super::secret::Secret;
-use super::wire::{Answer, Ask, Fault, short};
+use super::wire::{Ask, StoreAnswer, StoreFault, short};
 use crate::comm::CommError;
 
 /// How long a store that ends with a fault waits for ranks that have not come: those that were started together come
@@ -16,19 +16,19 @@ use crate::comm::CommError;
 const COMING: Duration = Duration::from_secs(2);
 
 /// What all connections share.
-pub(super) struct Shared {
+pub(super) struct ServerShared {
     size: u32,
     version: String,
     secret: Secret,
     /// Rank 0 is in this process, so nobody else can join in its place.
     own: Secret,
     door: Arc<Door>,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ServerState {
     /// What a rank has put for another, by name.
     values: HashMap<(u32, u32, String), Vec<u8>>,
     joined: Vec<u32>,
@@ -38,16 +38,16 @@ struct State {
     /// Ranks that know of the fault, or whose connection has ended.
     told: Vec<u32>,
     /// Joins that did not fit, of ranks that have not joined: they end nothing, and tell why a rank is late.
-    refused: HashMap<u32, Fault>,
+    refused: HashMap<u32, StoreFault>,
     /// Connections that had another secret.
     unproven: u64,
     /// The first fault: every rank that asks anything gets it from then on.
-    fault: Option<Fault>,
+    fault: Option<StoreFault>,
 }
 
-impl Shared {
-    pub(super) fn new(size: u32, version: &str, secret: Secret) -> Result<Arc<Shared>, CommError> {
-        Ok(Arc::new(Shared {
+impl ServerShared {
+    pub(super) fn new(size: u32, version: &str, secret: Secret) -> Result<Arc<ServerShared>, CommError> {
+        Ok(Arc::new(ServerShared {
             size,
             version: version.to_owned(),
             secret,
@@ -63,11 +63,11 @@ impl Shared {
         if rank == 0 { &self.own } else { &self.secret }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn blame(&self, fault: Fault) {
+    fn blame(&self, fault: StoreFault) {
         self.lock().fault.get_or_insert(fault);
         self.changed.notify_all();
     }
@@ -83,7 +83,7 @@ impl Shared {
         let begin = Instant::now();
         let mut state = self.lock();
         // Rank 0 itself is one of those that have left, or that know.
-        let left_to_wait = |state: &State| {
+        let left_to_wait = |state: &ServerState| {
             let done = match state.fault {
                 None => state.left.len() >= self.size as usize,
                 Some(_) => (1..self.size).all(|rank| state.told.contains(&rank)),
@@ -113,12 +113,12 @@ impl Shared {
 
     fn gone(&self, rank: u32, how: &str) {
         self.tell(rank);
-        self.blame(Fault::Gone { rank, how: how.to_owned() });
+        self.blame(StoreFault::Gone { rank, how: how.to_owned() });
     }
 
     /// The answer to a rank that has joined; none to what no rank asks.
-    fn answer(&self, rank: u32, ask: Ask, value: Vec<u8>) -> Option<(Answer, Vec<u8>)> {
-        let done = Some((Answer::Done, Vec::new()));
+    fn answer(&self, rank: u32, ask: Ask, value: Vec<u8>) -> Option<(StoreAnswer, Vec<u8>)> {
+        let done = Some((StoreAnswer::Done, Vec::new()));
         match ask {
             Ask::Put { name, to } if to < self.size && to != rank => {
                 self.lock().values.insert((rank, to, name), value);
@@ -134,7 +134,7 @@ impl Shared {
             Ask::Put { .. } | Ask::Take { .. } => None,
             Ask::Check => {
                 let fault = self.lock().fault.clone();
-                Some((fault.map_or(Answer::Done, |fault| Answer::Fault { fault }), Vec::new()))
+                Some((fault.map_or(StoreAnswer::Done, |fault| StoreAnswer::Fault { fault }), Vec::new()))
             }
             Ask::Fault { fault } => {
                 self.blame(self.reported(rank, fault)?);
@@ -149,30 +149,30 @@ impl Shared {
     }
 
     /// The fault that a report makes: one of the rank itself, or of another one that it can have seen.
-    fn reported(&self, by: u32, fault: Fault) -> Option<Fault> {
+    fn reported(&self, by: u32, fault: StoreFault) -> Option<StoreFault> {
         let of = fault.rank();
-        let seen = of == by || matches!(fault, Fault::Late { .. }) || self.lock().joined.contains(&of);
+        let seen = of == by || matches!(fault, StoreFault::Late { .. }) || self.lock().joined.contains(&of);
         match of < self.size {
             false => None,
             true if seen => Some(fault.printable()),
             true => {
                 let how = format!("it reports a fault of rank {of}, which has not joined");
-                Some(Fault::Gone { rank: by, how })
+                Some(StoreFault::Gone { rank: by, how })
             }
         }
     }
 
-    fn take(&self, key: (u32, u32, String), wait: Duration) -> (Answer, Vec<u8>) {
+    fn take(&self, key: (u32, u32, String), wait: Duration) -> (StoreAnswer, Vec<u8>) {
         let (begin, from) = (Instant::now(), key.0);
         let mut state = self.lock();
         loop {
             if let Some(value) = state.values.remove(&key) {
-                return (Answer::Bytes, value);
+                return (StoreAnswer::Bytes, value);
             }
             if state.fault.is_none() {
                 let waited = begin.elapsed();
                 if state.left.contains(&from) {
-                    state.fault = Some(Fault::Gone { rank: from, how: "it has left".to_owned() });
+                    state.fault = Some(StoreFault::Gone { rank: from, how: "it has left".to_owned() });
                 } else if waited >= wait {
                     state.fault = Some(state.late(&key, waited));
                 } else {
@@ -183,14 +183,14 @@ impl Shared {
                 self.changed.notify_all();
             }
             let fault = state.fault.clone();
-            return (fault.map_or(Answer::Done, |fault| Answer::Fault { fault }), Vec::new());
+            return (fault.map_or(StoreAnswer::Done, |fault| StoreAnswer::Fault { fault }), Vec::new());
         }
     }
 }
 
-impl State {
+impl ServerState {
     /// The fault of a rank that has not come, with what is known of why.
-    fn late(&self, (from, to, name): &(u32, u32, String), waited: Duration) -> Fault {
+    fn late(&self, (from, to, name): &(u32, u32, String), waited: Duration) -> StoreFault {
         let rank = at_fault(*from, &self.waiting);
         if let Some(fault) = self.refused.get(&rank) {
             return fault.clone();
@@ -199,7 +199,7 @@ impl State {
         if self.unproven > 0 && !self.joined.contains(&rank) {
             what = format!("{what} (the store has closed {} connections of another secret)", self.unproven);
         }
-        Fault::Late { rank, waited: waited.as_millis() as u64, what }
+        StoreFault::Late { rank, waited: waited.as_millis() as u64, what }
     }
 }
 

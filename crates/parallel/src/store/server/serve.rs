@@ -4,10 +4,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::door::Place;
-use super::super::join::{self, JOIN_TIME, Join, Unjoined, Until};
-use super::super::wire::{self, Answer, Ask, Fault};
-use super::Shared;
+use super::super::door::DoorPlace;
+use super::super::join::{self, JOIN_TIME, Join, JoinUntil, Unjoined};
+use super::super::wire::{self, Ask, StoreAnswer, StoreFault};
+use super::ServerShared;
 
 /// Bytes of the stack of a thread that serves a connection.
 const STACK: usize = 512 << 10;
@@ -18,14 +18,14 @@ const NO_CONNECTION: Duration = Duration::from_millis(10);
 /// What becomes of a rank that has proved its secret.
 enum Joined {
     Taken,
-    Refused(Fault),
+    Refused(StoreFault),
     /// Its connection was ended meanwhile; it comes again.
     Ended,
 }
 
-impl Shared {
+impl ServerShared {
     /// Serves connections until the store is closed.
-    pub(in crate::store) fn listen(self: &Arc<Shared>, listener: &TcpListener) {
+    pub(in crate::store) fn listen(self: &Arc<ServerShared>, listener: &TcpListener) {
         for stream in listener.incoming() {
             if self.door.is_closed() {
                 return;
@@ -44,9 +44,9 @@ impl Shared {
     }
 
     /// Serves one connection until it ends.
-    fn serve(&self, stream: &TcpStream, place: Place) {
+    fn serve(&self, stream: &TcpStream, place: DoorPlace) {
         let _ = stream.set_nodelay(true);
-        let mut until = Until::new(stream, JOIN_TIME);
+        let mut until = JoinUntil::new(stream, JOIN_TIME);
         let join = match join::admit(&mut until, |rank| self.secret(rank)) {
             Ok(join) => join,
             Err(error) => {
@@ -62,7 +62,7 @@ impl Shared {
             Joined::Ended => return,
             Joined::Refused(fault) => {
                 // The rank that hears it ends by itself.
-                let _ = wire::write(&mut until, &Answer::Fault { fault }, &[]);
+                let _ = wire::write(&mut until, &StoreAnswer::Fault { fault }, &[]);
                 return self.changed.notify_all();
             }
         }
@@ -74,7 +74,7 @@ impl Shared {
     /// Serves a rank that has joined.
     fn answer_all(&self, rank: u32, mut stream: &TcpStream) {
         const CLOSED: &str = "its connection has closed";
-        if wire::write(&mut stream, &Answer::Done, &[]).is_err() {
+        if wire::write(&mut stream, &StoreAnswer::Done, &[]).is_err() {
             return self.gone(rank, CLOSED);
         }
         loop {
@@ -84,7 +84,7 @@ impl Shared {
                 return self.gone(rank, "it has asked what no rank asks");
             };
             let written = wire::write(&mut stream, &answer, &bytes);
-            if written.is_ok() && matches!(answer, Answer::Fault { .. }) {
+            if written.is_ok() && matches!(answer, StoreAnswer::Fault { .. }) {
                 self.tell(rank);
             }
             if leaves {
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    fn join(&self, Join { rank, size, version }: Join, place: &Place) -> Joined {
+    fn join(&self, Join { rank, size, version }: Join, place: &DoorPlace) -> Joined {
         let mut state = self.lock();
         if let Some(fault) = &state.fault {
             let fault = fault.clone();
@@ -123,7 +123,7 @@ impl Shared {
         } else {
             return Joined::Ended;
         };
-        let fault = Fault::Differs { rank, what: what.to_owned(), theirs, ours };
+        let fault = StoreFault::Differs { rank, what: what.to_owned(), theirs, ours };
         if rank < self.size && !state.joined.contains(&rank) {
             state.refused.insert(rank, fault.clone());
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use qkvault_base::random::Rng;
 
 use super::super::join::{self, MOST};
-use super::super::wire::{self, Answer, Ask, Fault};
+use super::super::wire::{self, Ask, StoreAnswer, StoreFault};
 use super::super::{Secret, Store};
 use super::frame;
 use super::kit::{DEADLINE, dial, job_goes_on, join_as, said, secret, worlds};
@@ -55,9 +55,9 @@ fn asks() -> Vec<Ask> {
     let name = || "word 1".to_owned();
     let text = "something \"quoted\" \\ and ü".to_owned();
     let faults = [
-        Fault::Gone { rank: 1, how: text.clone() },
-        Fault::Late { rank: 2, waited: u64::MAX, what: text.clone() },
-        Fault::Differs { rank: 0, what: name(), theirs: text.clone(), ours: text },
+        StoreFault::Gone { rank: 1, how: text.clone() },
+        StoreFault::Late { rank: 2, waited: u64::MAX, what: text.clone() },
+        StoreFault::Differs { rank: 0, what: name(), theirs: text.clone(), ours: text },
     ];
     let asks = [Ask::Put { name: name(), to: 0 }, Ask::Take { name: name(), from: 0, wait: 1 }, Ask::Check, Ask::Leave];
     asks.into_iter().chain(faults.map(|fault| Ask::Fault { fault })).collect()
@@ -75,7 +75,7 @@ fn audit_4_fuzz_messages_in_memory() {
             let again = frame(&ask);
             assert_eq!(wire::read::<Ask>(&mut again.as_slice()).expect("reads").0, ask, "seed {seed}");
         }
-        let _ = wire::read::<Answer>(&mut bytes.as_slice());
+        let _ = wire::read::<StoreAnswer>(&mut bytes.as_slice());
     }
     assert!(read > 0, "every message was broken: the changes are too many");
 }

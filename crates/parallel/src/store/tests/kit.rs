@@ -39,15 +39,15 @@ pub(super) fn dial(world: &World) -> TcpStream {
 }
 
 /// A stream that keeps what is written.
-pub(super) struct Recorder<'s>(pub(super) &'s TcpStream, pub(super) Vec<u8>);
+pub(super) struct RecordedStream<'s>(pub(super) &'s TcpStream, pub(super) Vec<u8>);
 
-impl Read for Recorder<'_> {
+impl Read for RecordedStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.read(into)
     }
 }
 
-impl Write for Recorder<'_> {
+impl Write for RecordedStream<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.1.extend(from);
         self.0.write(from)
@@ -61,7 +61,7 @@ impl Write for Recorder<'_> {
 /// Joins with any words. Returns the connection, what was written, and how it went.
 pub(super) fn join_as(world: &World, secret: &Secret, said: &Join) -> (TcpStream, Vec<u8>, Result<(), Unjoined>) {
     let stream = dial(world);
-    let mut recorder = Recorder(&stream, Vec::new());
+    let mut recorder = RecordedStream(&stream, Vec::new());
     let joined = join::join(&mut recorder, secret, said);
     let written = recorder.1;
     (stream, written, joined)

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use kit::{DEADLINE, dial, fake, job_goes_on, job_of, join_as, rest, said, secret, worlds};
 
-use super::join::{self, Join, MAGIC, MOST, Unjoined, Until};
-use super::wire::{self, Answer, Ask, Fault, MOST_HEAD, MOST_VALUE};
+use super::join::{self, Join, JoinUntil, MAGIC, MOST, Unjoined};
+use super::wire::{self, Ask, MOST_HEAD, MOST_VALUE, StoreAnswer, StoreFault};
 use super::{Secret, Store, World};
 use crate::comm::{CommError, Communicator as _};
 
@@ -187,7 +187,7 @@ fn forger(size: u32, forged: &[u8]) -> CommError {
     let mut zero = Store::meet(&worlds[0], Duration::from_secs(10)).expect("meets");
     let (mut one, _, joined) = join_as(&worlds[1], &secret("job"), &said(1, size));
     assert!(joined.is_ok(), "{joined:?}");
-    assert_eq!(wire::read::<Answer>(&mut one).expect("an answer").0, Answer::Done);
+    assert_eq!(wire::read::<StoreAnswer>(&mut one).expect("an answer").0, StoreAnswer::Done);
     one.write_all(forged).expect("is written");
     // It may be closed already.
     let _ = one.shutdown(Shutdown::Write);
@@ -204,7 +204,7 @@ fn frame(ask: &Ask) -> Vec<u8> {
 
 #[test]
 fn audit_4_faults_count_of_ranks_that_have_joined_about_what_they_can_have_seen() {
-    let gone = |rank: u32| Ask::Fault { fault: Fault::Gone { rank, how: "forged".to_owned() } };
+    let gone = |rank: u32| Ask::Fault { fault: StoreFault::Gone { rank, how: "forged".to_owned() } };
     // Nobody who has not joined tells a fault.
     job_goes_on(|world| {
         for rank in [0, 1, 7] {
@@ -235,7 +235,8 @@ fn audit_4_faults_count_of_ranks_that_have_joined_about_what_they_can_have_seen(
             });
         }
     });
-    let error = forger(2, &frame(&Ask::Fault { fault: Fault::Gone { rank: 1, how: "\u{1b}[2Jclean".to_owned() } }));
+    let error =
+        forger(2, &frame(&Ask::Fault { fault: StoreFault::Gone { rank: 1, how: "\u{1b}[2Jclean".to_owned() } }));
     assert!(!error.to_string().contains('\u{1b}'), "{error:?}");
 }
 
@@ -281,7 +282,7 @@ fn a_rank_that_is_late_is_named_with_what_is_known_of_why() {
 fn audit_4_a_connection_has_a_time_to_join_however_slowly_its_bytes_come() {
     let (world, thread) = fake(|stream| {
         let (begin, time) = (Instant::now(), Duration::from_millis(500));
-        let joined = join::admit(&mut Until::new(stream, time), |_| unreachable!("no join is complete"));
+        let joined = join::admit(&mut JoinUntil::new(stream, time), |_| unreachable!("no join is complete"));
         let Err(Unjoined::Stranger(error)) = joined else { panic!("{joined:?}") };
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
         assert!((time..time * 6).contains(&begin.elapsed()), "{:?}", begin.elapsed());

@@ -54,7 +54,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let filled = Filled::new(&params, &table()).expect("operands exist");
     let buffer = |address| DeviceBuffer { address, bytes: 1 << 20 };
     let numbers = [Number::F32(0.125).cell(), Number::I64(-9).cell()];
-    let encode = |map: &Map, operand: DeviceBuffer, at: *mut u8| {
+    let encode = |map: &FilledMap, operand: DeviceBuffer, at: *mut u8| {
         assert_eq!((map.dtype, map.rank, map.swizzle), (9, 3, 3));
         assert_eq!((map.dims, map.strides, map.tile), ([64, 4, 1024, 0, 0], [128, 512, 0, 0, 0], [64, 1, 32, 0, 0]));
         assert!((at as usize).is_multiple_of(64));
@@ -62,7 +62,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
         unsafe { at.write_bytes((operand.address >> 8) as u8, TENSOR_MAP_BYTES) };
         Ok(())
     };
-    let mut ready = Ready::default();
+    let mut ready = ReadyParams::default();
     let tensors = [buffer(0x1000), buffer(0x2200), buffer(0x3000)];
     filled.prepare(&mut ready, &tensors, 0x10_0000, encode).expect("prepared");
     let places = filled.number(&mut ready, |at| numbers[at]);
