@@ -90,8 +90,8 @@ impl Modules {
     }
 }
 
-/// The tests of both doors on the CPU, with the library that was built beside the tests of this workspace: what is short
-/// is done, and the modules are returned.
+/// The tests of both doors on the CPU, with the library that was built beside the tests of this workspace: what is
+/// short is done, and the modules are returned.
 ///
 /// # Errors
 ///

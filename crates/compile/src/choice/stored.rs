@@ -96,7 +96,8 @@ impl Planner {
     }
 
     /// The engines that [`Planner::plan`] asks for an attention on GPUs of a compute capability, in order: by times
-    /// that the vault has for it ([`Planner::store_times`]), else as [`Engines::candidates`](crate::Engines::candidates) says.
+    /// that the vault has for it ([`Planner::store_times`]), else as
+    /// [`Engines::candidates`](crate::Engines::candidates) says.
     #[must_use]
     pub fn candidates(&self, attention: &Valid, sm: u32, policy: EnginePolicy) -> Candidates {
         let usual = self.engines.candidates(attention, sm, policy);

@@ -19,8 +19,8 @@ pub use case::{Case, Direction, Feature};
 /// The format of the table.
 pub const TABLE_FORMAT: u32 = 2;
 
-/// Another engine than the first is chosen below this share of the first one's time: a difference within the noise of measurements
-/// is none.
+/// Another engine than the first is chosen below this share of the first one's time: a difference within the noise of
+/// measurements is none.
 pub const CLEAR: f64 = 0.97;
 
 /// How much clearer a row must be for each doubling that lies between it and the attention, where memory is the limit.
