@@ -45,9 +45,8 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
-    let examples = ["--example", "train", "--example", "serve"];
     cargo::run(&["build", "--release", "--package", "qkvault-cli", "--package", "qkvault-lab", "--bins"], &[])?;
-    cargo::run(&[&["build", "--release", "--package", "qkvault"][..], &examples].concat(), &[])?;
+    cargo::run(&["build", "--release", "--package", "qkvault", "--example", "train"], &[])?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
@@ -56,7 +55,6 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     for program in ["qkvault", "qkvault-lab"] {
         copy(&target_dir.join("release").join(program), &out.join(program))?;
     }
-    copy(&target_dir.join("release/examples/serve"), &out.join("serve"))?;
     let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
     for model in &models {
         copy(model, &out.join("models").join(model.file_name().context("a model has no file name")?))?;

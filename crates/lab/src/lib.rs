@@ -1,18 +1,16 @@
 //! The `qkvault-lab` command as functions: tools that find wrong numbers, find rules that differ from cuDNN, and
 //! measure times.
 //!
-//! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle, optionally under
-//!   compute-sanitizer.
+//! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle.
 //! * `fuzz-rules` compares the rules' answers with cuDNN's for random descriptions, without a GPU.
 //! * `soak` launches from many threads on many streams for minutes, checks every result and watches memory.
-//! * `bench` and `bench-serving` measure times on a GPU.
+//! * `bench` measures times on a GPU.
 //!
 //! Users of the library do not need it; their command is `qkvault` (crate `qkvault-cli`).
 
 #![deny(unsafe_code)]
 
 mod bench;
-mod bench_serving;
 mod fuzz_rules;
 mod selftest;
 mod soak;
@@ -33,8 +31,6 @@ pub enum Command {
     Selftest(selftest::Args),
     /// Launch from many threads on many streams for minutes, check every result, and watch memory
     Soak(soak::Args),
-    /// Measure serving steps on the GPU: decodes, prompt chunks, the cost of padding, and random steps
-    BenchServing(bench_serving::Args),
     /// Compare the rules' answers with cuDNN's for random descriptions, and report differences
     FuzzRules(fuzz_rules::Args),
 }
@@ -62,7 +58,6 @@ pub fn main(globals: &Globals, command: &Command) -> ExitCode {
         Command::Bench(args) => bench::run(globals, args),
         Command::Selftest(args) => selftest::run(globals, args),
         Command::Soak(args) => soak::run(globals, args),
-        Command::BenchServing(args) => bench_serving::run(globals, args),
         Command::FuzzRules(args) => fuzz_rules::run(globals, args),
     })
 }

@@ -3,10 +3,10 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -67,22 +67,6 @@ impl Worker {
                 Err(error) => error.to_string(),
             }),
         })
-    }
-}
-
-impl Worker {
-    /// Closes the input and waits for the process to end: a program that wraps the worker may still have work to do.
-    pub(super) fn finish(mut self, limit: Duration) -> Result<ExitStatus, WorkerError> {
-        self.questions = None;
-        let begun = Instant::now();
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Ok(status),
-                Ok(None) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
-                Ok(None) => return Err(WorkerError::Slow(limit)),
-                Err(error) => return Err(WorkerError::Ended(error.to_string())),
-            }
-        }
     }
 }
 
@@ -236,16 +220,6 @@ mod tests {
         assert_eq!(killed.ask("2", SOON), Ok("right".to_owned()));
         let silence = killed.ask("1", SOON).expect_err("the worker ended");
         assert!(silence.to_string().contains("signal: 9"), "{silence}");
-    }
-
-    #[test]
-    fn a_worker_ends_with_its_input_or_is_given_up() {
-        let mut worker = scripted("").expect("every machine has a shell");
-        assert_eq!(worker.ask("2", SOON), Ok("right".to_owned()));
-        assert!(worker.finish(SOON).expect("its input ends").success());
-        let deaf = Worker::start(Command::new("sleep").arg("60")).expect("every machine has it");
-        let limit = Duration::from_millis(200);
-        assert_eq!(deaf.finish(limit), Err(WorkerError::Slow(limit)));
     }
 
     #[test]

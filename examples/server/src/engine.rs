@@ -28,9 +28,6 @@ pub trait Model {
 
     /// Writes the counters that the model keeps: plans, builds, graphs, memory.
     fn report(&mut self, metrics: &Metrics);
-
-    /// Times the attention in one of so many steps; 0 for none.
-    fn profile(&mut self, every: u64);
 }
 
 /// How long an idle engine sleeps before it looks for requests that have waited too long.
@@ -43,7 +40,6 @@ enum Command {
         events: UnboundedSender<Event>,
         arrived: Instant,
     },
-    Profile(u64),
     /// Serve what runs or waits, then end.
     Drain,
 }
@@ -84,12 +80,6 @@ impl Handle {
             Ok(()) => Ok(receiver),
             Err(_) => Err(Refused::Busy("the server is stopping".to_owned())),
         }
-    }
-
-    /// Times the attention in one of so many steps; 0 for none.
-    pub fn profile(&self, every: u64) {
-        // An engine that has ended times nothing.
-        let _ = self.commands.send(Command::Profile(every));
     }
 
     /// Tells the engine to end after the requests that it has.
@@ -233,7 +223,6 @@ impl<M: Model> Loop<M> {
                     self.refuse(id, "as many requests wait as the server lets wait");
                 }
             }
-            Command::Profile(every) => self.model.profile(every),
             Command::Drain => self.draining = true,
         }
     }

@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `POST /generate` | `{"prompt": [1, 2] or "text", "max_new": 16, "temperature": 0, "seed": 0, "stream": true}` |
 //! | `POST /score` | `{"prompt": [1, 2], "answer": [3]}`: how far each token is below the likeliest |
-//! | `POST /profile` | `{"every": 16}`: times the attention in one of so many steps |
 //! | `GET /metrics`, `GET /health` | counters for Prometheus; 200 when ready |
 //!
 //! The status of a stream is known with its first token: a request that finds no room in time gets 503 and
@@ -90,12 +89,6 @@ pub struct Score {
     pub answer: Vec<u32>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Profile {
-    every: u64,
-}
-
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let (status, why) = match self {
@@ -134,7 +127,6 @@ pub(crate) fn router(front: Front) -> Router {
     Router::new()
         .route("/generate", post(generate))
         .route("/score", post(score))
-        .route("/profile", post(profile))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .layer(DefaultBodyLimit::max(READ))
@@ -249,12 +241,6 @@ async fn score(State(handle): State<Handle>, given: Given) -> Result<Response, R
             None => return Err(Refused::Failed(ENDED.to_owned())),
         }
     }
-}
-
-async fn profile(State(handle): State<Handle>, given: Given) -> Result<(), Refused> {
-    let Profile { every } = body(&handle, given)?;
-    handle.profile(every);
-    Ok(())
 }
 
 async fn metrics(State(handle): State<Handle>) -> Response {

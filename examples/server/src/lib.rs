@@ -3,7 +3,7 @@
 //!
 //! One thread owns the model and the scheduler ([`engine`]): it takes requests from a channel, plans a step
 //! ([`scheduler`]), runs it ([`gpu`] or [`cpu`]) and sends tokens back. [`connections`] bounds what clients hold,
-//! [`http`] turns HTTP into requests, and tokens into events. [`load`] is the client that measures and breaks it.
+//! [`http`] turns HTTP into requests, and tokens into events.
 
 #![deny(unsafe_code)]
 
@@ -14,7 +14,6 @@ pub mod engine;
 #[allow(unsafe_code, reason = "kernels and products take addresses")]
 pub mod gpu;
 pub mod http;
-pub mod load;
 pub mod metrics;
 pub mod pages;
 pub mod request;

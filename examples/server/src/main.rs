@@ -17,7 +17,7 @@ use qkvault_server::config::{Limits, Shape};
 use qkvault_server::connections::{self, Bounds};
 use qkvault_server::cpu::Cpu;
 use qkvault_server::engine::Engine;
-use qkvault_server::gpu::{Gpu, Kind, Options};
+use qkvault_server::gpu::{Gpu, Options};
 use qkvault_server::{Failure, http};
 
 /// A server with continuous batching over pages, its attention by qkvault.
@@ -32,9 +32,6 @@ struct Args {
     /// The address to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The attention on a GPU: qkvault or plain
-    #[arg(long, default_value = "qkvault")]
-    attention: Kind,
     /// Queue the kernels of each decode one by one, instead of as a captured graph
     #[arg(long)]
     no_graphs: bool,
@@ -109,12 +106,12 @@ async fn main() -> Result<(), Failure> {
     let (shape, limits, bounds) = (Shape::named(&args.model)?, args.limits()?, args.bounds()?);
     let listener = http::listen(args.listen).await?;
     let address = listener.local_addr()?;
-    let Args { cpu, attention, no_graphs, build, vault, seed, .. } = args;
+    let Args { cpu, no_graphs, build, vault, seed, .. } = args;
     let started = std::time::Instant::now();
     let engine = tokio::task::spawn_blocking(move || match cpu {
         true => Engine::start((shape, limits), move || Cpu::new(shape, &limits, seed)),
         false => Engine::start((shape, limits), move || {
-            Gpu::new(shape, limits, Options { attention, graphs: !no_graphs, build, vault, seed })
+            Gpu::new(shape, limits, Options { graphs: !no_graphs, build, vault, seed })
         }),
     })
     .await??;

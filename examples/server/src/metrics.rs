@@ -54,9 +54,6 @@ metrics! {
     graph_replays_total: "counter", "Steps that were replays of a captured one.";
     device_bytes: "gauge", "Bytes of the GPU that are in use, by all processes.";
     resident_bytes: "gauge", "Bytes of memory that the process has.";
-    profiled_steps_total: "counter", "Steps whose attention was timed.";
-    profiled_us_total: "counter", "Microseconds of the GPU in steps whose attention was timed.";
-    profiled_attention_us_total: "counter", "Microseconds of the GPU in the attention of these steps.";
     ready: "gauge", "1 while the server takes requests.";
 }
 

@@ -186,3 +186,10 @@ fn audit_10_a_request_that_runs_longer_than_the_grace_is_cut_and_counted() {
     assert!((grace..Duration::from_secs(5)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     assert!(running.all(|event| event["done"].is_null()), "it had no end");
 }
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let ran = Command::new(env!("CARGO_BIN_EXE_server")).args(["--cpu", "--tokens", "4"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success() && said.contains("a step of 4 tokens"), "{said}");
+}

@@ -188,8 +188,6 @@ impl Model for Failing {
     }
 
     fn report(&mut self, _: &Metrics) {}
-
-    fn profile(&mut self, _: u64) {}
 }
 
 #[test]

@@ -19,15 +19,7 @@ pub(super) fn add(
     target: &str,
     cudnn: &Path,
 ) -> Result<()> {
-    for file in [
-        "training.txt",
-        "forms.txt",
-        "unified.txt",
-        "training.sh",
-        "training_gpu.sh",
-        "training_peers.py",
-        "selftest_large.py",
-    ] {
+    for file in ["training.txt", "forms.txt", "training.sh", "training_gpu.sh", "training_peers.py"] {
         copy(&root.join("bench").join(file), &out.join(file))?;
     }
     for file in ["train.sh", "train.py"] {

@@ -1,7 +1,7 @@
 //! `bench`: measures qkvault, and PyTorch where it is installed, on this machine's GPU, in turns in one run.
 //!
-//! Each part writes a record as JSON into one folder; `report` turns the folder into pages, plots and the summary that
-//! the README quotes.
+//! Each part writes a record as JSON into one folder; `report` turns the folder into pages and the summary that the
+//! README quotes.
 
 mod cold;
 mod engines;
@@ -17,7 +17,6 @@ mod report;
 mod shapes;
 mod summary;
 mod timed;
-mod warm;
 
 use qkvault_cli::{Globals, Outcome, out};
 
@@ -43,13 +42,11 @@ enum Part {
     Cold(Options),
     /// 256 shapes in random order, none launched before
     Shapes(Options),
-    /// Plans per second of `qkvault warm`, by jobs
-    Warm(Options),
     /// Bytes per loaded plan: on the GPU, in memory, on disk
     Memory(Options),
     /// Compile the plans of all parts for a GPU that need not be present
     Plan(ground::PlanOptions),
-    /// Turn the records of a folder into Markdown, SVG plots and launch.json
+    /// Turn the records of a folder into Markdown and launch.json
     Report(report::Args),
     /// Time the attentions of a file, forward and backward
     Attentions(Box<timed::Args>),
@@ -68,13 +65,12 @@ enum Part {
 type Measure = fn(&Globals, &Options) -> anyhow::Result<serde_json::Value>;
 
 /// The parts with records, in the order of `all`: those that need a cool GPU first.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 5] = [
     ("launch", launch::run),
     ("cold", cold::run),
     ("shapes", shapes::run),
     ("memory", memory::run),
     ("kernels", kernels::run),
-    ("warm", warm::run),
 ];
 
 /// Runs the command.
@@ -92,7 +88,6 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         Part::Launch(options) => ("launch", options),
         Part::Cold(options) => ("cold", options),
         Part::Shapes(options) => ("shapes", options),
-        Part::Warm(options) => ("warm", options),
         Part::Memory(options) => ("memory", options),
     };
     let mut outcome = Outcome::Good;

@@ -2,9 +2,9 @@
 //! layout.
 
 use qkvault_base::random::Rng;
-use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, parse_expr, scalar, score};
+use qkvault_graph::expr::{Expr, ScoreExpr, library, parse_expr, scalar, score};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Origins, Pass, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Interleave, Order, Origins, Tensor,
 };
 
 use super::{expressions, layouts};
@@ -36,12 +36,9 @@ impl Draw {
 /// Lengths that are small enough for the oracle.
 const LENGTHS: [i64; 16] = [1, 2, 17, 63, 64, 65, 96, 127, 128, 129, 160, 192, 200, 255, 256, 300];
 
-/// Lengths that need many tiles, at tile edges and away from them.
-const LARGE: [i64; 10] = [640, 768, 1000, 1024, 1151, 1536, 2000, 2048, 3072, 4096];
-
 /// The attention of one case.
 pub(crate) fn attention(seed: u64, case: u64) -> Attention {
-    let a = drawn(&mut Draw::new(seed, case), &LENGTHS);
+    let a = drawn(&mut Draw::new(seed, case));
     // Choices of their own, so that those of the other cases stay.
     let mut draw = Draw::new(seed ^ 0x6f72_6967, case);
     if !draw.chance(15) {
@@ -50,35 +47,14 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     a.with_origins(draw.one_of(&[Origins::Any, Origins::Any, Origins::EveryQuerySeesAKey]))
 }
 
-/// The forward of one training step, and the options of its backward, with large or small lengths.
-pub(super) fn training(seed: u64, case: u64, large: bool) -> (Attention, BackwardOptions) {
-    let mut draw = Draw::new(seed ^ 0x006c_6172_6765, case);
-    let mut a = drawn(&mut draw, if large { &LARGE } else { &LENGTHS });
-    a.pass = Pass::Forward;
-    // Other programs cannot know which Philox number belongs to which score.
-    a.dropout = a.dropout.map(|d| Dropout::new(DropoutSource::Mask, d.probability));
-    a.outputs = qkvault_graph::Outputs::STATS;
-    if draw.chance(8) {
-        // Biases with various broadcast axes. Each needs a gradient that is summed over those axes.
-        let [b, h, q, k] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
-        let dims = draw.one_of(&[[1, h, 1, k], [1, 1, 1, k], [1, h, q, 1], [b, 1, q, k], [b, h, q, k]]);
-        let spec = TensorSpec::new(a.q.dtype, dims).with_grad();
-        a.score_mod = library::bias(score(), "bias", spec).build_score_mod().ok();
-    }
-    let d_sink = a.sink && draw.chance(60);
-    let options = BackwardOptions { d_sink, deterministic: draw.chance(25), ..BackwardOptions::default() };
-    let options = layouts::gradients(&mut draw, &a, options);
-    (a, options)
-}
-
-fn drawn(draw: &mut Draw, lengths: &[i64]) -> Attention {
+fn drawn(draw: &mut Draw) -> Attention {
     let dtype = draw.one_of(&[DType::BF16, DType::F16]);
     let (b, kv_heads) = (draw.one_of(&[1, 2, 3]), draw.one_of(&[1, 2, 3]));
     let heads = kv_heads * draw.one_of(&[1, 1, 2, 4]);
-    let s_kv = draw.one_of(lengths);
+    let s_kv = draw.one_of(&LENGTHS);
     let s_q = match draw.one_of(&[0, 0, 1, 2]) {
         0 => s_kv,
-        1 => draw.one_of(lengths),
+        1 => draw.one_of(&LENGTHS),
         _ => 1,
     };
     let (d_qk, d_v) = draw.one_of(&[

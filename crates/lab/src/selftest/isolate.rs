@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::judge::Verdict;
 use super::tally::{Tally, status};
-use super::verdicts::Predictions;
 use super::{Args, Attentions, Runner, row};
 use crate::workers::{CaseReport, Isolation, Worker, this_program};
 use qkvault_cli::{Globals, Outcome, out};
@@ -29,13 +28,10 @@ struct Answer {
     row: Value,
     /// Plans that were compiled for the case.
     builds: u64,
-    /// The answers of rules and library, with `--verdicts`.
-    #[serde(default)]
-    predictions: Option<Predictions>,
 }
 
 /// The question that a worker answers with a description of its machine.
-pub(super) const PLACE: &str = "place";
+const PLACE: &str = "place";
 
 /// Runs a worker: judges the cases whose numbers standard input has, until it ends.
 pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow::Result<Outcome> {
@@ -49,8 +45,8 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
         let number: u64 = line.parse().with_context(|| format!("'{line}' is not the number of a case"))?;
         let case = runner.prepare(attentions.attention(number), number);
         let verdict = runner.judge(&case);
-        let row = if verdict.is_plain() { Value::Null } else { row(attentions.args, &case, &verdict) };
-        let Verdict { status, why, worst, of_roundings, note, predictions } = verdict;
+        let row = if verdict.status == "right" { Value::Null } else { row(attentions.args, &case, &verdict) };
+        let Verdict { status, why, worst, of_roundings, note } = verdict;
         let note = note.map(str::to_owned);
         let builds = runner.builds() - built;
         built += builds;
@@ -62,7 +58,6 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
             note,
             row,
             builds,
-            predictions,
         })?);
     }
     Ok(Outcome::Good)
@@ -88,11 +83,6 @@ pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64
     Ok(tally.finish(globals))
 }
 
-/// The status of a case, from a worker's answer.
-pub(super) fn status_of(line: &str) -> &'static str {
-    serde_json::from_str::<Answer>(line).map_or("failed", |answer| status(&answer.status))
-}
-
 fn is_bad(line: &str) -> bool {
     serde_json::from_str::<Answer>(line).map_or(true, |answer| answer.status == "failed")
 }
@@ -106,10 +96,10 @@ fn take(tally: &mut Tally<'_>, report: CaseReport) {
     let read =
         answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, of_roundings, note, row, builds, predictions }) => {
+        Ok(Answer { status: name, why, worst, of_roundings, note, row, builds }) => {
             tally.builds += builds;
             tally.note(note.as_deref());
-            let verdict = Verdict { status: status(&name), why, worst, of_roundings, note: None, predictions };
+            let verdict = Verdict { status: status(&name), why, worst, of_roundings, note: None };
             tally.take(&verdict, number, || row);
         }
         Err(why) => {

@@ -9,7 +9,6 @@ use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Choice, Defined, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
 
-use super::verdicts::Predictions;
 use super::{Args, batch, eight_bits, philox};
 use qkvault_cli::memory::{Failure, Memory, failed};
 
@@ -18,8 +17,6 @@ pub(super) struct Case {
     pub(super) number: u64,
     pub(super) attention: Attention,
     pub(super) prepared: Result<Ready, Failure>,
-    /// The answers of rules and library, with `--verdicts`.
-    pub(super) predictions: Option<Predictions>,
 }
 
 pub(super) struct Ready {
@@ -55,19 +52,12 @@ pub(super) struct Verdict {
     pub(super) of_roundings: f64,
     /// What the record counts: of what Amax_S is the largest.
     pub(super) note: Option<&'static str>,
-    /// The answers of rules and library, with `--verdicts`.
-    pub(super) predictions: Option<Predictions>,
 }
 
 impl Verdict {
-    /// A verdict without an error figure and without answers of rules and library.
+    /// A verdict without an error figure.
     pub(super) fn of(status: &'static str, why: String) -> Verdict {
-        Verdict { status, why, worst: 0.0, of_roundings: 0.0, note: None, predictions: None }
-    }
-
-    /// Whether there is nothing to report: the case is right, and rules and library agree.
-    pub(super) fn is_plain(&self) -> bool {
-        self.status == "right" && self.predictions.as_ref().is_none_or(|predictions| predictions.agrees(self.status))
+        Verdict { status, why, worst: 0.0, of_roundings: 0.0, note: None }
     }
 }
 
@@ -79,9 +69,9 @@ pub(super) fn dry(case: &Case) -> Verdict {
             let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
             let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
-            Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.join("; ")) }
+            Verdict::of(status, why.join("; "))
         }
-        Err((status, why)) => Verdict { predictions: case.predictions.clone(), ..Verdict::of(status, why.clone()) },
+        Err((status, why)) => Verdict::of(status, why.clone()),
     }
 }
 
@@ -110,8 +100,6 @@ pub(super) fn prepare(
 ) -> Case {
     let (seed, random) = (args.seed, args.file.is_none());
     let valid = validate(attention.clone());
-    let predictions =
-        valid.as_ref().ok().filter(|_| args.verdicts).map(|valid| Predictions::of(valid, target, planner, options));
     let prepared = (|| {
         let refused = |r: Refusal| ("refused", r.to_string());
         let valid = valid.map_err(refused)?;
@@ -157,7 +145,7 @@ pub(super) fn prepare(
         };
         Ok(Ready { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by, random })
     })();
-    Case { number, attention, prepared, predictions }
+    Case { number, attention, prepared }
 }
 
 /// The oracle's outputs. Those of a `random` case are numbers: a launch that gives NaN where the oracle does would
@@ -217,14 +205,13 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
         Ok(ready) => launch(ready, session, stream, repeat),
         Err(failure) => Err(failure.clone()),
     };
-    let verdict = match done {
+    match done {
         Ok(Launched { worst, of_roundings, faults, note }) => {
             let status = if faults.is_empty() { "right" } else { "wrong" };
             Verdict { worst, of_roundings, note, ..Verdict::of(status, faults.join("; ")) }
         }
         Err((status, why)) => Verdict::of(status, why),
-    };
-    Verdict { predictions: case.predictions.clone(), ..verdict }
+    }
 }
 
 /// What the launches of a case showed.

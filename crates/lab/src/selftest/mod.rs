@@ -6,21 +6,16 @@ mod cases;
 mod eight_bits;
 mod expressions;
 mod families;
-mod faults;
 mod isolate;
 mod judge;
 mod kills;
-mod large;
 mod layouts;
 mod own;
 mod philox;
 mod ranks;
 mod runner;
-mod sanitize;
-mod sanitized;
 mod serving;
 mod tally;
-mod verdicts;
 
 pub(super) use cases::{Draw, attention as dense};
 pub(super) use own::{attention as kernels_attention, fa4_drawn};
@@ -58,27 +53,18 @@ pub struct Args {
     /// The GPU's number
     #[arg(long, default_value_t = 0)]
     device: usize,
-    /// Use batches of a serving engine: varlen queries, paged keys and values
+    /// Use only batches of a serving engine (varlen queries, paged keys and values), which are otherwise every fourth
+    /// case
     #[arg(long)]
     serving: bool,
-    /// Run training steps that are too large for the oracle, and write every operand below this folder for
-    /// bench/selftest_large.py
-    #[arg(long, value_name = "DIR", conflicts_with = "serving")]
-    large: Option<PathBuf>,
-    /// With `--large`: let the oracle compute small steps instead of a GPU, to test the comparison
-    #[arg(long, requires = "large")]
-    cpu: bool,
     /// Use 8-bit attentions with one scale per tensor, judged by what their formats cost
-    #[arg(long, conflicts_with_all = ["large", "serving", "verdicts", "sanitize"])]
+    #[arg(long, conflicts_with = "serving")]
     fp8: bool,
     /// With `--fp8`: only cases that have what these codes refuse, separated by commas, and allow them
     #[arg(long, value_name = "CODES", default_value = "", requires = "fp8")]
     about: QuirkSet,
-    /// With `--fp8`: instead of random cases, launch what tells how kernels measure and scale probabilities
-    #[arg(long, requires = "fp8", conflicts_with_all = ["file", "isolate", "about"])]
-    questions: bool,
     /// Use the attentions of this file, in the text form with lines `---` between them
-    #[arg(long, value_name = "FILE", conflicts_with = "large")]
+    #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The kind of numbers that operands hold: normal, below (scores near -120), above, far-below (-30,000), far-above,
     /// biased (by added tensors), lowest (padding masks), constant (equal keys), dominant (one key), zero, tiny, large
@@ -90,9 +76,9 @@ pub struct Args {
     show: bool,
     /// Whose plans are tried: cuDNN's, or those of qkvault's own kernels or FlashAttention-4's, over cases that these
     /// take
-    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with_all = ["large", "serving"], value_parser = word::<EnginePolicy>)]
+    #[arg(long, value_name = "ENGINE", default_value = "cudnn", conflicts_with = "serving", value_parser = word::<EnginePolicy>)]
     engine: EnginePolicy,
-    /// Form of the op graphs: auto, expanded, fused, unified
+    /// Form of the op graphs: auto, expanded, fused
     #[arg(long, value_name = "FORM", default_value = "auto", value_parser = word::<Form>)]
     form: Form,
     /// Lowering variants to turn off, separated by commas, to test their effect
@@ -112,33 +98,19 @@ pub struct Args {
     dry: Option<String>,
     /// Run the cases in worker processes, this many in each; a case that ends its process or fails is repeated in a new
     /// process, so that a fault does not affect other cases
-    #[arg(long, value_name = "CASES", conflicts_with = "large")]
+    #[arg(long, value_name = "CASES")]
     isolate: Option<u64>,
-    /// With `--isolate` and `--sanitize`: number of parallel processes (default: one per core)
+    /// With `--isolate`: number of parallel processes (default: one per core)
     #[arg(long)]
     workers: Option<usize>,
-    /// With `--isolate` and `--sanitize`: longest time for one case, in seconds
+    /// With `--isolate`: longest time for one case, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     case_limit: u64,
-    /// Run each case under compute-sanitizer in its own process (needs `--vault`): memcheck for all, initcheck and
-    /// racecheck for a sample; every fourth case is a serving batch
-    #[arg(long, conflicts_with_all = ["large", "isolate", "dry"])]
-    sanitize: bool,
-    /// With `--sanitize`: the compute-sanitizer program
-    #[arg(long, value_name = "FILE", default_value = "compute-sanitizer")]
-    sanitizer: PathBuf,
-    /// With `--sanitize`: also run every N-th case under initcheck and racecheck; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    sample: u64,
-    /// Compare the verdicts of the rules, of the library without a GPU, and of the GPU; every fourth case is a serving
-    /// batch
-    #[arg(long, conflicts_with_all = ["large", "serving"])]
-    verdicts: bool,
     /// Launch each case this many more times; outputs that are not sums in any order must have the same bits
     #[arg(long, value_name = "N", default_value_t = 0)]
     repeat: u32,
     /// Share each attention among this many ranks, in both directions; with `--dry` only compile their plans
-    #[arg(long, value_name = "N", conflicts_with_all = ["large", "serving", "file", "show", "isolate", "sanitize", "verdicts"], value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["serving", "file", "show", "isolate"], value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
     /// With `--ranks`: all ranks are threads on one GPU
     #[arg(long, requires = "ranks")]
@@ -184,14 +156,13 @@ impl Args {
 
     /// Whether a case is a serving batch.
     const fn serves(&self, number: u64) -> bool {
-        let mixed = self.verdicts || self.sanitize;
         // Batches of serving are among the cases of kernels and of FlashAttention-4's.
         match self.engine {
             EnginePolicy::Kernels => return self.file.is_none() && number % 2 == 1,
             EnginePolicy::Fa4 => return self.file.is_none() && (number / own::SHARED) % 2 == 1,
             EnginePolicy::Auto | EnginePolicy::Cudnn => {}
         }
-        self.serving || (mixed && self.file.is_none() && number % 4 == 3)
+        self.serving || (!self.fp8 && self.file.is_none() && number % 4 == 3)
     }
 }
 
@@ -228,15 +199,9 @@ impl Attentions<'_> {
 
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    if let Some(folder) = &args.large {
-        return large::run(globals, args, folder);
-    }
     if let Some(code) = args.about.iter().find(|code| eight_bits::ABOUT.iter().all(|known| known.as_str() != *code)) {
         let known: Vec<&str> = eight_bits::ABOUT.iter().map(|code| code.as_str()).collect();
         anyhow::bail!("--about {code} draws no cases; it takes {}", known.join(", "));
-    }
-    if args.questions {
-        return eight_bits::ask(globals, args);
     }
     match (args.ranks, args.kills) {
         (Some(_), Some(_)) if args.as_rank => return kills::rank(globals, args),
@@ -252,9 +217,6 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     if args.worker {
         return isolate::serve(&Runner::open(globals, args)?, &attentions);
-    }
-    if args.sanitize {
-        return sanitize::run(globals, args, &attentions);
     }
     if let Some(each) = args.isolate {
         return isolate::run(globals, args, attentions.numbers(), each);

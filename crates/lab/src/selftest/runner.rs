@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Compiler, OnMiss, Plan, Planner};
+use qkvault_compile::{Compiler, Planner};
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::{Attention, CompileOptions, Target, Valid};
+use qkvault_graph::{Attention, CompileOptions, Target};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -74,22 +74,6 @@ impl Runner<'_> {
             Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
             None => judge::dry(case),
         }
-    }
-
-    /// The compute capability of the target, 90 for an H200.
-    pub(super) const fn sm(&self) -> u32 {
-        self.target.sm()
-    }
-
-    /// The GPU session and its stream; `None` for a run without a GPU.
-    pub(super) fn launcher(&self) -> Option<(&Session, &Arc<CudaStream>)> {
-        self.gpu.as_ref().map(|(session, stream)| (session, stream))
-    }
-
-    /// The plan of an attention.
-    pub(super) fn plan(&self, attention: &Valid) -> anyhow::Result<Arc<Plan>> {
-        let resolution = self.planner.plan(attention, &self.target, &self.options, OnMiss::Compile)?;
-        Ok(resolution.outcome?)
     }
 
     /// Plans compiled so far.

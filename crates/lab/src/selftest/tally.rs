@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::verdicts::Agreement;
 use super::{Args, Verdict};
 use qkvault_cli::{Globals, Outcome, out};
 
@@ -28,8 +27,6 @@ pub(super) struct Tally<'a> {
     pub(super) isolated: Option<Value>,
     /// Cases that failed after others and were repeated in a new process.
     pub(super) repeated: Vec<Value>,
-    /// The comparison of the verdicts, with `--verdicts`.
-    agreement: Option<Agreement>,
     started: Instant,
     printed: Instant,
 }
@@ -59,7 +56,6 @@ impl Tally<'_> {
             builds: 0,
             isolated: None,
             repeated,
-            agreement: args.verdicts.then(Agreement::default),
             started,
             printed,
         }
@@ -82,14 +78,8 @@ impl Tally<'_> {
             self.worst = self.worst.max(verdict.worst);
             self.of_roundings = self.of_roundings.max(verdict.of_roundings);
         }
-        let row = if verdict.is_plain() { Value::Null } else { row() };
-        if let Some(agreement) = &mut self.agreement {
-            match &verdict.predictions {
-                Some(predictions) => agreement.take(predictions, verdict.status, &row),
-                None => agreement.silent(verdict.status, &row),
-            }
-        }
         if verdict.status != "right" {
+            let row = row();
             if verdict.status != "refused" {
                 out::note(&row.to_string());
             }
@@ -135,9 +125,6 @@ impl Tally<'_> {
             record["amax_s"] = json!(self.amax_s);
             record["about"] = json!(self.args.about);
         }
-        if let Some(agreement) = &self.agreement {
-            record["verdicts"] = agreement.record();
-        }
         record
     }
 
@@ -167,11 +154,7 @@ impl Tally<'_> {
                 ));
             }
             out::line(&format!("{}; seed {}", self.words(), self.args.seed));
-            if let Some(agreement) = &self.agreement {
-                out::lines(&format!("verdicts: {:#}", agreement.record()));
-            }
         }
-        let agreed = self.agreement.as_ref().is_none_or(Agreement::is_complete);
-        if agreed && self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
+        if self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
     }
 }

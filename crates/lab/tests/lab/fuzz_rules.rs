@@ -68,24 +68,3 @@ fn descriptions_of_a_file_run_for_every_gpu() {
     assert_eq!(report["confirmed"]["head-dim.multiple-of-8"], 2);
     place.run("fuzz-rules --versions 9.99 --cases 1").failed(1, &["no fetched cuDNN"]);
 }
-
-/// A dry run compares rules and library, and does everything but the launch.
-#[test]
-fn verdicts_of_rules_and_library_are_compared_in_worker_processes() {
-    let Some(place) = Place::with_cudnn("9.27.0") else { return };
-    let run = "selftest --verdicts --dry h200 --seed 5 --cases 8 --isolate 3 --workers 2";
-    let (code, report) = place.json(run);
-    let verdicts = &report["verdicts"];
-    fields(verdicts, &["agreed", "supported_and_right", "refused", "not_asked", "differed", "disagreed"]);
-    assert_eq!((code, verdicts["differed"].as_u64()), (0, Some(0)), "{report:#}");
-    let not_asked: u64 = verdicts["not_asked"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
-    assert_eq!(verdicts["agreed"].as_u64().unwrap() + not_asked, 8, "{report:#}");
-    // Several cases are supported.
-    assert!(verdicts["supported_and_right"].as_u64() > Some(2), "{report:#}");
-    let odd =
-        place.file("odd.txt", "q: f16 [1,2,64,60]\n---\nq: f16 [1,2,64,64]\nblock_mask: yes\n---\nq: f16 [1,2,64,64]");
-    let (_, report) = place.json(&format!("selftest --verdicts --dry h200 --file {odd}"));
-    let verdicts = &report["verdicts"];
-    assert_eq!((verdicts["supported_and_right"].as_u64(), verdicts["refused"].as_u64()), (Some(1), Some(1)));
-    assert_eq!(verdicts["not_asked"]["not-built.block-mask"], 1, "{report:#}");
-}

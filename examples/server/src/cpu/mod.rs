@@ -110,8 +110,6 @@ impl Model for Cpu {
     fn report(&mut self, metrics: &Metrics) {
         Metrics::set(&metrics.plans, self.attention.plans() as u64);
     }
-
-    fn profile(&mut self, _: u64) {}
 }
 
 fn add(x: &mut [f32], more: &[f32]) {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::plain::Plain;
-use super::{Attention, Queue};
+use super::Queue;
+use super::attention::Cudnn;
 use crate::Failure;
 use crate::config::Limits;
 use crate::metrics::Metrics;
@@ -18,7 +18,7 @@ use crate::step::Step;
 /// Rows of captured decodes beside those of the plans.
 const ROWS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192];
 
-/// Captured decodes by rows and variant: the plan, or the room of plain attention.
+/// Captured decodes by rows and the plan that they run on.
 pub(super) struct Graphs {
     graphs: BTreeMap<(usize, usize), CudaGraph>,
     rows: Vec<usize>,
@@ -30,31 +30,22 @@ impl Graphs {
     /// Runs each decode once, so that kernels and handles are loaded, and captures it if `capture`.
     pub(super) fn new(queue: &mut Queue, limits: &Limits, capture: bool) -> Result<Graphs, Failure> {
         let mut rows: Vec<usize> = ROWS.into_iter().filter(|&rows| rows < limits.batch).chain([limits.batch]).collect();
-        if let Attention::Cudnn(attention) = &queue.attention {
-            // Where a plan ends a graph ends, so that all steps of a graph have one plan.
-            rows.extend(attention.batches());
-        }
+        // Where a plan ends a graph ends, so that all steps of a graph have one plan.
+        rows.extend(queue.attention.batches());
         rows.sort_unstable();
         rows.dedup();
         let keys = limits.context as i64;
         let mut graphs = BTreeMap::new();
         queue.products.timing = true;
         for &rows in &rows {
-            for variant in variants(&queue.attention, rows, keys) {
-                match &mut queue.attention {
-                    Attention::Cudnn(attention) => attention.choose(variant),
-                    Attention::Plain(attention) => {
-                        attention.idle(&queue.stream)?;
-                        attention.choose(rows, variant);
-                    }
-                }
-                queue.buffers.give(&Step::default(), (rows, rows), &queue.stream)?;
-                // SAFETY: nothing is captured.
-                unsafe { queue.queue((rows, rows), false, None) }?;
-                queue.stream.synchronize()?;
-                if capture {
-                    graphs.insert((rows, variant), captured(queue, rows)?);
-                }
+            let Some(plan) = queue.attention.plan_of(rows, keys) else { continue };
+            queue.attention.choose(plan);
+            queue.buffers.give(&Step::default(), (rows, rows), &queue.stream)?;
+            // SAFETY: nothing is captured.
+            unsafe { queue.queue((rows, rows), false) }?;
+            queue.stream.synchronize()?;
+            if capture {
+                graphs.insert((rows, plan), captured(queue, rows)?);
             }
         }
         queue.products.timing = false;
@@ -62,17 +53,13 @@ impl Graphs {
     }
 
     /// The captured step for a decode: its rows and its graph.
-    pub(super) fn of(&self, step: &Step, attention: &Attention) -> Option<(usize, &CudaGraph)> {
+    pub(super) fn of(&self, step: &Step, attention: &Cudnn) -> Option<(usize, &CudaGraph)> {
         if !step.chunks.is_empty() || step.picks.len() != step.decodes {
             return None;
         }
         let rows = *self.rows.iter().find(|&&rows| rows >= step.decodes)?;
-        let longest = step.keys.iter().copied().max()?;
-        let variant = match attention {
-            Attention::Cudnn(attention) => attention.plan_of(rows, self.keys)?,
-            Attention::Plain(_) => Plain::room_of(longest.unsigned_abs() as usize),
-        };
-        self.graphs.get(&(rows, variant)).map(|graph| (rows, graph))
+        let plan = attention.plan_of(rows, self.keys)?;
+        self.graphs.get(&(rows, plan)).map(|graph| (rows, graph))
     }
 
     pub(super) fn count(&mut self, replayed: bool) {
@@ -85,17 +72,10 @@ impl Graphs {
     }
 }
 
-fn variants(attention: &Attention, rows: usize, keys: i64) -> Vec<usize> {
-    match attention {
-        Attention::Cudnn(attention) => attention.plan_of(rows, keys).into_iter().collect(),
-        Attention::Plain(attention) => attention.rooms(),
-    }
-}
-
 fn captured(queue: &mut Queue, rows: usize) -> Result<CudaGraph, Failure> {
     queue.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     // SAFETY: the model drops its graphs before the queue, and everything is on the queue's stream.
-    let queued = unsafe { queue.queue((rows, rows), true, None) };
+    let queued = unsafe { queue.queue((rows, rows), true) };
     // The capture must end also after a failure.
     let graph = queue.stream.end_capture(CUgraphInstantiate_flags(0));
     queued?;

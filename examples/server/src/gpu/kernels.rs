@@ -52,7 +52,7 @@ macro_rules! functions {
     };
 }
 
-functions!(fill, embed, rms_norm, rotate, silu, pick, spin, gather, turn, softmax);
+functions!(fill, embed, rms_norm, rotate, silu, pick);
 
 macro_rules! launch {
     ($self:ident.$name:ident, $grid:expr, $threads:expr, $($argument:ident),+) => {{
@@ -77,21 +77,6 @@ pub(super) struct Inputs {
     pub(super) temperatures: Address,
     pub(super) seeds: Address,
     pub(super) targets: Address,
-}
-
-/// Sequences of the plain attention, each with the same number of rows.
-#[derive(Clone, Copy)]
-pub(super) struct Group {
-    pub(super) sequences: usize,
-    pub(super) rows: usize,
-    /// Keys that each sequence has room for.
-    pub(super) room: usize,
-    /// Keys of each sequence.
-    pub(super) lengths: Address,
-    /// The page tables, `width` entries for each sequence.
-    pub(super) tables: Address,
-    pub(super) width: usize,
-    pub(super) page: usize,
 }
 
 type Done = Result<(), Failure>;
@@ -176,69 +161,5 @@ impl Kernels {
         let Inputs { positions, pick_rows, temperatures, seeds, targets, .. } = *of;
         let vocab = shape.vocab as i32;
         launch!(self.pick, (picks, 1), 1024, out, logits, pick_rows, positions, temperatures, seeds, targets, vocab)
-    }
-
-    /// Keeps the stream busy for so many cycles of the GPU.
-    pub(super) fn spin(&self, cycles: i64) -> Done {
-        launch!(self.spin, (1, 1), 1, cycles)
-    }
-
-    /// Copies keys and values out of the pages.
-    ///
-    /// # Safety
-    ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn gather(
-        &self,
-        (keys, values): (Address, Address),
-        (key_pool, value_pool): (Address, Address),
-        of: &Group,
-        shape: &Shape,
-    ) -> Done {
-        let Group { sequences, room, lengths, tables, .. } = *of;
-        let (kv_heads, head_dim) = (shape.kv_heads as i32, shape.head_dim as i32);
-        let (width, page) = (of.width as i32, of.page as i32);
-        let spread = of.room as i32;
-        let blocks = (room * shape.kv_heads * shape.head_dim / 8).div_ceil(THREADS as usize).min(512);
-        launch!(
-            self.gather,
-            (blocks, sequences),
-            THREADS,
-            keys,
-            values,
-            key_pool,
-            value_pool,
-            tables,
-            lengths,
-            width,
-            page,
-            spread,
-            kv_heads,
-            head_dim
-        )
-    }
-
-    /// Queries by head, or with `back` outputs by row.
-    ///
-    /// # Safety
-    ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn turn(&self, to: Address, from: Address, of: &Group, shape: &Shape, back: bool) -> Done {
-        let (heads, kv_heads, head_dim) = (shape.heads as i32, shape.kv_heads as i32, shape.head_dim as i32);
-        let blocks = (of.rows * shape.heads * shape.head_dim).div_ceil(THREADS as usize).min(512);
-        let (rows, back) = (of.rows as i32, i32::from(back));
-        launch!(self.turn, (blocks, of.sequences), THREADS, to, from, rows, heads, kv_heads, head_dim, back)
-    }
-
-    /// Probabilities of scores.
-    ///
-    /// # Safety
-    ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn softmax(&self, out: Address, scores: Address, of: &Group, shape: &Shape) -> Done {
-        let (heads, kv_heads) = (shape.heads as i32, shape.kv_heads as i32);
-        let (rows, room, scale) = (of.rows as i32, of.room as i32, (shape.head_dim as f32).powf(-0.5));
-        let (blocks, lengths) = (of.sequences * shape.heads * of.rows, of.lengths);
-        launch!(self.softmax, (blocks, 1), THREADS, out, scores, lengths, rows, heads, kv_heads, room, scale)
     }
 }

@@ -1,4 +1,4 @@
-//! The model on a GPU: products by cuBLASLt, attention by qkvault or plain, the rest by a few kernels of its own.
+//! The model on a GPU: products by cuBLASLt, attention by qkvault, the rest by a few kernels of its own.
 //!
 //! Everything runs on one stream, in the order in which it is queued. A decode is a replay of a captured step of the
 //! next larger number of sequences; a step with chunks is queued kernel by kernel.
@@ -7,9 +7,7 @@ mod attention;
 mod graphs;
 mod kernels;
 mod memory;
-mod plain;
 mod products;
-mod profile;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,24 +28,11 @@ use graphs::Graphs;
 use kernels::Kernels;
 pub use kernels::compile;
 use memory::{Buffers, Weights, address};
-use plain::Plain;
-use products::{Into, Products, Second, Sizes};
-use profile::Profile;
-
-/// The attention of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// By qkvault, over pages.
-    Qkvault,
-    /// Without a fused kernel, over keys that are copied out of the pages.
-    Plain,
-}
+use products::{Into, Products, Sizes};
 
 /// How a model is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The attention.
-    pub attention: Kind,
     /// Whether decodes are captured.
     pub graphs: bool,
     /// Whether plans that the vault lacks are built before the server is ready.
@@ -58,23 +43,14 @@ pub struct Options {
     pub seed: u32,
 }
 
-enum Attention {
-    Cudnn(Box<Cudnn>),
-    Plain(Box<Plain>),
-}
-
 /// How often the GPU is asked how much memory is in use.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Cycles of the GPU in which the host queues a step that is timed: about 4 ms.
-const SPIN: i64 = 7_000_000;
 
 /// The model.
 pub struct Gpu {
     // Dropped before what its graphs use.
     graphs: Graphs,
     engine: Queue,
-    profile: Profile,
     device: Device,
     looked: Option<Instant>,
     used: u64,
@@ -88,7 +64,7 @@ struct Queue {
     products: Products,
     weights: Weights,
     buffers: Buffers,
-    attention: Attention,
+    attention: Cudnn,
 }
 
 impl Gpu {
@@ -98,40 +74,30 @@ impl Gpu {
     ///
     /// No GPU, no cuDNN, no NVRTC, no cuBLASLt, no memory, or a plan that the vault lacks.
     pub fn new(shape: Shape, limits: Limits, options: Options) -> Result<Gpu, Failure> {
-        let Options { attention, graphs, build, vault, seed } = options;
+        let Options { graphs, build, vault, seed } = options;
         let device = Device::open(0)?;
         // SAFETY: this model queues everything on one stream, so no event is needed to order it; a capture would be
         // refused if it waited for one.
         unsafe { device.context().disable_event_tracking() };
         let stream = device.context().new_stream()?;
         let kernels = Kernels::load(&stream)?;
-        let attention = match attention {
-            Kind::Qkvault => {
-                let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder).memory(0, 0);
-                let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
-                Attention::Cudnn(Box::new(Cudnn::new(runtime, (&shape, &limits), &stream)?))
-            }
-            Kind::Plain => Attention::Plain(Box::new(Plain::new(&shape, &limits, &stream)?)),
-        };
+        let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder).memory(0, 0);
+        let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
+        let attention = Cudnn::new(runtime, (&shape, &limits), &stream)?;
         let products = Products::new(&stream)?;
         let weights = Weights::new((&shape, &limits), seed, &kernels, &stream)?;
         let buffers = Buffers::new(&shape, &limits, &stream)?;
         let mut engine = Queue { shape, stream, kernels, products, weights, buffers, attention };
         let graphs = Graphs::new(&mut engine, &limits, graphs)?;
-        let profile = Profile::default();
-        Ok(Gpu { graphs, engine, profile, device, looked: None, used: 0 })
+        Ok(Gpu { graphs, engine, device, looked: None, used: 0 })
     }
 }
 
 impl Model for Gpu {
     fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
-        let Gpu { graphs, engine, profile, .. } = self;
-        match &mut engine.attention {
-            Attention::Cudnn(attention) => attention.update(step, &engine.stream)?,
-            Attention::Plain(attention) => attention.update(step, &engine.stream)?,
-        }
-        let timed = profile.is_due();
-        let graph = graphs.of(step, &engine.attention).filter(|_| !timed);
+        let Gpu { graphs, engine, .. } = self;
+        engine.attention.update(step, &engine.stream)?;
+        let graph = graphs.of(step, &engine.attention);
         let (rows, picks) = match graph {
             Some((rows, _)) => (rows, rows),
             None => engine.buffers.padded(step),
@@ -139,21 +105,12 @@ impl Model for Gpu {
         engine.buffers.give(step, (rows, picks), &engine.stream)?;
         match graph {
             Some((_, graph)) => graph.launch()?,
-            None if timed => {
-                engine.kernels.spin(SPIN)?;
-                let stream = Arc::clone(&engine.stream);
-                // SAFETY: nothing is captured.
-                profile.time(|timer| unsafe { engine.queue((rows, picks), false, Some(timer)) }, &stream)?;
-            }
-            // SAFETY: as above.
-            None => unsafe { engine.queue((rows, picks), false, None) }?,
+            // SAFETY: nothing is captured.
+            None => unsafe { engine.queue((rows, picks), false) }?,
         }
         graphs.count(graph.is_some());
         let picked = engine.buffers.take(step.picks.len(), &engine.stream)?;
-        profile.read()?;
-        if let Attention::Cudnn(attention) = &engine.attention
-            && attention.builds() > 0
-        {
+        if engine.attention.builds() > 0 {
             return Err("a plan was built while the server served; the set of plans has a gap".into());
         }
         Ok(picked)
@@ -165,16 +122,9 @@ impl Model for Gpu {
             self.used = self.device.memory().map_or(0, |memory| memory.total - memory.free);
         }
         Metrics::set(&metrics.device_bytes, self.used);
-        if let Attention::Cudnn(attention) = &self.engine.attention {
-            Metrics::set(&metrics.plans, attention.plans() as u64);
-            Metrics::set(&metrics.plan_builds_total, attention.builds());
-        }
+        Metrics::set(&metrics.plans, self.engine.attention.plans() as u64);
+        Metrics::set(&metrics.plan_builds_total, self.engine.attention.builds());
         self.graphs.report(metrics);
-        self.profile.report(metrics);
-    }
-
-    fn profile(&mut self, every: u64) {
-        self.profile.every(every);
     }
 }
 
@@ -184,12 +134,7 @@ impl Queue {
     /// # Safety
     ///
     /// A captured step is replayed only while this value lives.
-    unsafe fn queue(
-        &mut self,
-        (rows, picks): (usize, usize),
-        captured: bool,
-        mut timer: Option<&mut profile::Timer>,
-    ) -> Result<(), Failure> {
+    unsafe fn queue(&mut self, (rows, picks): (usize, usize), captured: bool) -> Result<(), Failure> {
         let Queue { shape, stream, kernels, products, weights, buffers, attention } = self;
         let (shape, stream) = (&*shape, &*stream);
         let at = |slice: &CudaSlice<half::bf16>| address(slice, stream);
@@ -198,7 +143,7 @@ impl Queue {
         let [x, normed, qkv, q, o] = [&buffers.x, &buffers.normed, &buffers.qkv, &buffers.q, &buffers.o].map(at);
         let [gate_up, inner] = [&buffers.gate_up, &buffers.inner].map(at);
         let (logits, out) = (address(&buffers.logits, stream), address(&buffers.out, stream));
-        let product = |rows, columns, inner, into| Sizes { rows, columns, inner, batch: 1, second: Second::Rows, into };
+        let product = |rows, columns, inner, into| Sizes { rows, columns, inner, into };
         let hidden = shape.hidden;
         // SAFETY: the buffers have room for the rows and picks, which `give` checks; tokens, slots and picked rows are
         // those of the scheduler, which keeps them in range; everything is on one stream.
@@ -208,16 +153,7 @@ impl Queue {
                 kernels.norm(normed, (x, at(&layer.attention_norm)), None, rows, shape)?;
                 products.queue(product(rows, shape.qkv(), hidden, Into::Half), qkv, normed, at(&layer.qkv))?;
                 kernels.rotate(q, (at(&layer.keys), at(&layer.values)), qkv, &inputs, rows, shape)?;
-                if let Some(timer) = &mut timer {
-                    timer.start(stream)?;
-                }
-                match attention {
-                    Attention::Cudnn(attention) => attention.launch(layer, buffers, stream, captured)?,
-                    Attention::Plain(attention) => attention.launch(layer, buffers, (kernels, products), stream)?,
-                }
-                if let Some(timer) = &mut timer {
-                    timer.end(stream)?;
-                }
+                attention.launch(layer, buffers, stream, captured)?;
                 products.queue(product(rows, hidden, heads, Into::Added), x, o, at(&layer.out))?;
                 kernels.norm(normed, (x, at(&layer.feed_norm)), None, rows, shape)?;
                 products.queue(

@@ -17,15 +17,6 @@ use crate::Failure;
 /// Bytes of scratch memory: what NVIDIA recommends for sm_90.
 const WORKSPACE: usize = 32 << 20;
 
-/// How the second operand lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Second {
-    /// (columns, inner), as weights are: a row for each column of the product.
-    Rows,
-    /// (inner, columns).
-    Columns,
-}
-
 /// What becomes of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Into {
@@ -37,15 +28,12 @@ pub(super) enum Into {
     Float,
 }
 
-/// The sizes of a product: (rows, inner) times (inner, columns), for each of `batch` matrices, which lie one after
-/// another.
+/// The sizes of a product: (rows, inner) times (columns, inner), as weights are: a row for each column of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sizes {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) inner: usize,
-    pub(super) batch: usize,
-    pub(super) second: Second,
     pub(super) into: Into,
 }
 
@@ -180,28 +168,19 @@ impl Products {
 
 impl Ready {
     fn new(handle: sys::cublasLtHandle_t, sizes: Sizes) -> Result<Ready, Failure> {
-        let Sizes { rows, columns, inner, batch, second, into } = sizes;
+        let Sizes { rows, columns, inner, into } = sizes;
         let half = sys::cudaDataType::CUDA_R_16BF;
         let float = sys::cudaDataType::CUDA_R_32F;
         let of = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, float)?;
-        let turned = i32::from(second == Second::Rows);
+        let turned = 1_i32;
         let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
         // SAFETY: the descriptor is alive, and the attribute has 32 bits.
         unsafe { result::set_matmul_desc_attribute(of, attribute, (&raw const turned).cast(), size_of::<i32>()) }?;
-        let layout = |kind, (height, width): (usize, usize)| -> Result<sys::cublasLtMatrixLayout_t, Failure> {
-            let layout = result::create_matrix_layout(kind, height as u64, width as u64, height as i64)?;
-            let (count, stride) = (batch as i32, (height * width) as i64);
-            let set = |attribute, value: *const c_void, bytes| {
-                // SAFETY: the layout is alive, and the value has so many bytes.
-                unsafe { result::set_matrix_layout_attribute(layout, attribute, value, bytes) }
-            };
-            use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
-            set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), size_of::<i32>())?;
-            set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (&raw const stride).cast(), size_of::<i64>())?;
-            Ok(layout)
+        let layout = |kind, (height, width): (usize, usize)| {
+            result::create_matrix_layout(kind, height as u64, width as u64, height as i64)
         };
         let first = layout(half, (inner, rows))?;
-        let second = layout(half, if second == Second::Rows { (inner, columns) } else { (columns, inner) })?;
+        let second = layout(half, (inner, columns))?;
         let out = layout(if into == Into::Float { float } else { half }, (columns, rows))?;
         let wish = result::create_matmul_pref()?;
         let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;

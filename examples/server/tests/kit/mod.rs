@@ -36,10 +36,6 @@ impl Model for Slow {
     fn report(&mut self, metrics: &Metrics) {
         self.0.report(metrics);
     }
-
-    fn profile(&mut self, every: u64) {
-        self.0.profile(every);
-    }
 }
 
 /// A status and a body.

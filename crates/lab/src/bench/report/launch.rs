@@ -6,7 +6,7 @@ use super::Records;
 
 /// Fields of the summary, and where the records have them. The times of a further shape go from asking for it until its
 /// plan is loaded, as cuDNN's own do, and until its first output, as PyTorch's do.
-pub(super) const FIELDS: [(&str, &str); 25] = [
+pub(super) const FIELDS: [(&str, &str); 24] = [
     ("floor_us", "launch/ways/floor_us"),
     ("raw_us", "launch/ways/raw_us"),
     ("bound_us", "launch/ways/bound_us"),
@@ -31,7 +31,6 @@ pub(super) const FIELDS: [(&str, &str); 25] = [
     ("gpu_bytes_of_a_plan", "memory/gpu_bytes_each"),
     ("memory_bytes_of_a_plan", "memory/memory_bytes_each"),
     ("disk_bytes_of_a_plan", "memory/disk_bytes_each"),
-    ("warm_plans_per_second", "warm/best_per_second"),
 ];
 
 /// The summary; `None` without a record that it is made of.

@@ -1,8 +1,7 @@
-//! The report: what the records of a folder say, as one page, plots and `launch.json`.
+//! The report: what the records of a folder say, as one page and `launch.json`.
 
 mod launch;
 mod page;
-mod plot;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Writes the page, the plots and launch.json of the records that a folder has.
+/// Writes the page and launch.json of the records that a folder has.
 pub(super) fn write(records: &Path, folder: &Path) -> anyhow::Result<()> {
     let records = Records::read(records)?;
     let write = |name: &str, text: &str| {
@@ -73,9 +72,6 @@ pub(super) fn write(records: &Path, folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     if let Some(summary) = launch::summary(&records) {
         write("launch.json", &format!("{summary:#}\n"))?;
-    }
-    for (name, svg) in plot::all(&records)? {
-        write(&name, &svg)?;
     }
     let page = page::page(&records);
     write("bench.md", &page)?;
@@ -95,7 +91,7 @@ mod tests {
         write(&results.join("bench"), made.path()).expect("the records are complete");
         let files: Vec<_> =
             std::fs::read_dir(made.path()).expect("a folder").map(|e| e.expect("a file").path()).collect();
-        assert!(files.len() >= 7, "pages are missing: {files:?}");
+        assert!(files.len() == 2, "pages are missing: {files:?}");
         for file in files {
             let kept = results.join(file.file_name().expect("a name"));
             if std::env::var_os("UPDATE_GOLDENS").is_some() {

@@ -61,8 +61,6 @@ struct Section {
     part: &'static str,
     title: &'static str,
     note: &'static str,
-    /// The files of its plots.
-    plots: &'static [&'static str],
     rows: &'static [Row],
 }
 
@@ -72,7 +70,6 @@ const SECTIONS: [Section; 4] = [
         title: "Host time of a launch",
         note: "A causal prefill of 2 x 256 tokens, 8 query heads, 2 KV heads, head dim 64. All ways take turns of 50 launches in one
 run, PyTorch in a process of its own. 'With arguments' passes every operand at each launch, 'bound' passes them once.",
-        plots: &["launch.svg"],
         rows: &LAUNCH,
     },
     Section {
@@ -80,7 +77,6 @@ run, PyTorch in a process of its own. 'With arguments' passes every operand at e
         title: "Cold start",
         note: "Fresh processes in turns, timed from outside until the output is there. Further shapes are those of the next section;
 cuDNN alone loads every other one, from bytes in memory, for comparison.",
-        plots: &["first-output.svg", "further-shape.svg"],
         rows: &COLD,
     },
     Section {
@@ -89,14 +85,12 @@ cuDNN alone loads every other one, from bytes in memory, for comparison.",
         note: "Causal prefills, 32 query heads, 8 KV heads, head dim 128: batches of 1 and 2, 128 lengths from 8 to 2,040. Nothing is
 built. Half of the time is cuDNN's load; most of the rest is the driver, which loads kernels at their first launch. A
 preload (`Runtime::preload`) does both with several threads, while the requests are served.",
-        plots: &[],
         rows: &SHAPES,
     },
     Section {
         part: "memory",
         title: "Bytes of a loaded plan",
         note: "Means of 256 plans of the last section, with their kernels loaded.",
-        plots: &[],
         rows: &MEMORY,
     },
 ];
@@ -118,17 +112,13 @@ pub(super) fn page(records: &Records) -> String {
     }
     headline(&mut page, records);
     page.push_str(COMMAND);
-    for Section { part, title, note, plots, rows } in &SECTIONS {
+    for Section { part, title, note, rows } in &SECTIONS {
         if records.part(part).is_some() {
             let _ = writeln!(page, "\n## {title}\n\n{note}\n");
-            for plot in *plots {
-                let _ = writeln!(page, "![{title}]({plot})\n");
-            }
             table(&mut page, records, rows);
         }
     }
     kernels(&mut page, records);
-    warm(&mut page, records);
     page
 }
 
@@ -189,15 +179,12 @@ fn kernels(page: &mut String, records: &Records) {
     page.push_str(
         "TFLOP/s; causal counts as half, a window as the pairs that it keeps. qkvault and PyTorch take turns, in\n",
     );
-    page.push_str(
-        "11 rounds. Thin lines: PyTorch; circles: NVIDIA's own figures, of another H200. A GPU at its power limit, as\n",
-    );
+    page.push_str("11 rounds. NVIDIA's own figures are of another H200. A GPU at its power limit, as\n");
     page.push_str(
         "here, has lower clocks. PyTorch's cuDNN backend has no windows. Both launch the same kernels with the same\n",
     );
     page.push_str("grids (seen by `ncu` and PyTorch's profiler), so what differs from 1 is the power that data and ");
     page.push_str("turns leave.\n\n");
-    page.push_str("![forward](kernels-forward.svg)\n![backward](kernels-backward.svg)\n\n");
     page.push_str(
         "| mask | batch | tokens | head dim | pass | qkvault | PyTorch's cuDNN | qkvault / PyTorch | NVIDIA |\n",
     );
@@ -220,15 +207,5 @@ fn kernels(page: &mut String, records: &Records) {
             number("times_as_fast", 2),
             number("published_tflops", 0),
         );
-    }
-}
-
-fn warm(page: &mut String, records: &Records) {
-    let Some(record) = records.part("warm") else { return };
-    page.push_str("\n## Plans per second of `qkvault warm`\n\n| jobs | plans | seconds | per second |\n| ---: | ---: | ---: | ---: |\n");
-    for row in record["rows"].as_array().into_iter().flatten() {
-        let number = |field: &str| row[field].as_f64().map_or_else(|| "-".to_owned(), figure);
-        let _ =
-            writeln!(page, "| {} | {} | {} | {} |", row["jobs"], row["built"], number("seconds"), number("per_second"));
     }
 }

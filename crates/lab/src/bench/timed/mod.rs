@@ -35,7 +35,7 @@ pub(in crate::bench) struct Args {
     /// Cases by name (default: all)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Forms of the op graph to compare: auto, expanded, fused, unified
+    /// Forms of the op graph to compare: auto, expanded, fused
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_value = "auto", value_parser = word::<Form>)]
     form: Vec<Form>,
     /// Lowering variants to turn off, joined by `+`; each set is timed beside the default (see the documentation of

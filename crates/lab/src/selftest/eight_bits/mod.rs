@@ -8,10 +8,8 @@ mod bounds;
 mod cases;
 mod distance;
 mod operands;
-mod questions;
 mod rows;
 
 pub(super) use bounds::Expected;
 pub(super) use cases::{ABOUT, attention};
 pub(super) use operands::{operands, philox_scales};
-pub(super) use questions::run as ask;
