@@ -5,7 +5,7 @@ use anyhow::Result;
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, deny, doors, fetch, fuzz, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, dev, doors, fetch, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -43,8 +43,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
         // With the examples, whose dependencies are those of tests too: what clippy has checked is not checked again
         // with other features. Other programs have the names of libraries.
-        let kinds = ["--lib", "--examples", "--bin", "server", "--bin", "load"];
-        let doc = [&["doc", "--workspace", "--no-deps"], &kinds[..]].concat();
+        let doc = ["doc", "--workspace", "--no-deps", "--lib", "--examples"];
         cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
         // Checks that every published package can be packed: its dependencies have versions, and it needs no file
         // outside it.
@@ -57,8 +56,9 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
     cargo::run(&["test", "--workspace"], &required)?;
+    dev::test(args.only_tests, &required)?;
     skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
-    fuzz::built(FUZZED)?;
+    dev::fuzz(FUZZED)?;
     // Not beside cargo's programs, some of which measure time and count threads.
     if !args.without_doors {
         doors::test()?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
-use qkvault_cache::{Entry, EntryKind, Key, Lookup, Remote, RemoteError, RemoteOptions, Source, Vault, VaultOptions};
-use qkvault_object_store::{ObjectStoreRemote, SetUpError};
+use qkvault_cache::{
+    Entry, EntryKind, Key, Lookup, ObjectStoreError, ObjectStoreRemote, Remote, RemoteError, RemoteOptions, Source,
+    Vault, VaultOptions,
+};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -104,7 +106,7 @@ fn it_can_be_dropped_within_async_code_and_asked_by_many_threads() {
 #[test]
 fn a_prefix_that_cannot_be_is_told() {
     let error = ObjectStoreRemote::new(InMemory::new(), "a/../b", "memory").unwrap_err();
-    assert!(matches!(&error, SetUpError::Prefix { prefix, .. } if prefix == "a/../b"), "{error}");
+    assert!(matches!(&error, ObjectStoreError::Prefix { prefix, .. } if prefix == "a/../b"), "{error}");
 }
 
 #[cfg(feature = "s3")]

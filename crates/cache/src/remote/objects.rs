@@ -1,24 +1,5 @@
-//! A cloud object store as a remote of the vault: [`ObjectStoreRemote`] implements [`qkvault_cache::Remote`] for every
-//! store of the crate `object_store`.
-//!
-//! This is a separate crate because it depends on an async runtime and about a hundred crates that a vault on disk does
-//! not need. Each entry is one object, with the same name as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
-//!
-//! ```
-//! use qkvault_cache::{RemoteOptions, Vault, VaultOptions};
-//! use qkvault_object_store::ObjectStoreRemote;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let folder = tempfile::tempdir()?;
-//! let store = object_store::memory::InMemory::new();
-//! let remote = ObjectStoreRemote::new(store, "team/plans", "memory")?;
-//! let options = VaultOptions::in_folder(folder.path()).remote(RemoteOptions::new(remote));
-//! let vault = Vault::open(options)?;
-//! # Ok(())
-//! # }
-//! ```
-
-#![forbid(unsafe_code)]
+//! A cloud object store as a remote of the vault, for every store of the crate `object_store`. Each entry is one object
+//! with the same name as in every other remote: `PREFIX/v3/ab/<key>.qkv`.
 
 use std::fmt;
 use std::future::Future;
@@ -27,10 +8,25 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
-use qkvault_cache::{Address, Key, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name, without_secrets};
 use tokio::runtime::{Builder, Runtime};
 
+use super::{Address, MAX_REMOTE_BYTES, Remote, RemoteError, remote_name, without_secrets};
+use crate::Key;
+
 /// A remote that keeps its entries as objects of a store, below a prefix.
+///
+/// ```
+/// use qkvault_cache::{ObjectStoreRemote, RemoteOptions, Vault, VaultOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let store = object_store::memory::InMemory::new();
+/// let remote = ObjectStoreRemote::new(store, "team/plans", "memory")?;
+/// let options = VaultOptions::in_folder(folder.path()).remote(RemoteOptions::new(remote));
+/// let vault = Vault::open(options)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct ObjectStoreRemote {
     store: Box<dyn ObjectStore>,
     prefix: Path,
@@ -42,7 +38,7 @@ pub struct ObjectStoreRemote {
 /// Why [`ObjectStoreRemote::new`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SetUpError {
+pub enum ObjectStoreError {
     /// The prefix cannot begin the name of an object.
     #[error("`{prefix}` cannot be the start of an object's name: {source}")]
     Prefix {
@@ -62,12 +58,12 @@ impl ObjectStoreRemote {
     ///
     /// # Errors
     ///
-    /// [`SetUpError::Prefix`] for a prefix that no object name can have; [`SetUpError::Runtime`] if no async runtime
-    /// can be started.
-    pub fn new(store: impl ObjectStore, prefix: &str, location: impl Into<String>) -> Result<Self, SetUpError> {
+    /// [`ObjectStoreError::Prefix`] for a prefix that no object name can have; [`ObjectStoreError::Runtime`] if no
+    /// async runtime can be started.
+    pub fn new(store: impl ObjectStore, prefix: &str, location: impl Into<String>) -> Result<Self, ObjectStoreError> {
         let path = Path::parse(prefix);
-        let prefix = path.map_err(|source| SetUpError::Prefix { prefix: prefix.to_owned(), source })?;
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(SetUpError::Runtime)?;
+        let prefix = path.map_err(|source| ObjectStoreError::Prefix { prefix: prefix.to_owned(), source })?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(ObjectStoreError::Runtime)?;
         Ok(ObjectStoreRemote {
             store: Box::new(store),
             prefix,

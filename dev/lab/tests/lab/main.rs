@@ -4,7 +4,7 @@
 
 mod bench;
 mod fuzz_rules;
-#[path = "../../../cli/tests/cli/kit.rs"]
+#[path = "../../../../crates/cli/tests/cli/kit.rs"]
 #[allow(dead_code, reason = "the tests of `qkvault` use more of it")]
 mod kit;
 mod selftest;

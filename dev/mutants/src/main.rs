@@ -5,42 +5,29 @@
 //! `constants`), builds it once (`build`), and runs each test once to record the numbers that it reaches (`suite`).
 //! Then an environment variable turns on each number, and the command runs the tests that reach it until one fails
 //! (`judge`).
-//!
-//! Only a second build of this program, with the feature `mutants`, compiles the Rust parser.
 
-#[cfg(feature = "mutants")]
 mod build;
-#[cfg(feature = "mutants")]
 mod constants;
-#[cfg(feature = "mutants")]
 mod fixed;
-#[cfg(feature = "mutants")]
 mod judge;
-#[cfg(feature = "mutants")]
 mod mutant;
-#[cfg(feature = "mutants")]
 mod operators;
-#[cfg(feature = "mutants")]
 mod page;
-#[cfg(feature = "mutants")]
 mod record;
-#[cfg(feature = "mutants")]
 mod rewrite;
-#[cfg(feature = "mutants")]
 mod run;
-#[cfg(feature = "mutants")]
 mod scratch;
-#[cfg(feature = "mutants")]
 mod suite;
-#[cfg(all(test, feature = "mutants"))]
+#[cfg(test)]
 mod tests;
 
-use anyhow::Result;
+use std::process::ExitCode;
 
-/// Options of the command.
-#[derive(Clone, Debug, clap::Args)]
-#[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "the second build reads them"))]
-pub struct Args {
+use clap::Parser as _;
+
+/// Changes the code in many small ways and reports the changes that no test detects.
+#[derive(Clone, Debug, clap::Parser)]
+struct Args {
     /// Judge only mutants of files whose path contains one of these
     #[arg(long, value_name = "PART")]
     file: Vec<String>,
@@ -72,7 +59,6 @@ pub struct Args {
 
 /// One part of several.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "mutants"), allow(dead_code, reason = "the second build reads them"))]
 struct Shard {
     at: usize,
     of: usize,
@@ -90,25 +76,12 @@ impl std::str::FromStr for Shard {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-///
-/// The copy cannot be written or built. Mutants that no test detects are not an error.
-#[cfg(feature = "mutants")]
-pub fn run(args: &Args) -> Result<()> {
-    run::run(args)
-}
-
-/// Runs the command in a second build of this program.
-///
-/// # Errors
-///
-/// The build or the command in it fails.
-#[cfg(not(feature = "mutants"))]
-pub fn run(_args: &Args) -> Result<()> {
-    let given: Vec<String> = std::env::args().skip(1).collect();
-    let given: Vec<&str> = given.iter().map(String::as_str).collect();
-    let cargo = ["run", "--quiet", "--package", "xtask", "--features", "mutants", "--"];
-    crate::cargo::run(&[&cargo[..], &given].concat(), &[])
+fn main() -> ExitCode {
+    match run::run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            xtask::ui::say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::mutant::Mutant;
 use super::record::{Record, Verdict};
 use super::scratch::{AREAS, area};
-use crate::{cargo, ui};
+use xtask::{cargo, ui};
 
 /// The hand-written reasons why some undetected mutants may stay.
-const ACCEPTED: &str = "xtask/mutants.toml";
+const ACCEPTED: &str = "dev/mutants/accepted.toml";
 const JSON: &str = "docs/results/mutants.json";
 const PAGE: &str = "docs/results/mutants.md";
 /// This program writes the page between these lines.

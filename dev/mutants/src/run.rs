@@ -12,7 +12,7 @@ use super::mutant::Mutant;
 use super::record::{Record, Verdict};
 use super::suite::{Suite, each};
 use super::{Args, build, page, scratch};
-use crate::{cargo, ui};
+use xtask::{cargo, ui};
 
 /// The record of verdicts, from the workspace's root.
 const RECORD: &str = "target/mutants/record.jsonl";

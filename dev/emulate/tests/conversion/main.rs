@@ -13,7 +13,7 @@ use qkvault_skip::{Need, skip};
 
 /// Functions with instructions of a GPU, and those that take their place.
 const INSTRUCTIONS: [&str; 2] =
-    [include_str!("../../../kernels/src/cuda/convert/instructions.cu"), include_str!("by_hand.cu")];
+    [include_str!("../../../../crates/kernels/src/cuda/convert/instructions.cu"), include_str!("by_hand.cu")];
 
 /// A conversion with what it reads.
 struct Case {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::mutant::Mutant;
 use super::scratch::{AREAS, Scratch};
-use crate::{cargo, ui};
+use xtask::{cargo, ui};
 
 /// Packages whose tests judge mutants.
 pub(super) const JUDGES: [&str; 7] = [

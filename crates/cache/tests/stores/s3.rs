@@ -9,8 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use object_store::aws::{AmazonS3, AmazonS3Builder};
-use qkvault_cache::{Key, Remote, RemoteError};
-use qkvault_object_store::ObjectStoreRemote;
+use qkvault_cache::{Key, ObjectStoreRemote, Remote, RemoteError};
 use qkvault_skip::{Need, skip};
 
 const IDENTITIES: &str = r#"{"identities": [{"name": "tests", "credentials": [{"accessKey": "tests", "secretKey": "secret"}],

@@ -147,7 +147,7 @@ fn child(target: &Target, seed: u64, millis: u64, args: &Args) -> Result<String>
     let _ = std::fs::remove_file(&current);
     let file = keep(target, &input, &args.out)?;
     let replay = format!("cargo xtask fuzz --target {} --replay {}", target.name, file.display());
-    let folder = format!("crates/fuzz/corpus/{}", target.name);
+    let folder = format!("dev/fuzz/corpus/{}", target.name);
     bail!(
         "an input of {} bytes fails ({})\n{said}\nreplay: {replay}\nwhen it is mended: mv {} {folder}/WHAT_IT_BROKE",
         input.len(),

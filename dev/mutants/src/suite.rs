@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::build::Program;
-use crate::ui;
+use xtask::ui;
 
 /// The seed of property tests, the same as in CI, so that verdicts can be repeated.
 const SEED: &str = "20261121";
