@@ -2,12 +2,10 @@
 # Runs serving tests and measurements on this machine's GPU, and writes records as JSON. Every step has its own time
 # limit.
 #
-#   ./serving.sh [RESULTS] [STEP...]        steps: tests selftest bench serve peers memcheck (default: all)
+#   ./serving.sh [RESULTS] [STEP...]        steps: tests selftest peers memcheck (default: all)
 #
 #   tests     exec's GPU tests of batches and captured graphs (needs exec-gpu-serving and test-vault in this folder)
 #   selftest  1,200 random batches in four parts, and a summary
-#   bench     decode, padding, prefill, 10,000 steps
-#   serve     the example: continuous batching, with every step compared with the oracle
 #   peers     PyTorch, and FlashInfer if it is installed or in wheels/
 #   memcheck  a part of the tests under compute-sanitizer, if it is installed
 #
@@ -16,7 +14,7 @@ set -u
 cd "$(dirname "$0")"
 results=${1:-results}
 shift $(($# > 0 ? 1 : 0))
-[ $# -eq 0 ] && set -- tests selftest bench serve peers memcheck
+[ $# -eq 0 ] && set -- tests selftest peers memcheck
 mkdir -p "$results"
 results=$(cd "$results" && pwd)
 if [ -z "${QKVAULT_CUDNN_PATH:-}" ]; then
@@ -90,9 +88,6 @@ for step; do
     case $step in
     tests) tests tests 90 "" ;;
     selftest) selftest ;;
-    bench) limited bench 170 ./qkvault-lab --vault vault bench-serving decode padding prefill steps --limit 120 --steps 10000 --json \
-        --record "$results/bench-serving.json" ;;
-    serve) QKVAULT_CACHE_DIR=$PWD/vault limited serve 90 ./serve --build --requests 60 --out "$results/serve.json" ;;
     peers) peers ;;
     memcheck)
         if command -v compute-sanitizer >/dev/null; then

@@ -3,7 +3,7 @@
 
     python3 serving_peer.py [--limit SECONDS] [--out FILE] [--flashinfer KERNELS] [--quick]
 
-The shapes are those of `qkvault-lab bench-serving decode prefill`: 32 query heads and 8 KV heads of head dim 128, bf16,
+The shapes are those of docs/results/serving.md: 32 query heads and 8 KV heads of head dim 128, bf16,
 pages of 64 tokens in random order. PyTorch's scaled_dot_product_attention does not support pages, so its keys and
 values are contiguous, which is easier. FlashInfer plans a batch on the host before the launch; the times do not include
 this. Times are medians over rounds of CUDA events around a captured graph of launches, so that the time of Python does

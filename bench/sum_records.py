@@ -2,11 +2,10 @@
 """Reduces records of a GPU run to the fields that the pages of docs/results read.
 
     python3 bench/sum_records.py selftest RECORD.json... > docs/results/selftest.json
-    python3 bench/sum_records.py sanitize RECORD.json... > docs/results/sanitize.json
     python3 bench/sum_records.py adapter RECORD.json > docs/results/adapter-c.json
     python3 bench/sum_records.py keep RECORD.json... > THEME.json
 
-`keep` reads records of `run`, `bench`, `bench-serving` and the peers' scripts, and writes their fields that pages read,
+`keep` reads records of `run`, `bench` and the peers' scripts, and writes their fields that pages read,
 by record name.
 """
 import collections
@@ -31,14 +30,13 @@ def selftest(records):
         run = runs.setdefault((engine, kind, record.get("cudnn", ""), record["device"]), {
             "engine": engine, "kind": kind, "cudnn": record.get("cudnn"), "device": record["device"],
             "cases": 0, "right": 0, "refused": 0, "wrong": 0, "failed": 0, "worst_relative_error": 0.0,
-            "worst_of_roundings": 0.0, "verdicts_differed": 0, "families": {}, "seeds": {},
+            "worst_of_roundings": 0.0, "families": {}, "seeds": {},
             "refused_by_code": collections.Counter(), "not_right": [],
         })
         for key in ("cases", "right", "refused", "wrong", "failed"):
             run[key] += record[key]
         for key in ("worst_relative_error", "worst_of_roundings"):
             run[key] = max(run[key], record.get(key, 0.0))
-        run["verdicts_differed"] += record.get("verdicts", {}).get("differed", 0)
         seed = str(record["seed"])
         run["seeds"][seed] = run["seeds"].get(seed, 0) + record["cases"]
         for family, counts in record.get("families", {}).items():
@@ -53,43 +51,6 @@ def selftest(records):
     for run in runs.values():
         run["refused_by_code"] = dict(run["refused_by_code"].most_common())
     return {"runs": [run for _, run in sorted(runs.items())]}
-
-
-def sanitize(records):
-    """Sums records: memcheck's cases and errors per kind, the other tools' samples, and every distinct fault.
-
-    `launched` does not count cases that were refused before a launch; `seeds` counts the cases of each seed.
-    """
-    whole = {"cases": 0, "launched": 0, "errors": 0, "kinds": {}, "versions": {}, "tools": {}, "faults": [], "silent": []}
-    for record in records:
-        start = {"cases": 0, "launched": 0, "errors": 0, "seeds": {}}
-        by = record.get("engine", "cudnn")
-        version = whole["versions"].setdefault(record["cudnn"] if by == "cudnn" else by, start)
-        launched = sum(n for kind in record["kinds"].values() for end, n in kind["ended"].items() if end != "refused")
-        for part in (whole, version):
-            part["cases"] += record["cases"]
-            part["launched"] += launched
-            part["errors"] += record["errors"]
-        seeds = version["seeds"]
-        seeds[str(record["seed"])] = seeds.get(str(record["seed"]), 0) + record["cases"]
-        for group in ("kinds", "tools"):
-            for name, counts in record[group].items():
-                sums = whole[group].setdefault(name, {"cases": 0, "errors": 0})
-                sums["cases"] += counts["cases"]
-                sums["errors"] += counts["errors"]
-        merged = {}
-        for fault in whole["faults"] + [dict(fault, cudnn=record["cudnn"]) for fault in record["faults"]]:
-            key = (fault["cudnn"], fault["tool"], fault["what"], fault["kernel"], fault["place"])
-            if key in merged:
-                merged[key]["count"] += fault["count"]
-            else:
-                merged[key] = fault
-        # racecheck and initcheck report hazards that are not faults, so their kernels are enough.
-        whole["faults"] = [
-            {k: v for k, v in fault.items() if k != "first" or fault["tool"] == "memcheck"} for fault in merged.values()
-        ]
-        whole["silent"] += record["silent"]
-    return whole
 
 
 # The fields that pages of docs/results read, at any depth of a record; `keep` leaves out the others.
@@ -151,7 +112,7 @@ def main():
         names = [os.path.basename(file).removesuffix(".json") for file in files]
         print(lines({name: kept(record) for name, record in zip(names, records, strict=True)}))
         return
-    json.dump({"adapter": adapter, "selftest": selftest, "sanitize": sanitize}[kind](records), sys.stdout, indent=1)
+    json.dump({"adapter": adapter, "selftest": selftest}[kind](records), sys.stdout, indent=1)
     print()
 
 

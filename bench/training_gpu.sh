@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the GPU tests and measurements of training, the most important first. Every step has its own time limit.
 #
-#   ./training_gpu.sh RESULTS [STEP...]     steps: documents selftest large plain exec example (default: all)
+#   ./training_gpu.sh RESULTS [STEP...]     steps: documents selftest plain exec example (default: all)
 #
 # Needs the same files as training.sh. `exec` also needs the test programs exec-gpu and exec-gpu-training, with their
-# plans in exec-vault. An interrupted step leaves a record of its results so far. SELFTEST_CASES, SELFTEST_SEED and
-# LARGE_CASES change the amounts.
+# plans in exec-vault. An interrupted step leaves a record of its results so far. SELFTEST_CASES and
+# SELFTEST_SEED change the amounts.
 set -u
 cd "$(dirname "$0")"
 results=${1:?"./training_gpu.sh RESULTS [STEP...]"}
@@ -33,11 +33,11 @@ documents() {
         --only documents-softcap,documents-softcap-varlen,uneven-documents-softcap-varlen,uneven-documents-causal-softcap-varlen
 }
 
-# Runs random attentions in worker processes, in parts, and compares the verdicts of rules, library and GPU.
+# Runs random attentions in worker processes, in parts.
 selftest() {
     local cases=${SELFTEST_CASES:-2400} seed=${SELFTEST_SEED:-61} part=800 first=0
     while [ "$first" -lt "$cases" ]; do
-        timeout -k 5 420 ./qkvault-lab selftest --verdicts --cases "$part" --first "$first" --seed "$seed" --isolate 40 --json \
+        timeout -k 5 420 ./qkvault-lab selftest --cases "$part" --first "$first" --seed "$seed" --isolate 40 --json \
             --record "$results/selftest-$seed-$first.json" > /dev/null 2> "$results/selftest-$seed-$first.err"
         python3 - "$results/selftest-$seed-$first.json" <<'PY'
 import json, sys
@@ -49,12 +49,6 @@ for row in r["not_right"]:
 PY
         first=$((first + part))
     done
-}
-
-# Compares large steps with PyTorch in float32.
-large() {
-    timeout -k 5 420 python3 selftest_large.py --cases "${LARGE_CASES:-120}" --seed 7 --out "$results/selftest-large.json" -- \
-        ./qkvault-lab --vault large-vault selftest
 }
 
 # Measures the two plain cases that missed their goal, with a rest before each turn.
@@ -80,12 +74,12 @@ example() {
     timeout -k 5 180 ./train.sh "$results/train"
 }
 
-[ $# -gt 0 ] || set -- documents selftest large plain exec example
+[ $# -gt 0 ] || set -- documents selftest plain exec example
 for step in "$@"; do
     echo "== $step"
     begun=$SECONDS
     case $step in
-        documents | selftest | large | plain | example) "$step" ;;
+        documents | selftest | plain | example) "$step" ;;
         exec) exec_tests ;;
         *) echo "no step '$step'" >&2; exit 2 ;;
     esac

@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 
-use qkvault_compile::{Compiled, Compiler, Failure};
-use qkvault_graph::{Attention, CompileOptions, Form, Origin, QuirkSet, Refusal, lower, validate};
+use qkvault_compile::{Compiler, Failure};
+use qkvault_graph::{Attention, CompileOptions, Form, Origin, Refusal, lower, validate};
 use rayon::prelude::*;
 
 use crate::case::Case;
 use crate::cudnn::{compiler, target};
-use crate::kernel::cubins;
 use crate::serving_case::{self, Extent};
-use crate::{golden, table, uncompiled, unified};
+use crate::{golden, table, uncompiled};
 
 /// Compiles every row of the table with the fetched slim cuDNN of this version and compares the results with the
 /// golden.
@@ -34,15 +33,6 @@ pub fn check_serving(version: &str, extent: Extent) {
         Extent::Full => "serving-full",
     };
     check_rows(version, name, "Varlen and paged attentions", "tests/src/serving_case.rs", serving_case::rows(extent));
-}
-
-/// Does the same as [`check`] for the rows of the unified operation.
-///
-/// # Panics
-///
-/// Panics in the same cases as [`check`].
-pub fn check_unified(version: &str) {
-    check_rows(version, "unified", "Forwards as one operation", "tests/src/unified.rs", unified::rows());
 }
 
 /// One row of a table: a named attention for a GPU.
@@ -88,35 +78,16 @@ enum Answer {
 fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
     let target = target(compiler, row.gpu);
-    // Also compile the cases that the unified operation computes wrongly: the table shows which cases the library
-    // supports.
-    let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), allowed, ..CompileOptions::cudnn() };
+    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), ..CompileOptions::cudnn() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),
     };
     match compiler.compile(&graph, &target, &policy) {
-        Ok(plan) if row.form == Form::Unified => {
-            Answer::Plan(format!("{}, workspace {}; {}", plan.engine, plan.workspace, beside(compiler, row, &plan)))
-        }
         Ok(plan) => Answer::Plan(format!("{}, workspace {}", plan.engine, plan.workspace)),
         Err(Failure::Refused(refusal)) => Answer::Refused(refusal),
         Err(failure) if failure.is_uncompiled() => Answer::Uncompiled(uncompiled::known(&attention, &target)),
         Err(failure) => Answer::Broken(failure.to_string()),
-    }
-}
-
-/// Compares the kernel of a unified plan with the kernel of the form that `Form::Auto` chooses.
-fn beside(compiler: &Compiler, row: &Row, plan: &Compiled) -> &'static str {
-    let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
-    let (target, policy) = (target(compiler, row.gpu), CompileOptions::cudnn());
-    let usual = lower(&attention, &target, &policy).ok();
-    let usual = usual.and_then(|graph| compiler.compile(&graph, &target, &policy).ok());
-    match usual.map(|usual| cubins(&usual.blob) == cubins(&plan.blob)) {
-        Some(true) => "the usual form's kernel",
-        Some(false) => "a kernel of its own",
-        None => "the usual form has none",
     }
 }
 

@@ -26,4 +26,3 @@ pub mod serving_case;
 mod suite;
 pub mod table;
 pub mod uncompiled;
-pub mod unified;

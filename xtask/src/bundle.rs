@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
-use qkvault_lab as lab;
 
-use crate::{cargo, fetch, ui};
+use crate::{cargo, dev, fetch, ui};
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
@@ -45,9 +44,9 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
-    let examples = ["--example", "train", "--example", "serve"];
-    cargo::run(&["build", "--release", "--package", "qkvault-cli", "--package", "qkvault-lab", "--bins"], &[])?;
-    cargo::run(&[&["build", "--release", "--package", "qkvault"][..], &examples].concat(), &[])?;
+    cargo::run(&["build", "--release", "--package", "qkvault-cli", "--bins"], &[])?;
+    dev::cargo(&["build", "--release", "--package", "qkvault-lab", "--bins"], &[])?;
+    cargo::run(&["build", "--release", "--package", "qkvault", "--example", "train"], &[])?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
@@ -56,7 +55,6 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     for program in ["qkvault", "qkvault-lab"] {
         copy(&target_dir.join("release").join(program), &out.join(program))?;
     }
-    copy(&target_dir.join("release/examples/serve"), &out.join("serve"))?;
     let models = if args.model.is_empty() { models(&root)? } else { args.model.clone() };
     for model in &models {
         copy(model, &out.join("models").join(model.file_name().context("a model has no file name")?))?;
@@ -103,15 +101,22 @@ fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, 
     }
     training::add(root, release, out, &globals, &args.target, cudnn)?;
     // Prints refusals itself, as `warm` does.
-    let _ = lab::main(&globals, &lab::parse(bench_plans(&args.target, cudnn))?);
+    lab(release, &globals, &["bench", "plan", "--target", &args.target], cudnn)?;
     let line = ["pack".into(), out.join("vault.qkvpack").into_os_string()];
     let _ = cli::main(&globals, &cli::parse(line)?);
     Ok(())
 }
 
-/// The command line that compiles the plans of `bench.sh`.
-fn bench_plans(target: &str, cudnn: &Path) -> Vec<std::ffi::OsString> {
-    vec!["bench".into(), "plan".into(), "--target".into(), target.into(), "--cudnn-path".into(), cudnn.into()]
+/// Runs `qkvault-lab` with the vault of a bundle. It prints refusals itself; a bundle is useful without the refused
+/// plans.
+fn lab(release: &Path, globals: &Globals, words: &[&str], cudnn: &Path) -> Result<()> {
+    let vault = globals.vault.as_ref().context("the bundle has no vault folder")?;
+    let mut command = std::process::Command::new(release.join("qkvault-lab"));
+    command.arg("--vault").arg(vault).args(words).arg("--cudnn-path").arg(cudnn);
+    let status = command.status().context("qkvault-lab could not be started")?;
+    // Wrong usage: the command is not there, or has other options.
+    anyhow::ensure!(status.code() != Some(2), "qkvault-lab does not know `{}`", words.join(" "));
+    Ok(())
 }
 
 fn models(root: &Path) -> Result<Vec<PathBuf>> {
@@ -152,14 +157,4 @@ fn write(path: &Path, text: &str, executable: bool) -> Result<()> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_that_compiles_the_plans_of_the_benchmarks_exists() {
-        lab::parse(bench_plans("h200", Path::new("cudnn"))).expect("qkvault-lab has the command");
-    }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask`: the chores of this workspace, and every command of `qkvault` and `qkvault-lab`.
+//! `cargo xtask`: the chores of this workspace, every command of `qkvault`, and the programs of the workspace `dev`.
 //!
 //! Exit code 0 means success, 1 an error or a refusal, 2 wrong usage.
 
@@ -9,11 +9,11 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, deny, fa4_tests, fetch, fuzz, jax_tests, miri, mutants, record_tests, release,
-    requirements, test, tidy, torch_tests, ui, wheel,
+    bindings, bundle, candle, capi, deny, dev, fa4_tests, fetch, jax_tests, miri, record_tests, release, requirements,
+    test, tidy, torch_tests, ui, wheel,
 };
 
-/// Runs the chores of the qkvault workspace, and the commands of `qkvault` and `qkvault-lab`.
+/// Runs the chores of the qkvault workspace, the commands of `qkvault`, and the programs of the workspace `dev`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Main {
@@ -43,7 +43,7 @@ enum Command {
     /// Build the wheel of the Python package
     Wheel(wheel::Args),
     /// Change the code in many small ways and report the changes that no test detects
-    Mutants(mutants::Args),
+    Mutants(dev::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
     Miri(miri::Args),
     /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
@@ -55,7 +55,7 @@ enum Command {
     /// Compile every family of FlashAttention-4's kernels and compare their launches; downloads its toolchain
     Fa4Tests(fa4_tests::Args),
     /// Put random inputs to everything that reads data from outside
-    Fuzz(fuzz::Args),
+    Fuzz(dev::Args),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
     /// Write the lists of Python packages that chores install, with hashes of all wheels
@@ -76,8 +76,8 @@ enum Command {
     Ci(test::Args),
     #[command(flatten)]
     Qkvault(cli::Command),
-    #[command(flatten)]
-    Lab(qkvault_lab::Command),
+    /// Compare the rules' answers with cuDNN's for random descriptions (`qkvault-lab`)
+    FuzzRules(dev::Args),
 }
 
 fn main() -> ExitCode {
@@ -100,13 +100,14 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Header => capi::header()?,
         Command::Capi(args) => capi::run(&args)?,
         Command::Wheel(args) => wheel::run(&args)?,
-        Command::Mutants(args) => mutants::run(&args)?,
+        Command::Mutants(_) => dev::program("qkvault-mutants", "mutants", false)?,
         Command::Miri(args) => miri::run(&args)?,
         Command::RecordTests(args) => record_tests::run(&args)?,
         Command::JaxTests(args) => jax_tests::run(&args)?,
         Command::TorchTests(args) => torch_tests::run(&args)?,
         Command::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
-        Command::Fuzz(args) => fuzz::run(&args)?,
+        Command::Fuzz(_) => dev::program("qkvault-fuzz", "fuzz", false)?,
+        Command::FuzzRules(_) => dev::program("qkvault-lab", "fuzz-rules", true)?,
         Command::CandleCheck => candle::check()?,
         Command::Requirements => requirements::run(&options)?,
         Command::Tidy => tidy::run()?,
@@ -125,7 +126,6 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
             }
             return Ok(cli::main(globals, &command));
         }
-        Command::Lab(command) => return Ok(qkvault_lab::main(globals, &command)),
     }
     Ok(ExitCode::SUCCESS)
 }

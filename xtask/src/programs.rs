@@ -83,9 +83,7 @@ pub(crate) fn build(words: &[&str]) -> Result<Vec<Program>> {
         let folder = built.manifest_path.parent()?.to_owned();
         Some(Program { name: built.target.name, file: built.executable?, folder })
     };
-    let mut all: Vec<Program> = built.filter(|built| built.profile.test).filter_map(program).collect();
-    let place = |program: &Program| LONG.iter().position(|long| *long == program.name).unwrap_or(LONG.len());
-    all.sort_by_key(place);
+    let all: Vec<Program> = built.filter(|built| built.profile.test).filter_map(program).collect();
     ensure!(!all.is_empty(), "cargo built no program that tests");
     Ok(all)
 }
@@ -95,10 +93,11 @@ pub(crate) type Task<'a> = Box<dyn FnOnce() -> Result<String> + Send + 'a>;
 
 /// The programs as tasks: those that may run beside others, and those that may not.
 pub(crate) fn tasks<'a>(
-    all: Vec<Program>,
+    mut all: Vec<Program>,
     passed: &'a AtomicUsize,
     variables: &'a [(&'a str, &'a str)],
 ) -> (Vec<Task<'a>>, Vec<Task<'a>>) {
+    all.sort_by_key(|program| LONG.iter().position(|long| *long == program.name).unwrap_or(LONG.len()));
     let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
     let task = |program: Program| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
     (others.into_iter().map(task).collect(), alone.into_iter().map(task).collect())

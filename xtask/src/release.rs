@@ -6,11 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, ui};
+use crate::{cargo, dev, ui};
 
 /// Packages that are not published.
-pub const PRIVATE: [&str; 7] =
-    ["qkvault-emulate", "qkvault-fuzz", "qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
+pub const PRIVATE: [&str; 2] = ["qkvault-tests", "xtask"];
 
 /// Options of `semver`.
 #[derive(Debug, clap::Args)]
@@ -31,7 +30,7 @@ pub struct PublishArgs {
     no_verify: bool,
 }
 
-/// Checks the whole workspace with the Rust of `rust-version`.
+/// Checks both workspaces with the Rust of `rust-version`.
 ///
 /// # Errors
 ///
@@ -46,8 +45,12 @@ pub fn msrv() -> Result<()> {
     }
     // A separate folder: two compilers in one folder would rebuild everything each time.
     let target = cargo::root().join("target/msrv").display().to_string();
-    let args = ["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"];
-    cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])
+    for manifest in ["Cargo.toml", dev::MANIFEST] {
+        let check = ["run", &toolchain, "cargo", "check", "--manifest-path", manifest];
+        let args = [&check[..], &["--workspace", "--all-targets", "--locked"]].concat();
+        cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])?;
+    }
+    Ok(())
 }
 
 /// The rustup name of the toolchain of `rust-version`, which has a patch number.
@@ -113,8 +116,7 @@ mod tests {
     #[test]
     fn private_packages_have_publish_false_and_the_others_do_not() {
         let root = cargo::root();
-        let mut manifests =
-            ["examples/server", "tests", "xtask"].map(|name| root.join(name).join("Cargo.toml")).to_vec();
+        let mut manifests = ["tests", "xtask"].map(|name| root.join(name).join("Cargo.toml")).to_vec();
         for entry in std::fs::read_dir(root.join("crates")).expect("the folder is there") {
             manifests.push(entry.expect("it reads").path().join("Cargo.toml"));
         }

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, RECORD};
 
-use crate::{bindings, candle, cargo, deny, doors, fetch, fuzz, programs, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, dev, doors, fetch, programs, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -50,8 +50,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
         // With the examples, whose dependencies are those of tests too: what clippy has checked is not checked again
         // with other features. Other programs have the names of libraries.
-        let kinds = ["--lib", "--examples", "--bin", "server", "--bin", "load"];
-        let doc = [&["doc", "--workspace", "--no-deps"], &kinds[..]].concat();
+        let doc = ["doc", "--workspace", "--no-deps", "--lib", "--examples"];
         cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
         // Checks that every published package can be packed: its dependencies have versions, and it needs no file
         // outside it.
@@ -63,8 +62,10 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
     let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
-    let passed = AtomicUsize::new(0);
-    let (mut tasks, alone) = programs::tasks(programs::build(&["--workspace"])?, &passed, &required);
+    dev::check(args.only_tests)?;
+    let (passed, mut programs) = (AtomicUsize::new(0), programs::build(&["--workspace"])?);
+    programs.extend(dev::programs()?);
+    let (mut tasks, alone) = programs::tasks(programs, &passed, &required);
     if let Some(installing) = installing {
         installing.join().map_err(|_| anyhow!("installing packages ended in a panic"))??;
         // Before programs that take less time than most modules.
@@ -75,7 +76,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     ui::say(&format!("{} tests of cargo's programs passed", passed.into_inner()));
     cargo::run(&["test", "--workspace", "--doc"], &required)?;
     skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
-    fuzz::built(FUZZED)?;
+    dev::fuzz(FUZZED)?;
     candle::test(args.only_tests)?;
     ui::say("all checks passed");
     Ok(())

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, rooms, ui};
+use crate::{cargo, dev, rooms, ui};
 
 mod comments;
 mod pages;
@@ -26,7 +26,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-sys", &["qkvault-base"]),
     ("qkvault-cache", &["qkvault-base"]),
     ("qkvault-headless", &["qkvault-base"]),
-    ("qkvault-object-store", &["qkvault-cache"]),
     ("qkvault-serving", &["qkvault-graph"]),
     ("qkvault-models", &["qkvault-base", "qkvault-graph", "qkvault-serving"]),
     ("qkvault-reference", &["qkvault-base", "qkvault-graph"]),
@@ -62,7 +61,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-emulate", &["qkvault-graph", "qkvault-kernels"]),
     ("qkvault-parallel", &["qkvault-base", "qkvault-compile", "qkvault-exec", "qkvault-graph", "qkvault-reference"]),
     ("qkvault-skip", &[]),
-    ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-lab", "qkvault-skip", "qkvault-sys"]),
+    ("qkvault-mutants", &[]),
+    ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-skip", "qkvault-sys"]),
 ];
 
 /// Packages that may use every other.
@@ -125,10 +125,11 @@ fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn dependencies(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    let mut manifests =
-        ["adapters/c", "examples/server", "xtask", "tests"].map(|folder| root.join(folder).join("Cargo.toml")).to_vec();
-    for entry in std::fs::read_dir(root.join("crates"))? {
-        manifests.push(entry?.path().join("Cargo.toml"));
+    let mut manifests = ["adapters/c", "xtask", "tests"].map(|folder| root.join(folder).join("Cargo.toml")).to_vec();
+    for folder in ["crates", "dev"] {
+        for entry in std::fs::read_dir(root.join(folder))? {
+            manifests.push(entry?.path().join("Cargo.toml"));
+        }
     }
     let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
     for path in manifests.iter().filter(|p| p.is_file()) {
@@ -168,7 +169,23 @@ fn lints(root: &Path) -> Result<Vec<String>> {
             found.push(format!("Cargo.toml: the lint clippy::{lint} is not denied; libraries do not print"));
         }
     }
-    for entry in std::fs::read_dir(root.join("crates"))? {
+    let dev = read(root.join(dev::MANIFEST))?;
+    let shared = |of: &toml::Table| of.get("workspace").map(|w| (w.get("package").cloned(), w.get("lints").cloned()));
+    let mut profile = dev.get("profile").cloned();
+    let packages = profile.as_mut().and_then(|p| p.get_mut("dev")?.get_mut("package")?.as_table_mut());
+    packages.and_then(|packages| packages.remove("qkvault-server"));
+    if shared(&dev) != shared(&workspace) || profile.as_ref() != workspace.get("profile") {
+        found.push("dev/Cargo.toml: package, lints and profiles are those of Cargo.toml".to_owned());
+    }
+    let versions = |of: &toml::Table| of.get("workspace").and_then(|w| w.get("dependencies")?.as_table().cloned());
+    let (ours, theirs) = (versions(&workspace).unwrap_or_default(), versions(&dev).unwrap_or_default());
+    for (name, wanted) in theirs.iter().filter(|(name, _)| !name.starts_with("qkvault")) {
+        if ours.get(name).is_some_and(|known| known != wanted) {
+            found.push(format!("dev/Cargo.toml: {name} is not as Cargo.toml has it, and would be built twice"));
+        }
+    }
+    let folders = ["crates", "dev"].map(|folder| std::fs::read_dir(root.join(folder)));
+    for entry in folders.into_iter().collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
         let path = entry?.path().join("Cargo.toml");
         if path.is_file() && read(path.clone())?.get("lints").and_then(|l| l.get("workspace")).is_none() {
             found.push(format!("{}: it does not use the workspace's lints", path.display()));
@@ -192,7 +209,7 @@ fn words(name: &str, text: &str, found: &mut Vec<String>) {
         found.push(format!("{name}: names the registry host {host}"));
     }
     let phrase = concat!("requirement", " not met");
-    if name.ends_with(".rs") && !name.starts_with("crates/skip/") && text.contains(phrase) {
+    if name.ends_with(".rs") && !name.starts_with("dev/skip/") && text.contains(phrase) {
         found.push(format!("{name}: prints '{phrase}' itself; call qkvault_skip::skip, which also records it"));
     }
     let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
@@ -241,11 +258,15 @@ mod tests {
     fn libraries_print_nothing() {
         assert_eq!(lints(&cargo::root()).expect("manifests are here"), [""; 0]);
         let empty = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir_all(empty.path().join("crates/one")).expect("a folder");
+        for folder in ["crates/one", "dev"] {
+            std::fs::create_dir_all(empty.path().join(folder)).expect("a folder");
+        }
         std::fs::write(empty.path().join("Cargo.toml"), "[workspace.lints.clippy]\nprint_stdout = \"deny\"")
             .expect("a file");
         std::fs::write(empty.path().join("crates/one/Cargo.toml"), "[package]\nname = \"one\"").expect("a file");
+        std::fs::write(empty.path().join("dev/Cargo.toml"), "[workspace]").expect("a file");
         let found = lints(empty.path()).expect("it reads").join("\n");
         assert!(found.contains("print_stderr") && found.contains("one/Cargo.toml"), "{found}");
+        assert!(found.contains("package, lints and profiles are those of"), "{found}");
     }
 }

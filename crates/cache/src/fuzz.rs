@@ -1,4 +1,4 @@
-//! The checks of fuzzing (`crates/fuzz`), as functions of bytes. Each returns what was said to the input, and panics if
+//! The checks of fuzzing (`dev/fuzz`), as functions of bytes. Each returns what was said to the input, and panics if
 //! that is wrong.
 //!
 //! The `signed` checks put valid checksums around the input, so that the input reaches the checks behind them.

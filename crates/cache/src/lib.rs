@@ -105,6 +105,8 @@ pub use remote::{
 };
 #[cfg(feature = "http")]
 pub use remote::{BadLocation, HttpRemote};
+#[cfg(feature = "object-store")]
+pub use remote::{ObjectStoreError, ObjectStoreRemote};
 pub use settings::Settings;
 pub use stats::Stats;
 pub use vault::{Source, Vault};

@@ -108,15 +108,6 @@ impl Memory {
         plan.bind(bindings, stream).map_err(failed)
     }
 
-    /// Overwrites the first bytes of an operand, for a launch that must not depend on what its outputs held.
-    pub fn fill(&mut self, stream: &Arc<CudaStream>, role: Role, bytes: &[u8]) -> Result<(), Failure> {
-        let Some((_, slice)) = self.0.get_mut(&role) else { return Ok(()) };
-        if bytes.len() > slice.len() {
-            return Err(failed(format!("{role} has {} bytes, and {} were given", slice.len(), bytes.len())));
-        }
-        stream.memcpy_htod(bytes, slice).map_err(failed)
-    }
-
     /// The current contents of an operand, or `None` if the plan does not have it.
     pub fn download(&self, stream: &Arc<CudaStream>, role: Role) -> Result<Option<Buffer>, Failure> {
         let Some((dtype, slice)) = self.0.get(&role) else { return Ok(None) };

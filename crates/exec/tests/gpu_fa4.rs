@@ -3,9 +3,7 @@
 //!
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
-//! set as well. `QKVAULT_TEST_ONLY` names parts of the attentions, separated by commas: `plain`, `modified`, `masked`,
-//! `sequences`, `padded`, `pages`.
-//! Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
+//! set as well. Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
 #![cfg(feature = "cudarc")]
 
 mod common;
@@ -73,12 +71,8 @@ fn attentions() -> Vec<Valid> {
             }
         }
     }
-    let mut parts = [("plain", list), ("modified", modified()), ("masked", masked())].to_vec();
-    parts.extend([("sequences", sequences()), ("padded", padded()), ("pages", pages())]);
-    if let Ok(only) = std::env::var("QKVAULT_TEST_ONLY") {
-        parts.retain(|(name, _)| only.split(',').any(|part| part == *name));
-    }
-    let list = parts.into_iter().flat_map(|(_, list)| list);
+    let parts = [modified(), masked(), sequences(), padded(), pages()];
+    let list = list.into_iter().chain(parts.into_iter().flatten());
     list.map(|a| validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
 }
 

@@ -22,7 +22,7 @@ use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::{SM, generate, takes};
 
-/// Random attentions of a run, unless `QKVAULT_TEST_CASES` says how many.
+/// Random attentions of a run.
 const CASES: usize = 100;
 
 /// Random attentions that the kernels take: the same in every run. Every second one has a score modification or a mask
@@ -120,8 +120,7 @@ fn latent_caches_are_read_once_or_twice_with_the_same_numbers() {
 #[test]
 fn generated_kernels_compute_what_the_oracle_computes() {
     let Some(gpu) = Gpu::with_nvrtc() else { return };
-    let count = std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
-    let attentions: Vec<Valid> = long().into_iter().chain(random(count)).collect();
+    let attentions: Vec<Valid> = long().into_iter().chain(random(CASES)).collect();
     let plans = compiled(&attentions);
     // All of them, so that one run names every fault.
     let judge = |(seed, (attention, plan)): (usize, (&Valid, &Plan))| {

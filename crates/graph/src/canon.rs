@@ -222,13 +222,7 @@ fn op(op: &Op) -> (u8, Vec<i64>) {
             (7, vec![t(x), t(fill), o(seq_q), o(seq_kv), o(left), o(shift_right), t(y), compare as i64])
         }
         Op::Softmax { x, y, stats, max, sum_exp, sink } => (8, vec![t(x), t(y), o(stats), o(max), o(sum_exp), o(sink)]),
-        Op::SdpaScores { q, k, table, seq_kv, scale, scores } => {
-            (9, vec![t(q), t(k), o(table), o(seq_kv), t(scale), t(scores)])
-        }
-        Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o: out, stats, max, sum_exp, sink } => {
-            let by_row = [o(stats), o(max), o(sum_exp), o(sink)];
-            (10, [t(scores), t(v), o(table), o(seq_q), o(seq_kv), t(out)].into_iter().chain(by_row).collect())
-        }
+        // 9 and 10 were the halves of an operation that is written no more.
         Op::Dequantize { x, scale, y } => (11, vec![t(x), t(scale), t(y)]),
     }
 }

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::lower::{Form, Heuristics, LabOptions};
-use crate::op::Op;
 use crate::{Attention, CompileOptions, OpGraph, Target, canon, codec};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record of a stored plan.
@@ -138,13 +137,10 @@ pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, c
     // The op graph contains the lowering rules that were applied and the quirks that were allowed.
     let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab, engine: _ } = options;
     let LabOptions { form, without: _, configuration: _ } = lab;
-    // The op graph contains the form. `Auto` gives the same key as the form that it resolves to, and a backward in the
-    // unified form is the expanded one.
+    // The op graph contains the form. `Auto` gives the same key as the form that it resolves to.
     let form = match form.resolve() {
         Form::Auto | Form::Expanded => 1_u8,
         Form::Fused => 2,
-        Form::Unified if graph.ops.iter().any(|op| matches!(op, Op::SdpaOutput { .. })) => 3,
-        Form::Unified => 1,
     };
     let heuristics = match heuristics {
         Heuristics::AThenFallback => 1_u8,

@@ -75,8 +75,8 @@ pub use dtype::{DType, UnknownDType};
 pub use expr::ScoreExpr;
 pub use key::{BadKey, Choice, GraphKey, KEY_FORMAT, PlanKey, plan_key, plan_key_of};
 pub use lower::{
-    BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, UNIFIED_OP, VARIANTS, Variant,
-    VariantRow, VariantSet, WIDE_OFFSETS, lower, refusals,
+    BadVariant, CompileOptions, FUSED_OPS, Form, Gain, Heuristics, LabOptions, VARIANTS, Variant, VariantRow,
+    VariantSet, WIDE_OFFSETS, lower, refusals,
 };
 pub use lowest_rows::row_of_a_constant;
 pub use mask::{Band, Corner, Lengths, Mask};

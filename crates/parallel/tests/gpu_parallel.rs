@@ -3,7 +3,6 @@
 //!
 //! The tests need a driver, a cuDNN with its compiler, NVRTC, and a vault folder `QKVAULT_TEST_VAULT` (it may be empty;
 //! `fill` compiles its plans without a GPU). Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
-//! `QKVAULT_TEST_CASES` says how many random cases run.
 #![allow(clippy::print_stderr, reason = "the random run tells what it has tried")]
 
 use std::collections::BTreeMap;
@@ -193,9 +192,8 @@ fn check(case: &Case, made: &Schedule, inputs: &Inputs, members: &mut [Member<'_
     assert!(found.is_empty(), "{}, {}: {found:?}", case.sharding, case.attention.get());
 }
 
-fn count() -> u64 {
-    std::env::var("QKVAULT_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
-}
+/// Random cases of a test.
+const CASES: u64 = 40;
 
 #[test]
 fn ranks_on_one_gpu_compute_one_attention() {
@@ -217,7 +215,7 @@ fn ranks_on_one_gpu_compute_one_attention() {
 fn random_attentions_are_shared_rightly_in_both_directions() {
     let Some(gpu) = Gpu::open(0, Need::Gpu) else { return };
     let (mut failed, mut counts) = (Vec::new(), BTreeMap::<String, u32>::new());
-    for seed in 0..count() {
+    for seed in 0..CASES {
         let case = case(&CaseSpace::gpu(2), seed);
         let Some((made, inputs)) = prepared(&case) else {
             *counts.entry("not shared".to_owned()).or_default() += 1;
@@ -241,7 +239,7 @@ fn random_attentions_are_shared_rightly_in_both_directions() {
     eprintln!("{counts:#?}");
     assert!(failed.is_empty(), "{} failed of {counts:#?}:\n{}", failed.len(), failed.join("\n"));
     let ran: u32 = counts.iter().filter(|(name, _)| !name.starts_with("no")).map(|(_, n)| n).sum();
-    assert!(u64::from(ran) * 3 >= count(), "most cases are no test: {counts:#?}");
+    assert!(u64::from(ran) * 3 >= CASES, "most cases are no test: {counts:#?}");
 }
 
 #[test]
@@ -370,7 +368,7 @@ fn fill() {
     let target = compiler.target(&Profile::named(&profile).expect("a built-in profile"));
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
     let by_hand = cases(2).into_iter().chain(cases(4));
-    for case in by_hand.chain((0..count()).map(|seed| case(&CaseSpace::gpu(2), seed))) {
+    for case in by_hand.chain((0..CASES).map(|seed| case(&CaseSpace::gpu(2), seed))) {
         let Ok(made) = schedule(&case.attention, &case.sharding) else { continue };
         for plan in &made.plans {
             let answer = planner.plan(plan, &target, &CompileOptions::default(), OnMiss::Compile).expect("an answer");

@@ -1109,9 +1109,8 @@ fn limits() -> impl Iterator<Item = &'static (&'static str, Given, Given)> {
 }
 
 /// Codes that need a compiled plan, a budget or options: each has a separate test.
-const ELSEWHERE: [&str; 51] = [
+const ELSEWHERE: [&str; 40] = [
     "engine.amax",
-    "fp8.unified",
     "conversion.gpu",
     "shard.lengths",
     "shard.storage",
@@ -1146,16 +1145,6 @@ const ELSEWHERE: [&str; 51] = [
     "fa4.strides",
     "fa4.lowest-row",
     "form.fused",
-    "form.unified",
-    "form.unified-lengths",
-    "form.unified-paged",
-    "form.unified-outputs",
-    "form.unified-band",
-    "form.unified-score-mod",
-    "form.unified-mask-mod",
-    "form.unified-sink",
-    "form.unified-dropout",
-    "form.unified-wrong",
     "workspace.limit",
     "workspace.quadratic",
     "memory.budget",

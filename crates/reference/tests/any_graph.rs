@@ -107,7 +107,7 @@ proptest! {
     #[test]
     fn a_good_graph_with_a_few_changes_gives_an_error_or_a_result(
         a in attention(Space { batch: 2, heads: 1, seq: 4, head_dim: 8, features: Features { fp8: false, ..Features::ALL } }),
-        which in 0..6_usize,
+        which in 0..5_usize,
         changes in prop::collection::vec((any::<usize>(), 0..4_usize, 0..9_i64, any::<u8>()), 1..4),
     ) {
         let a = valid(a);
@@ -123,7 +123,6 @@ proptest! {
                 1 => tensor.strides[axis] = to,
                 2 => tensor.dtype = DType::ALL[at % DType::ALL.len()],
                 3 => tensor.offsets = Some(TensorId((at >> 8) as u32 % tensors as u32)),
-                // The unified form has two operations, so none may be left.
                 4 if ops > 0 => graph.ops.swap(at % ops, (at >> 8) % ops),
                 5 if ops > 0 => drop(graph.ops.remove(at % ops)),
                 _ => {}

@@ -8,8 +8,8 @@ use common::valid;
 use proptest::test_runner::TestCaseError;
 use qkvault_base::random::Rng;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Form, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid,
-    lower, operands,
+    Attention, BackwardOptions, Band, Corner, DType, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid, lower,
+    operands,
 };
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward_of_o, forward};
 
@@ -175,7 +175,7 @@ fn edges(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
 /// Compares the op graphs of an attention with the definition; returns how many there are.
 fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usize {
     let (gpu, minors) = if a.fp8 == Some(Fp8::Block) { ("b200", [21, 27]) } else { ("h200", [14, 27]) };
-    let targets = targets_on(gpu, &minors).into_iter().filter(|(_, options)| options.lab.form != Form::Unified);
+    let targets = targets_on(gpu, &minors).into_iter();
     let graphs: Vec<_> =
         targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
     let mut rng = Rng::new(seed ^ 0x5eed);

@@ -21,6 +21,7 @@ mod attribute;
 mod busy;
 #[cfg(doctest)]
 mod compile_fail;
+mod declare;
 mod descriptor;
 mod element;
 mod ending;

@@ -137,8 +137,7 @@ fn load(search: &Search, origin: &Origin, path: Option<&Path>, name: &OsStr) -> 
     let nvrtc = needs::companions(&path, version, set, cuda, &search.environment)
         .map_err(|error| Refused::Finally(Box::new(error)))?;
     // SAFETY: looks symbols up by name and stores their addresses; the types are those of this major version's header.
-    let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared)) }
-        .map_err(|error| Refused::Place(Reason::NotOpened { detail: qkvault_base::with_sources(&error) }))?;
+    let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared).into()) };
     let table = ManuallyDrop::new(Table(table));
     if let Some(function) = lacking(&table.0) {
         return Err(Refused::Finally(Box::new(LoadError::Foreign { path, function })));

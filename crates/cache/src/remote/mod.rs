@@ -11,6 +11,8 @@ mod folder;
 mod http;
 mod link;
 mod locate;
+#[cfg(feature = "object-store")]
+mod objects;
 mod upload;
 
 use std::fmt;
@@ -23,6 +25,8 @@ pub use folder::FolderRemote;
 pub use http::{BadLocation, HttpRemote};
 pub(crate) use link::{Fetched, Link};
 pub(crate) use locate::locate;
+#[cfg(feature = "object-store")]
+pub use objects::{ObjectStoreError, ObjectStoreRemote};
 pub(crate) use upload::Uploader;
 
 use crate::format::{HASH_LEN, MAX_HEADER, MAX_PAYLOAD};

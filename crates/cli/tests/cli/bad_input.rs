@@ -118,5 +118,5 @@ fn run_refuses_training_and_serving_and_names_the_command_that_does_them() {
     assert!(done.err.contains("qkvault-lab bench"), "{}", done.err);
     let done = Place::new().run("run --model ../../models/llama-3.1-8b.json --phase serve");
     assert_eq!(done.code, 2, "{}", done.err);
-    assert!(done.err.contains("bench-serving"), "{}", done.err);
+    assert!(done.err.contains("selftest --serving"), "{}", done.err);
 }

@@ -87,28 +87,6 @@ fn op() -> impl Strategy<Value = Op> {
             sum_exp,
             sink
         }),
-        (id(), id(), maybe(), maybe(), id(), id()).prop_map(|(q, k, table, seq_kv, scale, scores)| Op::SdpaScores {
-            q,
-            k,
-            table,
-            seq_kv,
-            scale,
-            scores
-        }),
-        ((id(), id(), id()), (maybe(), maybe(), maybe(), maybe(), maybe(), maybe(), maybe())).prop_map(
-            |((scores, v, o), (table, seq_q, seq_kv, stats, max, sum_exp, sink))| Op::SdpaOutput {
-                scores,
-                v,
-                table,
-                seq_q,
-                seq_kv,
-                o,
-                stats,
-                max,
-                sum_exp,
-                sink,
-            }
-        ),
     ]
 }
 

@@ -8,7 +8,6 @@ use crate::{Attention, CudnnVersion, DropoutSource, Outputs};
 pub(crate) fn chosen_form(a: &Attention, options: &CompileOptions) -> Form {
     match options.lab.form {
         Form::Auto if need_the_softmax_operation(a.outputs) => Form::Fused,
-        Form::Unified if a.is_backward() => Form::Expanded,
         other => other.resolve(),
     }
 }

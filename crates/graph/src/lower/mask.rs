@@ -46,10 +46,10 @@ impl<'a> Masks<'a> {
         }
         for mask in self.masks() {
             score = match (self.form, mask) {
-                (Form::Fused | Form::Unified, Mask::Right(corner, right)) => {
+                (Form::Fused, Mask::Right(corner, right)) => {
                     fused_right(g, score, corner, right, self.context.seq, self.context.lengths)
                 }
-                (Form::Fused | Form::Unified, Mask::Left(corner, left)) => {
+                (Form::Fused, Mask::Left(corner, left)) => {
                     fused_left(g, score, corner, left, self.context.seq, self.context.lengths)
                 }
                 (_, mask) => {
@@ -63,13 +63,12 @@ impl<'a> Masks<'a> {
 
     /// Every mask, in the order in which they are applied.
     fn masks(&self) -> impl Iterator<Item = Mask<'a>> + use<'a> {
-        let Masks { attention: a, form, context, early: _ } = self;
+        let Masks { attention: a, form: _, context, early: _ } = self;
         let band = a.mask.band;
         let right = band.and_then(|b| b.right.map(|right| Mask::Right(b.corner, Bound::right(a, right))));
         let left = band.and_then(|b| b.left.map(|left| Mask::Left(b.corner, Bound::left(a, left))));
         let keep = a.mask.mask_mod.as_ref().map(Mask::Keep);
-        // The unified operation hides the padding itself.
-        let padding = context.lengths.filter(|_| *form != Form::Unified).map(Mask::Padding);
+        let padding = context.lengths.map(Mask::Padding);
         [keep, padding, right, left].into_iter().flatten()
     }
 

@@ -23,7 +23,6 @@ mod score;
 mod softmax;
 mod step;
 mod tails;
-mod unified;
 pub(crate) mod variants;
 
 use std::num::NonZeroU8;
@@ -31,7 +30,6 @@ use std::num::NonZeroU8;
 use serde::{Deserialize, Serialize};
 
 pub use ragged::WIDE_OFFSETS;
-pub use unified::UNIFIED_OP;
 pub use variants::{BadVariant, Gain, VARIANTS, Variant, VariantRow, VariantSet};
 
 pub(crate) use engines::{FIRST_NAMED, lacks_8_bit_engine, lacks_engine};
@@ -122,9 +120,6 @@ pub enum Form {
     Expanded,
     /// Masks and softmax as single operations, since 9.21.
     Fused,
-    /// The whole forward as one operation, since 9.13; with masks and expressions since 9.21. A backward has no unified
-    /// form and is written expanded.
-    Unified,
 }
 
 /// The cuDNN heuristics that are asked, in order.
@@ -169,7 +164,6 @@ impl Form {
         match self {
             Form::Auto | Form::Expanded => Form::Expanded,
             Form::Fused => Form::Fused,
-            Form::Unified => Form::Unified,
         }
     }
 }
@@ -195,10 +189,7 @@ pub fn lower(attention: &Valid, target: &Target, options: &CompileOptions) -> Re
         Some(Fp8::Delayed | Fp8::Current) => fp8_backward::lower(attention, form, target, without),
         Some(Fp8::Block) => mxfp8_backward::lower(attention, form, target, without),
     };
-    let mut graph = backward.unwrap_or_else(|| match form {
-        Form::Unified => unified::lower(attention, target, without),
-        form => forward::lower(attention, form, target, without),
-    });
+    let mut graph = backward.unwrap_or_else(|| forward::lower(attention, form, target, without));
     ragged::width(&mut graph, target);
     graph.accepted_quirks = accepted_quirks;
     graph.engine = engines::named(attention, target);

@@ -1,8 +1,8 @@
 //! Checks the structure of op graphs, before they are interpreted or compiled.
 //!
 //! In this order: ids are in range; every role occurs once; operations read operands, scalars, constants and earlier
-//! results; every virtual tensor is written once; every constant is read; a unified operation has both halves;
-//! constants and scalars have one element; dims and strides are positive; a named engine has each knob once.
+//! results; every virtual tensor is written once; every constant is read; constants and scalars have one element; dims
+//! and strides are positive; a named engine has each knob once.
 
 use super::{Knob, NamedEngine, Op, OpGraph, TensorId, TensorKind};
 use crate::Role;
@@ -62,14 +62,6 @@ pub enum GraphFault {
         /// The tensor.
         id: TensorId,
     },
-    /// A half of a unified operation without the other, or in another place than first or last.
-    #[error(
-        "operation {op} is a half of a unified operation; such a graph must begin with SdpaScores and end with SdpaOutput"
-    )]
-    Half {
-        /// Index of the operation.
-        op: usize,
-    },
     /// A named engine has a knob twice.
     #[error("the named engine has the knob {knob:?} twice")]
     KnobTwice {
@@ -113,7 +105,6 @@ pub fn check(graph: &OpGraph) -> Result<(), GraphFault> {
     }
     order(graph)?;
     unread(graph)?;
-    halves(graph)?;
     for (i, t) in graph.tensors.iter().enumerate() {
         let id = TensorId(i as u32);
         // A stride of zero repeats memory, which is valid only for operands: results are written once.
@@ -140,18 +131,6 @@ fn knobs(NamedEngine { index: _, knobs }: &NamedEngine) -> Result<(), GraphFault
     let mut seen = std::collections::BTreeSet::new();
     let twice = knobs.iter().find(|(knob, _)| !seen.insert(*knob));
     twice.map_or(Ok(()), |&(knob, _)| Err(GraphFault::KnobTwice { knob }))
-}
-
-/// Checks that both halves of a unified operation exist, with its subgraph between them, or none.
-fn halves(graph: &OpGraph) -> Result<(), GraphFault> {
-    let is_half = |op: &Op| matches!(op, Op::SdpaScores { .. } | Op::SdpaOutput { .. });
-    let (first, last) = (0, graph.ops.len().saturating_sub(1));
-    let both = || {
-        let ends = (graph.ops.first(), graph.ops.last());
-        matches!(ends, (Some(Op::SdpaScores { .. }), Some(Op::SdpaOutput { .. })))
-    };
-    let astray = |&(i, op): &(usize, &Op)| is_half(op) && !((i == first || i == last) && both());
-    graph.ops.iter().enumerate().find(astray).map_or(Ok(()), |(op, _)| Err(GraphFault::Half { op }))
 }
 
 /// Checks that reads come after writes, and that every result is written once.

@@ -167,48 +167,6 @@ pub enum Op {
         /// Logits that join the denominator.
         sink: Option<TensorId>,
     },
-    /// The first half of the unified operation of attention (cuDNN 9.13 on): `scores = scale · q · kᵀ`, in f32.
-    ///
-    /// cuDNN has one operation descriptor for both halves; the operations between them are its subgraph over the
-    /// scores. A graph has both halves, as its first and its last operation, or none ([`check`]).
-    SdpaScores {
-        /// (b, h, s_q, d).
-        q: TensorId,
-        /// (b, h or a divisor of it, s_kv, d), not transposed; or a pool of pages.
-        k: TensorId,
-        /// The pages of each sequence (b, 1, pages of a sequence, 1), i32, if `k` is a pool.
-        table: Option<TensorId>,
-        /// KV lengths, if `k` is a pool.
-        seq_kv: Option<TensorId>,
-        /// Factor of the scores.
-        scale: TensorId,
-        /// (b, h, s_q, s_kv).
-        scores: TensorId,
-    },
-    /// The second half: `o = softmax(scores) · v` for rows and keys within their lengths, with other outputs of the
-    /// softmax.
-    SdpaOutput {
-        /// The result of the first half, or of the operations after it.
-        scores: TensorId,
-        /// (b, h or a divisor of it, s_kv, d_v), or a pool of pages.
-        v: TensorId,
-        /// The pages of each sequence, if `v` is a pool.
-        table: Option<TensorId>,
-        /// Query lengths (b, 1, 1, 1); together with KV lengths, they hide the padding.
-        seq_q: Option<TensorId>,
-        /// KV lengths.
-        seq_kv: Option<TensorId>,
-        /// (b, h, s_q, d_v).
-        o: TensorId,
-        /// Log-sum-exp.
-        stats: Option<TensorId>,
-        /// Row maximum.
-        max: Option<TensorId>,
-        /// Row sum of exponentials.
-        sum_exp: Option<TensorId>,
-        /// Logits that join the denominator.
-        sink: Option<TensorId>,
-    },
 }
 
 /// The unique id of a tensor that has no role.
@@ -269,12 +227,6 @@ impl Op {
                 vec![Some(x), Some(fill), seq_q, seq_kv, left, shift_right]
             }
             Op::Softmax { x, y: _, stats: _, max: _, sum_exp: _, sink } => vec![Some(x), sink],
-            Op::SdpaScores { q, k, table, seq_kv, scale, scores: _ } => {
-                vec![Some(q), Some(k), table, seq_kv, Some(scale)]
-            }
-            Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o: _, stats: _, max: _, sum_exp: _, sink } => {
-                vec![Some(scores), Some(v), table, seq_q, seq_kv, sink]
-            }
         };
         list.into_iter().flatten().collect()
     }
@@ -290,9 +242,8 @@ impl Op {
             | Op::Reshape { y, .. }
             | Op::Dequantize { y, .. }
             | Op::PagedLoad { y, .. }
-            | Op::BandMask { y, .. }
-            | Op::SdpaScores { scores: y, .. } => vec![y],
-            Op::Softmax { y, stats, max, sum_exp, .. } | Op::SdpaOutput { o: y, stats, max, sum_exp, .. } => {
+            | Op::BandMask { y, .. } => vec![y],
+            Op::Softmax { y, stats, max, sum_exp, .. } => {
                 [Some(y), stats, max, sum_exp].into_iter().flatten().collect()
             }
         }

@@ -147,18 +147,5 @@ fn write_op(f: &mut fmt::Formatter<'_>, g: &OpGraph, op: &Op) -> fmt::Result {
             write!(f, "softmax {}", n(x))?;
             extra(f, "sink", sink)
         }
-        Op::SdpaScores { q, k, table, seq_kv, scale, scores: _ } => {
-            write!(f, "sdpa-scores {} {}", n(q), n(k))?;
-            extra(f, "table", table)?;
-            extra(f, "seq_kv", seq_kv)?;
-            extra(f, "scale", Some(scale))
-        }
-        Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o: _, stats: _, max: _, sum_exp: _, sink } => {
-            write!(f, "sdpa-output {} {}", n(scores), n(v))?;
-            extra(f, "table", table)?;
-            extra(f, "seq_q", seq_q)?;
-            extra(f, "seq_kv", seq_kv)?;
-            extra(f, "sink", sink)
-        }
     }
 }

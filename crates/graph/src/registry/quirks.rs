@@ -179,7 +179,6 @@ mod tests {
             "band.rows-without-keys",
             "backward.keys-tail-old",
             "backward.deterministic-sink",
-            "form.unified-wrong",
             "backward.varlen-head-dim-old",
             "backward.varlen-no-queries-old",
             "backward.varlen-rows",

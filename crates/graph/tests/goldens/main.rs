@@ -75,14 +75,7 @@ fn outcome(input: &str) -> String {
     let gpu = if valid.fp8 == Some(Fp8::Block) { "b200" } else { "h200" };
     let profile = Profile::named(gpu).expect("built in");
     let mut seen: Vec<(String, OpGraph)> = Vec::new();
-    for (version, form) in [
-        (19, Form::Expanded),
-        (27, Form::Expanded),
-        (19, Form::Fused),
-        (27, Form::Fused),
-        (19, Form::Unified),
-        (27, Form::Unified),
-    ] {
+    for (version, form) in [(19, Form::Expanded), (27, Form::Expanded), (19, Form::Fused), (27, Form::Fused)] {
         let target = profile.target(CudnnVersion::v9(version, 0), LibrarySet::Slim);
         let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         let title = format!("{gpu}, cuDNN 9.{version}, {}", format!("{form:?}").to_lowercase());

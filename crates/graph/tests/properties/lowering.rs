@@ -27,7 +27,7 @@ proptest! {
     fn every_attention_is_lowered_to_a_valid_graph_or_refused_with_a_code(
         a in arbitrary::attention(Space::WIDE), dense in arbitrary::attention(Space::WIDE.with(Features::NONE)),
         target in prop::sample::select(targets()),
-        form in prop::sample::select(vec![Form::Expanded, Form::Fused, Form::Unified]),
+        form in prop::sample::select(vec![Form::Expanded, Form::Fused]),
     ) {
         let options = CompileOptions { lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() };
         for (a, must) in [(a, false), (dense, form == Form::Expanded)] {

@@ -17,7 +17,6 @@ mod reading;
 mod soundness;
 mod stored;
 mod type_level;
-mod unified;
 mod validation;
 mod variants;
 mod written;

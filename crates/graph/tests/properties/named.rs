@@ -33,7 +33,7 @@ fn bound(valid: &Valid, target: &Target, form: Form) -> Option<Vec<Binding>> {
 fn lists_agree(valid: &Valid) -> Result<bool, TestCaseError> {
     let mut lowered = false;
     for cudnn in [CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)] {
-        for form in [Form::Expanded, Form::Fused, Form::Unified] {
+        for form in [Form::Expanded, Form::Fused] {
             let Some(bound) = bound(valid, &target(cudnn), form) else { continue };
             let facts = valid.operand_facts();
             let listed: Vec<Binding> = facts

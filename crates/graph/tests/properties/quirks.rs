@@ -26,15 +26,8 @@ fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusa
     lower(&attention(given), &target(version), &allowing(codes))
 }
 
-/// Options that allow these codes, with the form in which the quirk of a row of [`REFUSED`] applies.
-fn allowing_for(code: &str, codes: &[&str]) -> CompileOptions {
-    let form = if code == "form.unified-wrong" { Form::Unified } else { Form::Auto };
-    CompileOptions { lab: LabOptions::form(form), ..allowing(codes) }
-}
-
 /// Every quirk that lowering checks, with a description that it refuses, and a version.
 const REFUSED: &[(&str, &str, &str)] = &[
-    ("form.unified-wrong", "q: f16 [1,2,128,64]\nscore_mod: tanh(score)", "9.27"),
     (
         "backward.length-tail",
         "pass: backward\nq: f16 [1,2,200,64]\nlengths: per-sequence\nscore_mod: score * score",
@@ -73,7 +66,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 fn every_quirk_of_lowering_is_allowed_by_its_own_code_only() {
     for &(code, given, version) in REFUSED {
         let (a, target) = (attention(given), target(version));
-        let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes));
+        let lowered = |codes: &[&str]| lower(&a, &target, &allowing(codes));
         let refusal = lowered(&[]).expect_err(code);
         // For keys and for values, if the quirk affects both.
         assert!(refusal.reasons().iter().all(|r| r.code.as_str() == code), "{refusal}");
@@ -81,7 +74,7 @@ fn every_quirk_of_lowering_is_allowed_by_its_own_code_only() {
         assert!(lowered(&others).expect_err(code).has(&code.into()));
         let graph = lowered(&[code]).expect(code);
         assert_eq!(graph.accepted_quirks.to_string(), code);
-        assert_eq!(refusals(&a, &target, &allowing_for(code, &[code])), []);
+        assert_eq!(refusals(&a, &target, &allowing(&[code])), []);
     }
     let tested: BTreeSet<&str> = REFUSED.iter().map(|(code, ..)| *code).collect();
     let of_lowering = entries().filter(|e| e.quirk.is_some() && matches!(e.applies, Applies::Lowering(_)));
@@ -92,9 +85,9 @@ fn every_quirk_of_lowering_is_allowed_by_its_own_code_only() {
 fn a_plan_with_an_allowed_quirk_has_a_separate_key() {
     for &(code, given, version) in REFUSED {
         let (a, target) = (attention(given), target(version));
-        let lowered = |codes: &[&str]| lower(&a, &target, &allowing_for(code, codes)).expect(code);
+        let lowered = |codes: &[&str]| lower(&a, &target, &allowing(codes)).expect(code);
         let graph = lowered(&[code]);
-        let key = |graph: &OpGraph| plan_key(graph, &target, &allowing_for(code, &[code]));
+        let key = |graph: &OpGraph| plan_key(graph, &target, &allowing(&[code]));
         let unmarked = OpGraph { accepted_quirks: QuirkSet::NONE, ..graph.clone() };
         assert_ne!(key(&graph), key(&unmarked), "{code}");
         // Allowed quirks that do not apply change nothing.

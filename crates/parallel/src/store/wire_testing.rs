@@ -1,4 +1,4 @@
-//! The messages of the store as functions of bytes, for fuzzing (`crates/fuzz`).
+//! The messages of the store as functions of bytes, for fuzzing (`dev/fuzz`).
 
 use std::fmt::Debug;
 

@@ -126,9 +126,7 @@ pub(super) fn address(index: [usize; 4], strides: [i64; 4]) -> usize {
 /// The pool of pages that an operation reads.
 fn pool(op: &Op) -> Option<TensorId> {
     match *op {
-        Op::PagedLoad { container: pool, .. }
-        | Op::SdpaScores { k: pool, table: Some(_), .. }
-        | Op::SdpaOutput { v: pool, table: Some(_), .. } => Some(pool),
+        Op::PagedLoad { container: pool, .. } => Some(pool),
         _ => None,
     }
 }

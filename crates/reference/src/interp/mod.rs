@@ -20,9 +20,7 @@ mod matmul;
 mod pointwise;
 mod rows;
 mod scales;
-mod sdpa;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use qkvault_graph::op::{Op, TensorId, TensorKind, check};
@@ -136,23 +134,6 @@ impl Machine<'_> {
         self.values[id.0 as usize] = Some(grid);
     }
 
-    /// The keys or values as rows of each sequence: unchanged, or gathered from a pool of pages.
-    fn rows_of(
-        &self,
-        at: usize,
-        id: TensorId,
-        [table, lengths]: [Option<TensorId>; 2],
-        [batch, rows]: [usize; 2],
-    ) -> Result<Cow<'_, Grid>, InterpretError> {
-        let given = self.get(id)?;
-        let Some(table) = table else { return Ok(Cow::Borrowed(given)) };
-        let lengths =
-            lengths.ok_or(InterpretError::Operands { op: at, what: "a table of pages goes with KV lengths" })?;
-        let [_, heads, _, head_dim] = given.dims();
-        let parts = [given, self.get(table)?, self.get(lengths)?];
-        Ok(Cow::Owned(gather::paged(at, parts, false, [batch, heads, rows, head_dim])?))
-    }
-
     fn run(&mut self, at: usize, op: &Op) -> Result<(), InterpretError> {
         match *op {
             Op::Matmul { a, b, c, m, n, k } => {
@@ -204,27 +185,6 @@ impl Machine<'_> {
                     }
                 }
                 self.put(y, p);
-            }
-            Op::SdpaScores { q, k, table, seq_kv, scale, scores } => {
-                let dims = self.dims(scores)?;
-                let keys = self.rows_of(at, k, [table, seq_kv], [dims[0], dims[3]])?;
-                let grid = sdpa::scores(at, [self.get(q)?, &keys, self.get(scale)?], dims)?;
-                self.put(scores, grid);
-            }
-            Op::SdpaOutput { scores, v, table, seq_q, seq_kv, o, stats, max, sum_exp, sink } => {
-                let lengths = [self.maybe(seq_q)?, self.maybe(seq_kv)?];
-                let masked = self.get(scores)?;
-                let values = self.rows_of(at, v, [table, seq_kv], [masked.dims()[0], masked.dims()[3]])?;
-                let rounded = (self.precision == Precision::Rounded).then(|| self.graph.tensor(v).dtype);
-                let (product, by_row) =
-                    sdpa::output(at, [masked, &values], lengths, self.maybe(sink)?, self.dims(o)?, rounded)?;
-                for (id, grid) in [stats, max, sum_exp].into_iter().zip(by_row) {
-                    if let Some(id) = id {
-                        rows::same_dims(at, grid.dims(), self.dims(id)?)?;
-                        self.put(id, grid);
-                    }
-                }
-                self.put(o, product);
             }
         }
         Ok(())

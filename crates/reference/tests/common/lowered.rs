@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use qkvault_graph::{
-    CompileOptions, CudnnVersion, DType, Form, Fp8, Lengths, LibrarySet, OpGraph, Profile, QuirkSet, Role, Target,
-    VARIANTS, Valid, VariantSet, lower,
+    CompileOptions, CudnnVersion, DType, Form, Fp8, Lengths, LibrarySet, OpGraph, Profile, Role, Target, VARIANTS,
+    Valid, VariantSet, lower,
 };
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, backward_of_o,
@@ -31,13 +31,9 @@ pub(crate) fn targets_on(gpu: &str, minors: &[u16]) -> Vec<(Target, CompileOptio
     let mut all: Vec<(Target, CompileOptions)> = minors
         .iter()
         .flat_map(|&minor| {
-            // Only the meaning of the graph is compared here; what cuDNN computes from it is tested elsewhere.
-            let allowed = QuirkSet::of(["form.unified-wrong"]).expect("a quirk");
-            [Form::Expanded, Form::Fused, Form::Unified].map(|form| {
-                (
-                    target(minor),
-                    CompileOptions { allowed, lab: qkvault_graph::LabOptions::form(form), ..CompileOptions::default() },
-                )
+            [Form::Expanded, Form::Fused].map(|form| {
+                let lab = qkvault_graph::LabOptions::form(form);
+                (target(minor), CompileOptions { lab, ..CompileOptions::default() })
             })
         })
         .collect();

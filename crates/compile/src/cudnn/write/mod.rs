@@ -1,7 +1,5 @@
 //! Writes an op graph as cuDNN descriptors: one tensor descriptor per tensor, one operation descriptor per operation.
 
-mod sdpa;
-
 use std::sync::Arc;
 
 use qkvault_graph::op::{ALIGNMENT, Op, OpTensor, TensorId, TensorKind};
@@ -12,7 +10,6 @@ use qkvault_sys::{
 };
 
 use crate::cudnn::convert;
-use sdpa::Unified;
 
 /// The first version with modes of a reshape.
 const RESHAPE_MODE: CudnnVersion = CudnnVersion::new(9, 22, 0);
@@ -20,10 +17,7 @@ const RESHAPE_MODE: CudnnVersion = CudnnVersion::new(9, 22, 0);
 /// cuDNN's operation graph, finalized.
 pub(crate) fn op_graph(library: &Arc<Library>, graph: &OpGraph) -> Result<Descriptor, Error> {
     let writer = Writer::new(library, graph)?;
-    let ops: Vec<Descriptor> = match Unified::of(&graph.ops) {
-        Some(unified) => vec![writer.sdpa(&unified)?],
-        None => graph.ops.iter().map(|op| writer.op(op)).collect::<Result<_, _>>()?,
-    };
+    let ops = graph.ops.iter().map(|op| writer.op(op)).collect::<Result<Vec<Descriptor>, _>>()?;
     let mut descriptor = Descriptor::create(library, Kind::OPERATIONGRAPH)?;
     descriptor.set_descriptors(A::OPERATIONGRAPH_OPS, &ops.iter().collect::<Vec<_>>())?;
     descriptor.finalized()
@@ -194,12 +188,6 @@ impl Writer<'_> {
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_STATS_DESC, stats)?;
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_MAX_DESC, max)?;
                 self.set_some(&mut d, A::OPERATION_SOFTMAX_SUM_EXP_DESC, sum_exp)?;
-                d.finalized()
-            }
-            // Both halves of a unified operation are written together; cuDNN refuses one alone.
-            Op::SdpaScores { .. } | Op::SdpaOutput { .. } => {
-                let mut d = self.create(Kind::OPERATION_SDPA_FWD)?;
-                self.half(&mut d, op)?;
                 d.finalized()
             }
         }

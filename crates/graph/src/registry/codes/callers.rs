@@ -206,7 +206,7 @@ entries![
         cause: "Serving steps are requested, but this command runs only whole batches.",
         field: "--phase",
         needed: "prefill or decode",
-        fix: "`qkvault-lab bench-serving` times steps, and `qkvault-lab selftest --serving` checks them",
+        fix: "`qkvault-lab bench engines` times steps, and `qkvault-lab selftest --serving` checks them",
         ..Entry::description()
     },
     TRAINING_BACKWARD = Entry {

@@ -1,25 +1,12 @@
 //! Attention in 8 bits with one scale per tensor: what lowering does not write.
 
 use super::FE_FP8_BACKWARD;
+use crate::DropoutSource;
 use crate::lower::lacks_8_bit_engine;
 use crate::registry::entry::entries;
 use crate::registry::{Applies, Entry, Gpus, Versions};
-use crate::{DropoutSource, Form};
 
 entries![
-    FP8_UNIFIED = Entry {
-        code: "fp8.unified",
-        cause: "qkvault writes 8-bit attention as separate operations only.",
-        field: "options.lab.form",
-        needed: "another form: every version takes 8-bit attention as separate operations, and the unified operation \
-                 takes it from 9.25 on",
-        fix: "use another form",
-        source: "qkvault's lowering",
-        applies: Applies::Lowering(|f| {
-            (f.form == Form::Unified && f.eight_bits()).then(|| "8-bit formats in the unified operation".to_owned())
-        }),
-        ..Entry::rule()
-    },
     FP8_TENSOR_GRADIENT = Entry {
         code: "fp8.tensor-gradient",
         cause: "No 8-bit backward computes the gradient of a tensor of the score expression.",

@@ -39,7 +39,7 @@ entries![
         standing: Some(Standing::Reported),
         reports: &["https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_fp8_bwd.h"],
         applies: Applies::Rules(|f| given(f, f.backward() && f.varlen(), "varlen operands in a backward")),
-        ..Entry::quirk(21)
+        ..Entry::quirk(20)
     },
     FP8_HOPPER_GROUPED_BACKWARD = Entry {
         code: "fp8.hopper-grouped-backward",
@@ -62,7 +62,7 @@ entries![
             let grouped = f.a.q.heads() != f.a.k.heads() || f.a.q.heads() != f.a.v.heads();
             given(f, f.backward() && grouped, "shared heads in a backward")
         }),
-        ..Entry::quirk(22)
+        ..Entry::quirk(21)
     },
     FP8_HOPPER_EMPTY_TILE = Entry {
         code: "fp8.hopper-empty-tile",
@@ -82,7 +82,7 @@ entries![
         applies: Applies::Rules(|f| {
             given(f, !f.backward() && may_have_an_empty_tile(f), "a mask with which a tile of queries may see no key")
         }),
-        ..Entry::quirk(23)
+        ..Entry::quirk(22)
     },
     FP8_HOPPER_BOTTOM_RIGHT = Entry {
         code: "fp8.hopper-bottom-right",
@@ -102,7 +102,7 @@ entries![
         applies: Applies::Rules(|f| {
             given(f, f.causal_bottom_right() && f.varlen(), "a diagonal that ends bottom right, over varlen operands")
         }),
-        ..Entry::quirk(24)
+        ..Entry::quirk(23)
     },
     FP8_EXPRESSION = Entry {
         code: "fp8.expression",
@@ -119,7 +119,7 @@ entries![
             "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h"
         ],
         applies: Applies::Rules(expression),
-        ..Entry::quirk(25)
+        ..Entry::quirk(24)
     },
     FP8_DROPOUT_FORM = Entry {
         code: "fp8.dropout-form",
@@ -133,7 +133,7 @@ entries![
         standing: Some(Standing::Reported),
         reports: &["https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_fp8_bwd.h"],
         applies: Applies::Rules(|f| given(f, f.dropout() && f.backward(), "dropout in a backward")),
-        ..Entry::quirk(26)
+        ..Entry::quirk(25)
     },
     FP8_HEAD_DIM_WIDE = Entry {
         code: "fp8.head-dim-wide",
@@ -154,7 +154,7 @@ entries![
             let wide = (f.d_qk > 128 || f.d_v > 128) && (f.d_qk, f.d_v) != (192, 128);
             given(f, !f.backward() && wide, &format!("head dims {} and {}", f.d_qk, f.d_v))
         }),
-        ..Entry::quirk(27)
+        ..Entry::quirk(26)
     },
     FP8_BACKWARD_BAND = Entry {
         code: "fp8.backward-band",
@@ -174,7 +174,7 @@ entries![
             let left = f.window().is_some() && f.s_q > f.s_kv && !f.lengths();
             of_either(f, f.backward() && (corner || left), "a band")
         }),
-        ..Entry::quirk(28)
+        ..Entry::quirk(27)
     },
     FP8_SPLIT_ZEROS = Entry {
         code: "fp8.split-zeros",
@@ -191,6 +191,6 @@ entries![
             let plain = f.a.mask.band.is_none() && !f.backward() && f.s_q > 1 && f.s_kv >= 4096;
             of_either(f, plain && f.a.o.dtype.is_half(), "16-bit outputs over many keys without a band")
         }),
-        ..Entry::quirk(29)
+        ..Entry::quirk(28)
     },
 ];

@@ -34,7 +34,7 @@ entries![
             "qkvault-lab selftest --fp8 --about fp8.hopper-dropout"
         )),
         applies: Applies::Rules(|f| given(f, f.dropout(), "dropout")),
-        ..Entry::quirk(32)
+        ..Entry::quirk(31)
     },
     FP8_HOPPER_D_SINK = Entry {
         code: "fp8.hopper-d-sink",
@@ -51,7 +51,7 @@ entries![
         applies: Applies::Rules(|f| {
             given(f, f.gradients.is_some_and(|gradients| gradients.d_sink), "the gradient of a sink")
         }),
-        ..Entry::quirk(33)
+        ..Entry::quirk(32)
     },
     FP8_HOPPER_QUERIES = Entry {
         code: "fp8.hopper-queries",
@@ -73,7 +73,7 @@ entries![
         applies: Applies::Rules(|f| {
             given(f, f.backward() && f.s_q % ROWS != 0, &format!("{} queries in a backward", f.s_q))
         }),
-        ..Entry::quirk(34)
+        ..Entry::quirk(33)
     },
     FP8_HOPPER_FEW_KEYS = Entry {
         code: "fp8.hopper-few-keys",
@@ -99,7 +99,7 @@ entries![
                 &format!("the amaxes of a backward over {} keys", f.s_kv),
             )
         }),
-        ..Entry::quirk(35)
+        ..Entry::quirk(34)
     },
     FP8_HOPPER_KEYS_TAIL = Entry {
         code: "fp8.hopper-keys-tail",
@@ -122,7 +122,7 @@ entries![
             let tail = f.s_kv % TILE != 0 && f.a.mask.band.is_none() && !f.lengths();
             given(f, f.backward() && tail, &format!("a backward over {} keys", f.s_kv))
         }),
-        ..Entry::quirk(44)
+        ..Entry::quirk(43)
     },
     FP8_HOPPER_PADDED_AMAX = Entry {
         code: "fp8.hopper-padded-amax",
@@ -146,7 +146,7 @@ entries![
             let counted = f.a.outputs.amax && f.lengths() && f.a.mask.band.is_none();
             given(f, !f.backward() && f.s_q > QUERIES && counted, &format!("the amaxes of {} padded queries", f.s_q))
         }),
-        ..Entry::quirk(36)
+        ..Entry::quirk(35)
     },
     FP8_HOPPER_EXPRESSION = Entry {
         code: "fp8.hopper-expression",
@@ -164,6 +164,6 @@ entries![
             "qkvault-lab selftest --fp8 --about fp8.hopper-expression"
         )),
         applies: Applies::Rules(expression),
-        ..Entry::quirk(38)
+        ..Entry::quirk(37)
     },
 ];

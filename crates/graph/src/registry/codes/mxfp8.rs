@@ -123,7 +123,7 @@ entries![
             "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/attention/dot_product_attention/utils.py"
         ],
         applies: Applies::Rules(|f| given(f, f.varlen(), "varlen operands")),
-        ..Entry::quirk(30)
+        ..Entry::quirk(29)
     },
     MXFP8_NAN = Entry {
         code: "mxfp8.nan",
@@ -137,7 +137,7 @@ entries![
         standing: Some(Standing::Reported),
         reports: &["https://github.com/NVIDIA/TransformerEngine/pull/3173"],
         applies: Applies::Rules(|f| given(f, true, "attention")),
-        ..Entry::quirk(31)
+        ..Entry::quirk(30)
     },
     MXFP8_VALUE_HEAD_DIM = Entry {
         code: "mxfp8.value-head-dim",
@@ -153,6 +153,6 @@ entries![
             let wide = f.d_qk <= 128 && f.d_v > 128 && !f.backward();
             given(f, wide, &format!("head dims {} and {}", f.d_qk, f.d_v))
         }),
-        ..Entry::quirk(37)
+        ..Entry::quirk(36)
     },
 ];

@@ -34,7 +34,7 @@ entries![
         applies: Applies::Rules(|f| {
             (f.s_q == 1 && !f.eight_bits()).then(|| format!("one query per sequence, for cuDNN {}", f.version()))
         }),
-        ..Entry::quirk(42)
+        ..Entry::quirk(41)
     },
     QUERIES_ONE_SINK = Entry {
         code: "queries.one-sink",
@@ -60,7 +60,7 @@ entries![
             let here = !f.backward() && f.s_q == 1 && f.a.sink && !f.a.k.is_paged();
             here.then(|| "a sink, with one query per sequence".to_owned())
         }),
-        ..Entry::quirk(46)
+        ..Entry::quirk(45)
     },
     QUERIES_ONE_OLD = Entry {
         code: "queries.one-old",

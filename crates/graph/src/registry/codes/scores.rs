@@ -158,6 +158,6 @@ entries![
             "qkvault-lab selftest --allow backward.lowest-row --file CASES"
         )),
         applies: Applies::Rules(|f| row_of_a_constant(f.a)),
-        ..Entry::quirk(43)
+        ..Entry::quirk(42)
     },
 ];

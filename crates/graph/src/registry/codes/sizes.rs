@@ -166,7 +166,7 @@ entries![
             (by_mask && one_row && f.s_kv >= 3 && f.s_kv % 2 == 1)
                 .then(|| format!("a dropout mask of one row of {} keys", f.s_kv))
         }),
-        ..Entry::quirk(20)
+        ..Entry::quirk(19)
     },
     DROPOUT_PHILOX_OLD = Entry {
         code: "dropout.philox-old",
@@ -183,7 +183,7 @@ entries![
         standing: Some(Standing::Reported),
         reports: &["https://github.com/pytorch/pytorch/pull/163903"],
         applies: Applies::Rules(|f| f.philox().then(|| format!("dropout that cuDNN {} draws", f.version()))),
-        ..Entry::quirk(39)
+        ..Entry::quirk(38)
     },
     SIZE_GRID = Entry {
         code: "size.grid",
@@ -206,6 +206,6 @@ entries![
             let beyond = (f.backward() || f.s_q == 1) && (batch > MOST || heads > MOST);
             beyond.then(|| format!("{batch} sequences and {heads} heads"))
         }),
-        ..Entry::quirk(40)
+        ..Entry::quirk(39)
     },
 ];

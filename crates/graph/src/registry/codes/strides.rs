@@ -54,6 +54,6 @@ entries![
             let (stride, bytes) = (t.strides[axis], t.dtype.size());
             Some(format!("the {} stride of {name} is {stride} elements of {bytes} bytes", AXES[axis]))
         }),
-        ..Entry::quirk(18)
+        ..Entry::quirk(17)
     }
 ];

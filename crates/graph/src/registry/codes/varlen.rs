@@ -47,7 +47,7 @@ entries![
             let reach = reach(f).filter(|reach| *reach > most)?;
             Some(format!("a dO that reaches {reach} elements"))
         }),
-        ..Entry::quirk(41)
+        ..Entry::quirk(40)
     },
     STORAGE_VARLEN_SM = Entry {
         code: "storage.varlen-sm",
@@ -111,7 +111,7 @@ entries![
             (tokens < batch)
                 .then(|| format!("{tokens} tokens of keys for {batch} sequences, for cuDNN {}", f.version()))
         }),
-        ..Entry::quirk(45)
+        ..Entry::quirk(44)
     },
     STORAGE_VARLEN_KEYS = Entry {
         code: "storage.varlen-keys",
@@ -201,7 +201,7 @@ entries![
             let wide = f.backward() && f.varlen() && (f.d_qk > 128 || f.d_v > 128);
             wide.then(|| format!("head dims {} and {} of varlen operands in a backward", f.d_qk, f.d_v))
         }),
-        ..Entry::quirk(15)
+        ..Entry::quirk(14)
     },
     BACKWARD_VARLEN_HEAD_DIM = Entry {
         code: "backward.varlen-head-dim",
@@ -226,7 +226,7 @@ entries![
             let odd = f.gradients.is_some_and(|g| !g.deterministic) && f.varlen() && f.d_qk % 16 != 0;
             odd.then(|| format!("a head dim of {} of varlen Q and K in a backward", f.d_qk))
         }),
-        ..Entry::quirk(47)
+        ..Entry::quirk(46)
     },
     BACKWARD_VARLEN_NO_QUERIES_OLD = Entry {
         code: "backward.varlen-no-queries-old",
@@ -246,7 +246,7 @@ entries![
         )),
         reports: &["https://github.com/NVIDIA/TransformerEngine/issues/2186"],
         applies: Applies::Rules(|f| (f.backward() && f.varlen()).then(|| "varlen operands in a backward".to_owned())),
-        ..Entry::quirk(16)
+        ..Entry::quirk(15)
     },
     BACKWARD_VARLEN_KEY_GRADIENTS_OLD = Entry {
         code: "backward.varlen-key-gradients-old",
@@ -272,7 +272,7 @@ entries![
             let (name, gradient, of, tensor) = other;
             Some(format!("strides {:?} of {name} and {:?} of {of}", gradient.strides, tensor.strides))
         }),
-        ..Entry::quirk(19)
+        ..Entry::quirk(18)
     },
     BACKWARD_VARLEN_ROWS = Entry {
         code: "backward.varlen-rows",
@@ -289,7 +289,7 @@ entries![
             let (q, d_q) = (f.a.q.strides, gradients.d_q.strides);
             (q[2] != d_q[2]).then(|| format!("tokens of Q are {} elements apart, those of dQ {}", q[2], d_q[2]))
         }),
-        ..Entry::quirk(17)
+        ..Entry::quirk(16)
     },
     BACKWARD_VARLEN_CONSUMER_OLD = Entry {
         code: "backward.varlen-consumer-old",

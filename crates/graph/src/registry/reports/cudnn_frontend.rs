@@ -105,15 +105,7 @@ pub(super) static REPORTS: &[Report] = &[
     },
     Report {
         attention: "What the unified operation does not take, by version.",
-        finding: Finding::Refused(&[
-            &FORM_UNIFIED,
-            &FORM_UNIFIED_LENGTHS,
-            &FORM_UNIFIED_OUTPUTS,
-            &FORM_UNIFIED_BAND,
-            &FORM_UNIFIED_SINK,
-            &FORM_UNIFIED_DROPOUT,
-            &FORM_UNIFIED_PAGED,
-        ]),
+        finding: Finding::Never("qkvault does not write the unified operation."),
         ..FORWARD_CHECK
     },
     Report {

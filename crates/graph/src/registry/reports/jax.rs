@@ -27,7 +27,7 @@ pub(super) static REPORTS: &[Report] = &[
             standing: Standing::seen(
                 "an H200",
                 "cuDNN 9.19",
-                "qkvault-lab selftest --file bench/odd-tensors.txt --sanitize",
+                "compute-sanitizer qkvault-lab selftest --file bench/odd-tensors.txt",
             ),
             shows: "A forward reads 2 bytes past a 16-bit bias of an odd number of elements (none under 9.27); numbers are \
                     right.",

@@ -1,0 +1,363 @@
+//! Generated attention kernels on a CPU, beside the oracle: the same sources and recipes that a GPU gets.
+
+use std::collections::BTreeMap;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use qkvault_emulate::Program;
+use qkvault_graph::arbitrary::{self, Features, Space, attention};
+use qkvault_graph::expr::{self, TensorSpec};
+use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
+use qkvault_kernels::recipe;
+use qkvault_kernels::tiling::Tiling;
+use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
+use qkvault_reference::{Buffer, Choice, Inputs, LaunchJudge, LengthChoice, POISON, Unused, forward};
+use qkvault_skip::{Need, skip};
+
+/// Random attentions of a run.
+const CASES: usize = 24;
+
+/// The operands of a launch on the host: outputs are poisoned.
+struct Case<'a> {
+    attention: &'a Valid,
+    inputs: Inputs,
+    buffers: BTreeMap<Role, Vec<u8>>,
+    numbers: BTreeMap<Role, Vec<u8>>,
+    shared: &'a [(Role, Role)],
+}
+
+impl<'a> Case<'a> {
+    fn new(attention: &'a Valid, shared: &'a [(Role, Role)], seed: u64) -> Case<'a> {
+        Case::over(attention, Inputs::random(attention, seed).expect("random operands"), shared)
+    }
+
+    fn over(attention: &'a Valid, mut inputs: Inputs, shared: &'a [(Role, Role)]) -> Case<'a> {
+        for &(role, of) in shared {
+            let from = inputs.buffer(of).expect("an input").bytes().to_vec();
+            let to = inputs.get_mut(role).expect("an input").bytes_mut();
+            to.copy_from_slice(&from[..to.len()]);
+        }
+        let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
+        for operand in qkvault_graph::operands(attention) {
+            let role = operand.role;
+            if operand.output {
+                let len = qkvault_graph::buffer_len(attention, role).expect("every operand has a size");
+                buffers.insert(role, Buffer::poisoned(operand.tensor.dtype, len).into_bytes());
+            } else if !shared.iter().any(|(one, _)| *one == role) {
+                let bytes = inputs.buffer(role).expect("every input is there").bytes().to_vec();
+                if role.is_scalar() { &mut numbers } else { &mut buffers }.insert(role, bytes);
+            }
+        }
+        Case { attention, inputs, buffers, numbers, shared }
+    }
+
+    /// What differs from the oracle, empty if nothing does.
+    fn judge(&self) -> String {
+        let expected = forward(self.attention, &self.inputs).expect("the oracle computes it");
+        let wrong = expected.iter().filter_map(|output| {
+            let role = output.role();
+            let bytes = self.buffers.get(&role)?.clone();
+            let found = Buffer::new(output.buffer().dtype(), bytes).expect("whole elements");
+            let fault = LaunchJudge::new(self.attention, &self.inputs).judge(output, &found).fault;
+            fault.map(|fault| format!("wrong: {fault}\n"))
+        });
+        wrong.collect()
+    }
+}
+
+/// Launches twice, the second time over what the first left in the outputs, with other turns of threads.
+fn check(attention: &Valid, made: &Generated, seed: u64) -> Result<(), String> {
+    check_shared(attention, made, &[], seed)
+}
+
+/// The same with roles that lie in the memory of another.
+fn check_shared(attention: &Valid, made: &Generated, shared: &[(Role, Role)], seed: u64) -> Result<(), String> {
+    check_case(Case::new(attention, shared, seed), made, seed)
+}
+
+fn check_case(mut case: Case<'_>, made: &Generated, seed: u64) -> Result<(), String> {
+    let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    for poison in [POISON, 0] {
+        let seed = seed + u64::from(poison);
+        let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, case.shared, seed, poison);
+        launched.map_err(|error| error.to_string())?;
+        let wrong = case.judge();
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+    }
+    Ok(())
+}
+
+fn check_all(attentions: &[Valid]) {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let one = |(seed, attention): (usize, &Valid)| {
+        let made = generate(attention, SM).expect("is taken");
+        check(attention, &made, seed as u64).err().map(|error| format!("{seed}: {attention}: {error}"))
+    };
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let half = attentions.len().div_ceil(2);
+        let part = |from: usize| {
+            let end = attentions.len().min(from + half);
+            scope.spawn(move || (from..end).filter_map(|at| one((at, &attentions[at]))).collect::<Vec<_>>())
+        };
+        let running = [part(0), part(half.min(attentions.len()))];
+        running.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {} are wrong: {wrong:#?}", wrong.len(), attentions.len());
+}
+
+#[test]
+fn random_attentions_compute_what_the_oracle_computes() {
+    let features = Features { storage: true, sink: true, padded_rows: true, ..Features::NONE };
+    let space = Space { batch: 3, heads: 2, seq: 400, head_dim: 256, features };
+    let (mut runner, strategy) = (TestRunner::deterministic(), attention(space));
+    let list: Vec<Valid> = std::iter::repeat_with(|| strategy.new_tree(&mut runner).expect("a value").current())
+        .enumerate()
+        .filter_map(|(n, a)| validate(arbitrary::modified(arbitrary::aligned(a), n)).ok())
+        .filter(|a| takes(a, SM).is_ok())
+        .take(CASES)
+        .collect();
+    check_all(&list);
+}
+
+/// One query and several, over pages, in every way that a kernel divides its work.
+#[test]
+fn long_caches_are_cut_into_pieces_and_merged() {
+    let sizes = [(1, 8, 1, 128), (1, 8, 3, 64), (2, 2, 16, 128), (1, 1, 40, 256), (3, 4, 1, 80)];
+    let of = |(batch, group, queries, d): (i64, i64, i64, i64)| {
+        let mut a = Attention::bshd(batch, (2 * group, 2), (queries, 1500), d, DType::BF16);
+        a.k = Tensor::paged_nhd(batch, 2, 1500, d, 75, 64, DType::BF16);
+        a.v = a.k;
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    check_all(&sizes.map(of));
+}
+
+/// Batches of a serving step whose padding holds NaN: rows of Q behind lengths, rows of a page behind its last in use,
+/// and pages not in use. No row within lengths may become NaN, and no sequence without queries or keys makes one of its
+/// neighbours so.
+#[test]
+fn padding_without_numbers_is_not_read() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let one = |heads, keys, d, window| {
+        let a = Attention::bshd(12, heads, (1, keys), d, DType::BF16).with_lengths();
+        a.with_band(Band { left: Some(window), ..Band::CAUSAL_BOTTOM_RIGHT })
+    };
+    let decode = vec![1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1];
+    let lengths = |most| vec![15, 1, 13, 129, 65, most, 17, 0, 64, most - 1, 63, 128];
+    let mut of_16 = one((6, 3), 130, 128, 16);
+    of_16.k = Tensor::paged_nhd(12, 3, 130, 128, 109, 16, DType::BF16);
+    let mut of_64 = one((4, 4), 130, 128, 1).with_stats();
+    of_64.k = Tensor::paged_hnd(12, 4, 130, 128, 37, 64, DType::BF16);
+    of_64.sink = true;
+    let mut of_eight = one((8, 1), 200, 64, 128).with_stats();
+    of_eight.k = Tensor::paged_hnd(12, 1, 200, 64, 49, 64, DType::BF16);
+    for a in [&mut of_16, &mut of_64, &mut of_eight] {
+        a.v = a.k;
+    }
+    // Prompts and single queries in turn, over pages with room between heads.
+    let q = Tensor::thd(6, 4, 300, 96, 303, DType::BF16);
+    let pool = |rows| Tensor {
+        strides: [rows * 16 * 4 + 24, rows * 16, rows, 1],
+        ..Tensor::paged_hnd(6, 4, 896, 96, 100, 16, DType::BF16)
+    };
+    let prompts = Attention::forward(q, pool(120), pool(160), q).with_lengths().with_stats();
+    let prompts = prompts.with_band(Band::CAUSAL_BOTTOM_RIGHT);
+    // A latent cache, in copies for keys and for values.
+    let mut latent = one((16, 1), 130, 576, 128).with_stats();
+    latent.k = Tensor::paged_nhd(12, 1, 130, 576, 25, 128, DType::BF16);
+    latent.v = Tensor { dims: [latent.k.dims[0], 1, latent.k.dims[2], 512], ..latent.k };
+    latent.o = Tensor::bshd(12, 16, 1, 512, DType::BF16);
+    for (seed, (a, q, kv)) in (0..).zip([
+        (of_16, decode.clone(), lengths(130)),
+        (of_64, decode.clone(), lengths(130)),
+        (of_eight, decode.clone(), lengths(200)),
+        (prompts, vec![1, 17, 12, 65, 0, 1], vec![1, 128, 63, 65, 0, 895]),
+        (latent, decode, lengths(130)),
+    ]) {
+        let a = validate(a).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let choice = Choice { lengths: LengthChoice::Exact { q, kv }, unused: Unused::Poison, ..Choice::default() };
+        let inputs = Inputs::random_with(&a, seed, &choice).expect("random operands");
+        let expected = forward(&a, &inputs).expect("the oracle computes it");
+        assert!(expected.iter().all(|output| output.values().iter().all(|x| !x.is_nan())), "{a}");
+        let made = generate(&a, SM).expect("is taken");
+        assert_eq!(check_case(Case::over(&a, inputs.clone(), &[]), &made, seed), Ok(()), "{a}");
+        // Cases of both kinds of products notice kernels that read it.
+        if !matches!(seed, 0 | 3) {
+            continue;
+        }
+        let hides = "key_from + WARP_KEYS > item.end";
+        assert!(made.source.contains(hides), "{hides}");
+        let reads = Generated { source: made.source.replace(hides, "false"), ..made };
+        let found = check_case(Case::over(&a, inputs, &[]), &reads, seed).expect_err("padding is read");
+        assert!(found.contains("O: wrong"), "{a}: {found}");
+    }
+}
+
+/// pytorch #109517: padding masks are biases of the lowest float. A row that has nothing else was one of infinities in
+/// the unit of the base-2 logarithm: O was 0 in the place of the mean of V.
+#[test]
+fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    for (queries, keys, dtype, sink) in
+        [(5, 70, DType::F32, false), (1, 1500, DType::BF16, false), (40, 300, DType::F32, true)]
+    {
+        let spec = TensorSpec::new(dtype, [1, 1, queries, keys]);
+        let biased = (expr::score() + expr::tensor("padding", spec)).build_score_mod().expect("a score");
+        let mut a = Attention::bshd(2, (4, 2), (queries, keys), 64, DType::BF16).with_stats().with_score_mod(biased);
+        a.sink = sink;
+        let a = validate(a).expect("is valid");
+        let mut inputs = Inputs::random(&a, 7).expect("random operands");
+        let bias = inputs.get_mut(Role::ScoreTensor(0)).expect("a bias");
+        let lowest = if dtype == DType::BF16 { -3.389_531_4e38 } else { f64::from(f32::MIN) };
+        // Whole rows, and parts of others.
+        for row in (0..queries).filter(|row| row % 2 == 0) {
+            (0..keys).for_each(|key| bias.set((row * keys + key) as usize, lowest));
+        }
+        (0..queries).for_each(|row| bias.set((row * keys) as usize, lowest));
+        let made = generate(&a, SM).expect("is taken");
+        let wrong = check_case(Case::over(&a, inputs, &[]), &made, 3);
+        assert_eq!(wrong, Ok(()), "{queries} x {keys} {dtype}");
+    }
+}
+
+/// Every division of the work that a measurement compares is right.
+#[test]
+fn other_divisions_of_the_work_compute_the_same() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let latent = |heads| {
+        let mut a = Attention::bshd(1, (heads, 1), (1, 300), 576, DType::BF16);
+        a.v = Tensor { dims: [1, 1, 300, 512], ..a.k };
+        a.o = Tensor::bshd(1, heads, 1, 512, DType::BF16);
+        a
+    };
+    let plain = |queries, d| Attention::bshd(1, (8, 2), (queries, 900), d, DType::BF16);
+    for a in [plain(1, 128), plain(5, 128), plain(16, 64), latent(16)] {
+        let a = validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats()).expect("is valid");
+        let mut all = Vec::new();
+        generate_with(&a, SM, |sizes| {
+            all = Tiling::others(sizes);
+            Tiling::of(sizes)
+        })
+        .expect("is taken");
+        for (name, tiling) in all {
+            let made = generate_with(&a, SM, |_| tiling).expect("is taken");
+            assert_eq!(check(&a, &made, 5), Ok(()), "{a}, {name}: {tiling:?}");
+        }
+    }
+}
+
+/// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
+#[test]
+fn values_of_a_latent_cache_are_brought_with_its_keys() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let of = |(batch, heads, queries): (i64, i64, i64), (d, d_v): (i64, i64), pages: bool| {
+        let mut a = Attention::bshd(batch, (heads, 1), (queries, 300), d, DType::BF16);
+        if pages {
+            a.k = Tensor::paged_nhd(batch, 1, 300, d, 30, 16, DType::BF16);
+        }
+        a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], d_v], ..a.k };
+        a.o = Tensor::bshd(batch, heads, queries, d_v, DType::BF16);
+        validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
+    };
+    let both = &[(Role::V, Role::K), (Role::PageTableV, Role::PageTableK)][..];
+    for (seed, attention, shared) in [
+        (1, of((2, 16, 1), (576, 512), true), both),
+        (2, of((2, 16, 1), (576, 512), true), &both[..1]), // tables of their own: some pages are the same
+        (3, of((1, 70, 1), (576, 512), false), &[]),
+        (4, of((1, 5, 3), (288, 272), true), both),
+    ] {
+        let made = generate(&attention, SM).expect("is taken");
+        assert_eq!(check_shared(&attention, &made, shared, seed), Ok(()), "{attention}, shared {shared:?}");
+    }
+}
+
+/// Faults in the source, each of which must be noticed: what is replaced, by what, and words of what is then said.
+const FAULTS: [(&str, &str, &str); 8] = [
+    ("barrier_wait(full + 8 * slot, parity);", "", "wrong"),
+    ("barrier_wait(empty + 8 * slot, parity);", "", "more arrivals at a barrier than"),
+    ("if (lane == 0) barrier_arrive(empty + 8 * slot);", "", "no thread of the block can go on"),
+    ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
+    ("top[half] = most;\n        float more", "float more", "wrong"),
+    ("to[n * 32 + column] = ", "to[(n << 20) + column] = ", "signal"),
+    ("from + lane == 0, row)", "false, row)", "wrong"),
+    ("  to = keys;", "  to = keys - 1;", "what roundings explain"),
+];
+
+#[test]
+fn faults_of_kernels_are_noticed() {
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    // More tiles for a block than it has room for, and sequences that two blocks share.
+    let a = Attention::bshd(8, (8, 8), (1, 1100), 64, DType::BF16);
+    let attention = validate(a.with_stats()).expect("is valid");
+    let made = generate(&attention, SM).expect("is taken");
+    assert_eq!(check(&attention, &made, 1), Ok(()));
+    let unnoticed = FAULTS.iter().filter_map(|(right, fault, said)| {
+        assert!(made.source.contains(right), "{right}");
+        let wrong = Generated { source: made.source.replace(right, fault), ..made.clone() };
+        let found = check(&attention, &wrong, 1).err().unwrap_or_else(|| "nothing".to_owned());
+        (!found.contains(said)).then(|| format!("{right} -> {fault}: {found} instead of {said}"))
+    });
+    let unnoticed: Vec<String> = unnoticed.collect();
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// 2^20 queries over as many keys in 32 heads are 2^31 tiles, which counters of 32 bits made a negative number of.
+#[test]
+fn shares_of_more_tiles_than_31_bits_count_are_whole() {
+    /// Tiles of 128 queries by 128 keys.
+    const TILE: i64 = 128;
+    const SHARES: &str = "
+extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
+  __shared__ i64 memory[40];
+  const Share share = share_of(p, blockIdx.x, 32, memory);
+  if (threadIdx.x == 0) {
+    i64* const to = (i64*)p.o + blockIdx.x * 8;
+    to[0] = share.from, to[1] = share.to, to[2] = share.all, to[3] = share.at;
+    to[4] = share.item.batch, to[5] = share.item.head, to[6] = share.item.rows_from, to[7] = share.item.tiles;
+  }
+}
+";
+    if !Program::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let (batch, heads, rows) = (2_i64, 32_i64, 1_i64 << 20);
+    let attention = Attention::bshd(batch, (heads, heads), (rows, rows), 128, DType::BF16);
+    let attention = validate(attention).expect("is valid");
+    let mut made = generate(&attention, SM).expect("is taken");
+    made.source.push_str(SHARES);
+    let Some(recipe::Step::Launch(launch)) = made.recipe.steps.get_mut(1) else { panic!("a launch without maps") };
+    let blocks = launch.grid[0] + 1;
+    (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
+    made.recipe.steps.remove(0);
+    let program = Program::compile(&made.source, &made.recipe).expect("compiles");
+    let mut buffers = BTreeMap::from([(Role::Q, vec![0; 64]), (Role::O, vec![POISON; blocks as usize * 64])]);
+    let numbers = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
+    program.launch(&made.recipe, &mut buffers, &numbers, &[], 1, POISON).expect("runs");
+    let found: Vec<i64> =
+        buffers[&Role::O].chunks(8).map(|eight| i64::from_le_bytes(eight.try_into().expect("eight"))).collect();
+    let (of_item, of_head) = (rows / TILE, (rows / TILE) * (rows / TILE));
+    let all = batch * heads * of_head;
+    assert!(all > i64::from(i32::MAX));
+    let mut next = 0;
+    for (block, share) in found.chunks(8).enumerate() {
+        assert_eq!((share[0], share[2], share[7]), (next, all, of_item), "block {block}: {share:?}");
+        let begins = ((share[4] * heads + share[5]) * of_item + share[6] / TILE) * of_item + share[3];
+        assert_eq!(begins, share[0], "block {block}: {share:?}");
+        next = share[1];
+    }
+    assert_eq!(next, all);
+}

@@ -1,0 +1,83 @@
+//! Captured decodes: the whole step as one CUDA graph, for some numbers of rows and each plan that they run on.
+//!
+//! A graph's addresses never change. Before a replay the step's inputs, lengths and tables are written where they are;
+//! rows that a step does not have are those of token 0 without a place in the pages.
+
+use std::collections::BTreeMap;
+
+use cudarc::driver::CudaGraph;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+
+use super::Queue;
+use super::attention::Cudnn;
+use crate::Failure;
+use crate::config::Limits;
+use crate::metrics::Metrics;
+use crate::step::Step;
+
+/// Rows of captured decodes beside those of the plans.
+const ROWS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192];
+
+/// Captured decodes by rows and the plan that they run on.
+pub(super) struct Graphs {
+    graphs: BTreeMap<(usize, usize), CudaGraph>,
+    rows: Vec<usize>,
+    keys: i64,
+    replays: u64,
+}
+
+impl Graphs {
+    /// Runs each decode once, so that kernels and handles are loaded, and captures it if `capture`.
+    pub(super) fn new(queue: &mut Queue, limits: &Limits, capture: bool) -> Result<Graphs, Failure> {
+        let mut rows: Vec<usize> = ROWS.into_iter().filter(|&rows| rows < limits.batch).chain([limits.batch]).collect();
+        // Where a plan ends a graph ends, so that all steps of a graph have one plan.
+        rows.extend(queue.attention.batches());
+        rows.sort_unstable();
+        rows.dedup();
+        let keys = limits.context as i64;
+        let mut graphs = BTreeMap::new();
+        queue.products.timing = true;
+        for &rows in &rows {
+            let Some(plan) = queue.attention.plan_of(rows, keys) else { continue };
+            queue.attention.choose(plan);
+            queue.buffers.give(&Step::default(), (rows, rows), &queue.stream)?;
+            // SAFETY: nothing is captured.
+            unsafe { queue.queue((rows, rows), false) }?;
+            queue.stream.synchronize()?;
+            if capture {
+                graphs.insert((rows, plan), captured(queue, rows)?);
+            }
+        }
+        queue.products.timing = false;
+        Ok(Graphs { graphs, rows, keys, replays: 0 })
+    }
+
+    /// The captured step for a decode: its rows and its graph.
+    pub(super) fn of(&self, step: &Step, attention: &Cudnn) -> Option<(usize, &CudaGraph)> {
+        if !step.chunks.is_empty() || step.picks.len() != step.decodes {
+            return None;
+        }
+        let rows = *self.rows.iter().find(|&&rows| rows >= step.decodes)?;
+        let plan = attention.plan_of(rows, self.keys)?;
+        self.graphs.get(&(rows, plan)).map(|graph| (rows, graph))
+    }
+
+    pub(super) fn count(&mut self, replayed: bool) {
+        self.replays += u64::from(replayed);
+    }
+
+    pub(super) fn report(&self, metrics: &Metrics) {
+        Metrics::set(&metrics.graphs, self.graphs.len() as u64);
+        Metrics::set(&metrics.graph_replays_total, self.replays);
+    }
+}
+
+fn captured(queue: &mut Queue, rows: usize) -> Result<CudaGraph, Failure> {
+    queue.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    // SAFETY: the model drops its graphs before the queue, and everything is on the queue's stream.
+    let queued = unsafe { queue.queue((rows, rows), true) };
+    // The capture must end also after a failure.
+    let graph = queue.stream.end_capture(CUgraphInstantiate_flags(0));
+    queued?;
+    graph?.ok_or_else(|| "the driver gave an empty graph".into())
+}

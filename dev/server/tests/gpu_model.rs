@@ -1,0 +1,83 @@
+//! The model on a real GPU beside the one on the CPU: the same weights, so the same answers but for near ties.
+
+use qkvault_server::config::{Limits, Shape};
+use qkvault_server::cpu::Cpu;
+use qkvault_server::engine::{Engine, Model};
+use qkvault_server::gpu::{Gpu, Options};
+use qkvault_server::request::{Event, Request, Sampling, Wanted};
+use qkvault_server::weights::mix;
+use qkvault_server::{Failure, metrics};
+use qkvault_skip::{Need, skip};
+
+const LIMITS: Limits = Limits { page: 64, pages: 64, chunk: 64, tokens: 128, ..Limits::SMALL };
+
+/// An answer must have no token whose logit is further below the largest, of a standard deviation of 1.
+const BOUND: f32 = 0.25;
+
+/// Tokens and scores.
+type Told = (Vec<u32>, Vec<f32>);
+
+/// What an engine gives for requests that run at once.
+fn served<M: Model>(
+    make: impl FnOnce() -> Result<M, Failure> + Send + 'static,
+    requests: &[(Vec<u32>, Wanted)],
+) -> (Vec<Told>, String) {
+    let shape = Shape::named("tiny").expect("it is there");
+    let engine = Engine::start((shape, LIMITS), make).unwrap_or_else(|error| panic!("{error}"));
+    let requests = requests
+        .iter()
+        .map(|(prompt, wanted)| Request::new(prompt.clone(), wanted.clone(), &shape, &LIMITS).expect("in range"));
+    let receivers: Vec<_> = requests.map(|request| engine.handle.submit(request).expect("it runs")).collect();
+    let each = receivers.into_iter().map(|mut events| {
+        let (mut tokens, mut scores) = (Vec::new(), Vec::new());
+        loop {
+            match events.blocking_recv().expect("an end") {
+                Event::Token(token) => tokens.push(token),
+                Event::Scores(more) => scores.extend(more),
+                Event::Done(_) => return (tokens, scores),
+                Event::Refused(why) => panic!("{why:?}"),
+            }
+        }
+    });
+    let all = each.collect();
+    engine.handle.drain();
+    let page = engine.handle.metrics.text();
+    engine.join().expect("it ends");
+    (all, page)
+}
+
+#[test]
+fn answers_of_the_cpu_are_the_likeliest_on_the_gpu_with_and_without_graphs_and_the_other_way_round() {
+    if let Err(error) = qkvault::exec::Device::open(0) {
+        return skip(Need::Gpu, &error.to_string());
+    }
+    let shape = Shape::named("tiny").expect("it is there");
+    let prompts: Vec<Vec<u32>> = [1, 5, 63, 64, 65, 130, 180]
+        .map(|length: u32| (0..length).map(|at| mix(length << 16 ^ at) % shape.vocab as u32).collect())
+        .to_vec();
+    let asked: Vec<_> =
+        prompts.iter().map(|prompt| (prompt.clone(), Wanted::Tokens(40, Sampling::default()))).collect();
+    let score = |told: &[Told]| -> Vec<(Vec<u32>, Wanted)> {
+        prompts.iter().zip(told).map(|(p, (answer, _))| (p.clone(), Wanted::Scores(answer.clone()))).collect()
+    };
+    let cpu = move || Cpu::new(shape, &LIMITS, 1);
+    let (of_cpu, _) = served(cpu, &asked);
+    let vault = tempfile::tempdir().expect("a folder");
+    for graphs in [true, false] {
+        let folder = vault.path().to_path_buf();
+        let gpu = move || {
+            let vault = Some(folder.clone());
+            Gpu::new(shape, LIMITS, Options { graphs, build: true, vault, seed: 1 })
+        };
+        let (of_gpu, page) = served(gpu.clone(), &asked);
+        assert_eq!(metrics::value(&page, "graph_replays_total").is_some_and(|replays| replays > 0), graphs, "{page}");
+        assert_eq!(metrics::value(&page, "plan_builds_total"), Some(0));
+        for (who, scores) in [("the GPU", served(gpu, &score(&of_cpu)).0), ("the CPU", served(cpu, &score(&of_gpu)).0)]
+        {
+            for (prompt, (_, scores)) in prompts.iter().zip(scores) {
+                let worst = scores.iter().copied().fold(0.0, f32::max);
+                assert!(scores.len() == 40 && worst <= BOUND, "graphs {graphs}, on {who}, {}: {worst}", prompt.len());
+            }
+        }
+    }
+}
