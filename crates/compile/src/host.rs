@@ -199,7 +199,7 @@ struct Search<'s, 'a, F> {
 
 /// The result for one target.
 enum Found<P> {
-    Loaded(Prepared<P>),
+    Loaded(Box<Prepared<P>>),
     /// No plan is stored for it.
     Absent(PlanError),
     /// Its plan is refused or does not load.
@@ -214,7 +214,7 @@ impl<'a, L> Search<'_, 'a, L> {
         let (mut absent, mut missing, mut too_large) = (Vec::new(), None, None);
         for at in 0..self.place.targets.len() {
             match self.look(at, &mut too_large)? {
-                Found::Loaded(prepared) => return Ok(prepared),
+                Found::Loaded(prepared) => return Ok(*prepared),
                 // The first error is for this machine's own target.
                 Found::Absent(error) => {
                     missing.get_or_insert(error);
@@ -226,7 +226,7 @@ impl<'a, L> Search<'_, 'a, L> {
         if self.on_miss != OnMiss::Memory && self.remote {
             for at in self.fetch(&absent) {
                 if let Found::Loaded(prepared) = self.look(at, &mut too_large)? {
-                    return Ok(prepared);
+                    return Ok(*prepared);
                 }
             }
         }
@@ -283,9 +283,10 @@ impl<'a, L> Search<'_, 'a, L> {
         };
         match (self.load)(&plan) {
             Ok(plan) => {
-                return Ok(Found::Loaded(Prepared { plan, answer, target: self.place.targets[at].clone() }));
+                let target = self.place.targets[at].clone();
+                return Ok(Found::Loaded(Box::new(Prepared { plan, answer, target })));
             }
-            Err(error) if at == 0 => return self.anew(&answer, error).map(Found::Loaded),
+            Err(error) if at == 0 => return self.anew(&answer, error).map(|found| Found::Loaded(Box::new(found))),
             // Every target's plan has this size, so the plan does not count as missing.
             Err(error) if error.is_too_large() => {
                 too_large.get_or_insert(error);
