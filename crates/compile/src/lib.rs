@@ -32,6 +32,7 @@ mod plan;
 mod plan_error;
 mod planner;
 mod same_code;
+mod tensors;
 pub mod times;
 
 pub use blob::Blob;

@@ -1,8 +1,6 @@
 //! Kernels of qkvault's own as an engine: sources and recipes become cubins by NVRTC.
 
-pub(crate) mod combination;
 pub(crate) mod computation;
-pub(crate) mod conversion;
 pub(crate) mod nvrtc;
 
 use std::sync::Arc;

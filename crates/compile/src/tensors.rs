@@ -1,7 +1,7 @@
-//! Plans of conversions to and from 8 bits.
+//! Plans of what is no attention and that kernels compute: conversions to and from 8 bits, and combinations of tensors.
 
-use qkvault_graph::ValidConversion;
-use qkvault_kernels::generate_conversion;
+use qkvault_graph::{ValidCombination, ValidConversion};
+use qkvault_kernels::{generate_combination, generate_conversion};
 
 use crate::kernels::{KERNELS, KernelPlan};
 use crate::planner::{OnMiss, PlanError, Planner, Resolution};
@@ -20,5 +20,15 @@ impl Planner {
             Ok(made) => self.kernels(&KernelPlan { of, made }, on_miss),
             Err(refusal) => Ok(Resolution::refused(of.key(), KERNELS, refusal)),
         }
+    }
+
+    /// The plan of a combination for GPUs of a compute capability (major * 10 + minor): from the vault, or compiled by
+    /// NVRTC and stored there, as [`Planner::kernels`] does. It needs no GPU and no cuDNN.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::kernels`].
+    pub fn combination(&self, of: &ValidCombination, sm: u32, on_miss: OnMiss) -> Result<Resolution, PlanError> {
+        self.kernels(&KernelPlan { of, made: generate_combination(of, sm) }, on_miss)
     }
 }
