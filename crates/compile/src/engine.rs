@@ -75,6 +75,12 @@ pub trait Engine: Debug + Send + Sync {
     /// Its names.
     fn id(&self) -> EngineId;
 
+    /// The versions beside this program's own on which its speed depends; `None` if there are none, or if the target
+    /// has them.
+    fn versions(&self) -> Option<String> {
+        None
+    }
+
     /// Whether its plans depend on more of a GPU than the compute capability, so that each target has its own.
     fn needs_target(&self) -> bool {
         false

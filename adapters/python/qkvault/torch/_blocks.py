@@ -134,13 +134,17 @@ def _tables(block_mask: Any, blocks: tuple, lead: tuple) -> tuple[Tensor, Tensor
 
 def _listed(block_mask: Any, mask_mod: Optional[Callable], size: list, blocks: tuple, lead: tuple) -> Callable:
     """The mask that lists and a predicate make."""
-    listed, full = _tables(block_mask, blocks, lead)
+    # Without axes of one: PyTorch 2.10 takes no index of integers beside tensors in what is compiled.
+    listed, full = (table.reshape([extent for extent in lead if extent > 1] + list(blocks))
+                    for table in _tables(block_mask, blocks, lead))
     every = listed | full
     rows, keys = size
     batches, heads = lead
 
     def at(table: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return table[b if batches > 1 else 0, h if heads > 1 else 0, i // rows, j // keys]
+        places = (i // rows, j // keys)
+        places = (h, *places) if heads > 1 else places
+        return table[(b, *places) if batches > 1 else places]
 
     if mask_mod is None:
         return lambda b, h, q_idx, kv_idx: at(every, b, h, q_idx, kv_idx)

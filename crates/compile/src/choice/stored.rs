@@ -1,13 +1,13 @@
 //! Times that were measured on a GPU host for one attention, kept in the vault: they decide before the table does.
 
 use qkvault_cache::{Entry, EntryKind, Key, Lookup, StoreError};
-use qkvault_fa4::TOOLCHAIN;
 use qkvault_graph::{EngineName, EnginePolicy, GraphKey, Valid, codec};
 use qkvault_kernels::recipe::architecture;
 use serde::{Deserialize, Serialize};
 
 use crate::choice::{Candidates, Why};
-use crate::engine::EngineId;
+use crate::engine::{Engine, EngineId};
+use crate::engines::Engines;
 use crate::planner::Planner;
 use crate::times::{CLEAR, Times};
 
@@ -34,8 +34,9 @@ struct Stored {
 }
 
 /// The versions of the engines that this program compiles itself.
-fn by() -> String {
-    format!("qkvault {}, FlashAttention-4 {}", env!("CARGO_PKG_VERSION"), TOOLCHAIN.flash_attn)
+fn by(engines: &Engines) -> String {
+    let own = format!("qkvault {}", env!("CARGO_PKG_VERSION"));
+    [own].into_iter().chain(engines.iter().filter_map(Engine::versions)).collect::<Vec<_>>().join(", ")
 }
 
 fn key(attention: &Valid, sm: u32) -> Key {
@@ -46,14 +47,14 @@ fn key(attention: &Valid, sm: u32) -> Key {
 
 impl Stored {
     /// The times of an entry, if they are of this attention and of these engines.
-    fn read(entry: &Entry, attention: &Valid, sm: u32) -> Option<Times> {
+    fn read(entry: &Entry, attention: &Valid, sm: u32, by: &str) -> Option<Times> {
         if entry.kind != EntryKind::Times {
             return None;
         }
         let Stored { format, graph_key, sm: of, by: versions, gpu: _, times: list } =
             codec::decode(&entry.payload).ok()?;
         let sound = list.iter().all(|(_, us)| us.is_finite() && *us > 0.0);
-        if format != FORMAT || graph_key != attention.key() || of != sm || versions != by() || !sound {
+        if format != FORMAT || graph_key != attention.key() || of != sm || versions != by || !sound {
             return None;
         }
         Some(list.into_iter().collect())
@@ -70,7 +71,7 @@ impl Planner {
     /// [`StoreError`] if the vault keeps nothing.
     pub fn store_times(&self, attention: &Valid, sm: u32, gpu: &str, times: &Times) -> Result<(), StoreError> {
         let (graph_key, gpu, times) = (attention.key(), gpu.to_owned(), times.iter().collect());
-        let stored = Stored { format: FORMAT, graph_key, sm, by: by(), gpu, times };
+        let stored = Stored { format: FORMAT, graph_key, sm, by: by(&self.engines), gpu, times };
         let label = |text: String| text.chars().take(80).collect::<String>();
         let entry = Entry {
             kind: EntryKind::Times,
@@ -92,7 +93,7 @@ impl Planner {
             Lookup::Hit(entry) => Some(entry),
             Lookup::Absent | Lookup::Rejected(_) => None,
         })?;
-        Stored::read(&entry, attention, sm)
+        Stored::read(&entry, attention, sm, &by(&self.engines))
     }
 
     /// The engines that [`Planner::plan`] asks for an attention on GPUs of a compute capability, in order: by times
@@ -186,13 +187,18 @@ mod tests {
             format: FORMAT,
             graph_key: attention.key(),
             sm: SM,
-            by: by(),
+            by: by(&Engines::built_in()),
             gpu: String::new(),
             times: vec![(CUDNN.name(), 90.0), (FA4.name(), 100.0)],
         };
         let read = |kind, payload| {
             let (target, what, library) = (String::new(), String::new(), String::new());
-            Stored::read(&Entry { kind, target, what, library, meta: Vec::new(), payload }, &attention, SM)
+            Stored::read(
+                &Entry { kind, target, what, library, meta: Vec::new(), payload },
+                &attention,
+                SM,
+                &by(&Engines::built_in()),
+            )
         };
         let of = |stored: &Stored| read(EntryKind::Times, codec::encode(stored));
         assert_eq!(of(&good()), Some(times(90.0, 100.0)));

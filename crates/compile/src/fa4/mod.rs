@@ -37,6 +37,10 @@ impl Engine for Fa4 {
         FA4
     }
 
+    fn versions(&self) -> Option<String> {
+        Some(format!("FlashAttention-4 {}", TOOLCHAIN.flash_attn))
+    }
+
     fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal> {
         takes(attention, sm)
     }
