@@ -4,7 +4,6 @@
 //! * [`takes`] says which attentions the kernels take, and why not.
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
-//! * [`choice`] says which engine is faster, by measured times.
 //! * [`Sequences`] lists where sequences begin, for another engine's kernels.
 //! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
