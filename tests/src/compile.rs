@@ -53,9 +53,30 @@ impl Row {
     }
 }
 
+/// A run without `QKVAULT_FULL_TABLE` compiles every third row, of each version others, and compares all names.
+const PART: usize = 3;
+
 fn check_rows(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>) {
     let Some(compiler) = compiler(version) else { return };
-    let answers: Vec<Answer> = rows.par_iter().map(|row| answer(&compiler, row)).collect();
+    let golden = format!("{name}-{version}.txt");
+    if !golden::is_whole() {
+        golden::check_names(&golden, &rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>());
+        let first = compiler.library().version().minor as usize % PART;
+        let part: Vec<Row> = rows.into_iter().skip(first).step_by(PART).collect();
+        let answers = answers(&compiler, &part);
+        golden::check_part(
+            &golden,
+            &part.iter().zip(&answers).map(|(row, answer)| entry(row, answer)).collect::<Vec<_>>(),
+        );
+        return;
+    }
+    let answers = answers(&compiler, &rows);
+    golden::check(&golden, &text([what, version, file], &rows, &answers));
+}
+
+/// The answers to rows, none of which is neither a plan nor a refusal.
+fn answers(compiler: &Compiler, rows: &[Row]) -> Vec<Answer> {
+    let answers: Vec<Answer> = rows.par_iter().map(|row| answer(compiler, row)).collect();
     let broken: Vec<String> = rows
         .iter()
         .zip(&answers)
@@ -65,7 +86,7 @@ fn check_rows(version: &str, name: &str, what: &str, file: &str, rows: Vec<Row>)
         })
         .collect();
     assert!(broken.is_empty(), "neither plan nor refusal:\n{}", broken.join("\n"));
-    golden::check(&format!("{name}-{version}.txt"), &text([what, version, file], &rows, &answers));
+    answers
 }
 
 enum Answer {
@@ -98,24 +119,28 @@ fn text([what, version, file]: [&str; 3], rows: &[Row], answers: &[Answer]) -> S
          # Written by UPDATE_GOLDENS=1 cargo test -p qkvault-tests; the rows are in {file}.\n",
         rows.len()
     );
-    for (row, answer) in rows.iter().zip(answers) {
-        let _ = writeln!(text, "{}", row.name);
-        match answer {
-            Answer::Plan(plan) => {
-                let _ = writeln!(text, "    plan: {plan}");
+    rows.iter().zip(answers).for_each(|(row, answer)| text.push_str(&entry(row, answer)));
+    text
+}
+
+/// What a golden has of a row.
+fn entry(row: &Row, answer: &Answer) -> String {
+    let mut text = format!("{}\n", row.name);
+    match answer {
+        Answer::Plan(plan) => {
+            let _ = writeln!(text, "    plan: {plan}");
+        }
+        Answer::Refused(refusal) => {
+            for reason in refusal.reasons() {
+                let by = if reason.origin == Origin::Library { "cuDNN" } else { "qkvault" };
+                let _ = writeln!(text, "    refused by {by}, {}: {}: {}", reason.code, reason.field, reason.given);
             }
-            Answer::Refused(refusal) => {
-                for reason in refusal.reasons() {
-                    let by = if reason.origin == Origin::Library { "cuDNN" } else { "qkvault" };
-                    let _ = writeln!(text, "    refused by {by}, {}: {}: {}", reason.code, reason.field, reason.given);
-                }
-            }
-            Answer::Uncompiled(rules) => {
-                let _ = writeln!(text, "    {rules}");
-            }
-            Answer::Broken(why) => {
-                let _ = writeln!(text, "    broken: {why}");
-            }
+        }
+        Answer::Uncompiled(rules) => {
+            let _ = writeln!(text, "    {rules}");
+        }
+        Answer::Broken(why) => {
+            let _ = writeln!(text, "    broken: {why}");
         }
     }
     text

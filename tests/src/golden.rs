@@ -4,6 +4,45 @@ use std::path::PathBuf;
 
 use crate::cudnn::say;
 
+/// Whether whole goldens are compared or written (`QKVAULT_FULL_TABLE=1`, `UPDATE_GOLDENS=1`), and not a part.
+#[must_use]
+pub fn is_whole() -> bool {
+    ["QKVAULT_FULL_TABLE", "UPDATE_GOLDENS"].iter().any(|name| std::env::var_os(name).is_some_and(|v| v == "1"))
+}
+
+fn read(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Compares the names of all entries of `tests/goldens/NAME`, in their order.
+///
+/// # Panics
+///
+/// Panics if the golden is of other rows.
+pub fn check_names(name: &str, names: &[&str]) {
+    let golden = read(name);
+    let known: Vec<&str> = golden.lines().filter(|line| !line.starts_with([' ', '#'])).collect();
+    assert!(known == names, "{name} is of other rows than the table; write it again with UPDATE_GOLDENS=1");
+}
+
+/// Compares some entries with those of `tests/goldens/NAME`.
+///
+/// # Panics
+///
+/// Panics if one is not there, with every entry that is not.
+pub fn check_part(name: &str, part: &[String]) {
+    let golden = read(name);
+    let known = entries(&golden);
+    let other: Vec<&str> =
+        part.iter().map(|entry| entry.trim_end()).filter(|e| !known.iter().any(|k| k == e)).collect();
+    assert!(
+        other.is_empty(),
+        "these results are not in {name}; review each, then accept them with UPDATE_GOLDENS=1:\n{}",
+        other.join("\n")
+    );
+}
+
 /// Compares a text with `tests/goldens/NAME`, or writes it there with `UPDATE_GOLDENS=1`.
 ///
 /// # Panics
@@ -55,6 +94,19 @@ fn entries(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_is_compared_entry_by_entry() {
+        let name = "forward-9.27.0.txt";
+        let golden = read(name);
+        let all = entries(&golden);
+        let named: Vec<&str> = golden.lines().filter(|line| !line.starts_with([' ', '#'])).collect();
+        check_names(name, &named);
+        check_part(name, &[format!("{}\n", all.last().expect("entries"))]);
+        let fails = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+        assert!(fails(&|| check_part(name, &[format!("{}\n    plan: another\n", named[0])])));
+        assert!(fails(&|| check_names(name, &named[1..])));
+    }
 
     #[test]
     fn a_difference_contains_its_row() {

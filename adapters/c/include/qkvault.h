@@ -514,11 +514,12 @@ typedef struct qkv_plan_info {
    */
   int32_t source;
   /**
-   * The version of the cuDNN that compiled it and that alone loads it, as major * 10000 + minor * 100 + patch.
+   * The version of the cuDNN that compiled it and that alone loads it, as major * 10000 + minor * 100 + patch;
+   * 0 for a plan that needs none.
    */
   int32_t cudnn_number;
   /**
-   * The same as text.
+   * The same as text, empty for a plan that needs none.
    */
   const char *cudnn;
   /**

@@ -45,9 +45,10 @@ pub struct qkv_plan_info {
     pub sm: i32,
     /// Where it came from: a `QKV_SOURCE_...` number.
     pub source: i32,
-    /// The version of the cuDNN that compiled it and that alone loads it, as major * 10000 + minor * 100 + patch.
+    /// The version of the cuDNN that compiled it and that alone loads it, as major * 10000 + minor * 100 + patch;
+    /// 0 for a plan that needs none.
     pub cudnn_number: i32,
-    /// The same as text.
+    /// The same as text, empty for a plan that needs none.
     pub cudnn: *const c_char,
     /// Engine and knobs of cuDNN, or whose kernels it has.
     pub engine: *const c_char,

@@ -110,7 +110,7 @@ static void sizes(void) {
   OK(qkv_open(&options.known, &context));
   OK(qkv_close(context));
   options.known.engine = "fa5";
-  FAILS(qkv_open(&options.known, &context), QKV_ERROR_ARGUMENT, "'fa5'; give one of cudnn, auto, kernels, fa4");
+  FAILS(qkv_open(&options.known, &context), QKV_ERROR_ARGUMENT, "'fa5'; give one of auto, cudnn, kernels, fa4");
   options.known.struct_size = offsetof(qkv_options, engine);
   OK(qkv_open(&options.known, &context));
   OK(qkv_close(context));

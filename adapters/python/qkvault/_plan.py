@@ -152,7 +152,8 @@ class Plan(Handle):
 
     def __repr__(self) -> str:
         where = f"on GPU {self.device}" if self.device >= 0 else "compiled ahead"
-        return f"<qkvault.Plan {decoded(self._info.what)}, {where}, cuDNN {self.cudnn}>"
+        by = f", cuDNN {self.cudnn}" if self.cudnn else ""
+        return f"<qkvault.Plan {decoded(self._info.what)}, {where}{by}>"
 
 
 def buffer(name: str, address: int, size: int) -> _abi.qkv_buffer:

@@ -31,7 +31,7 @@ fn a_variable_that_changes_code_has_its_own_plans_and_a_note() {
     assert_eq!((warm(&dbg).0, warm(&dbg).1), ([0, 1], dbg_key.clone()));
     assert_eq!((warm(&log).0, warm(&log).1), ([0, 1], plain_key));
     let (_, shown) = plain.json(&format!("cache show {}", dbg_key.as_str().unwrap()));
-    assert_eq!(shown["facts"]["toolchain"]["environment"]["CUDNN_RESCALE_THRESHOLD"], "0", "{shown:#}");
+    assert_eq!(shown["facts"]["own"]["cudnn"]["toolchain"]["environment"]["CUDNN_RESCALE_THRESHOLD"], "0", "{shown:#}");
     // A deep check compiles a plan only if the environment has the variables that the plan names.
     let (code, deep) = plain.json("cache verify --deep");
     assert_eq!((code, numbers(&deep, ["same", "skipped", "different"])), (0, [1, 1, 0]), "{deep:#}");
