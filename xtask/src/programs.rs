@@ -46,6 +46,8 @@ pub(crate) const LONG: [&str; 12] = [
 /// A program that tests something.
 #[derive(Debug)]
 pub(crate) struct Program {
+    /// The name of its package, which tests ask for.
+    package: String,
     name: String,
     file: PathBuf,
     /// The folder of its package, where it runs.
@@ -80,8 +82,8 @@ pub(crate) fn build(words: &[&str]) -> Result<Vec<Program>> {
     let said = cargo::output(&[&["test", "--no-run", "--message-format=json-render-diagnostics"], words].concat())?;
     let built = said.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
     let program = |built: Built| {
-        let folder = built.manifest_path.parent()?.to_owned();
-        Some(Program { name: built.target.name, file: built.executable?, folder })
+        let (package, folder) = (package(&built.manifest_path)?, built.manifest_path.parent()?.to_owned());
+        Some(Program { package, name: built.target.name, file: built.executable?, folder })
     };
     let all: Vec<Program> = built.filter(|built| built.profile.test).filter_map(program).collect();
     ensure!(!all.is_empty(), "cargo built no program that tests");
@@ -135,12 +137,13 @@ impl Program {
         let done = Command::new(&self.file)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CARGO_PKG_NAME", &self.package)
             .env("CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .envs(variables.iter().copied())
             .output()
             .with_context(|| format!("{} does not start", self.file.display()))?;
         let said = String::from_utf8_lossy(&done.stdout);
-        let package = self.folder.file_name().map(Path::new).unwrap_or(Path::new("")).display();
+        let package = &self.package;
         if !done.status.success() {
             bail!("{package}, {} ({}):\n{said}{}", self.name, done.status, String::from_utf8_lossy(&done.stderr));
         }
@@ -148,6 +151,12 @@ impl Program {
         count.fetch_add(passed, Ordering::Relaxed);
         Ok(format!("{package}, {}: {passed} passed, {:.0} s", self.name, begun.elapsed().as_secs_f64()))
     }
+}
+
+/// The name in a package's manifest.
+fn package(manifest: &Path) -> Option<String> {
+    let manifest: toml::Table = std::fs::read_to_string(manifest).ok()?.parse().ok()?;
+    Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
 }
 
 /// How many tests passed, by what a program printed; a program without the usual harness is one test.
@@ -162,6 +171,13 @@ fn passed(said: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Tests that skip themselves are recorded by the name of their package.
+    #[test]
+    fn a_package_has_the_name_of_its_manifest() {
+        assert_eq!(package(&cargo::root().join("xtask/Cargo.toml")).as_deref(), Some("xtask"));
+        assert_eq!(package(&cargo::root().join("crates/exec/Cargo.toml")).as_deref(), Some("qkvault-exec"));
+    }
 
     #[test]
     fn results_are_counted() {
