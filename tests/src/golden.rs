@@ -10,8 +10,12 @@ pub fn is_whole() -> bool {
     ["QKVAULT_FULL_TABLE", "UPDATE_GOLDENS"].iter().any(|name| std::env::var_os(name).is_some_and(|v| v == "1"))
 }
 
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
+}
+
 fn read(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name);
+    let path = path(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -49,13 +53,13 @@ pub fn check_part(name: &str, part: &[String]) {
 ///
 /// Panics if they differ, with every entry that differs.
 pub fn check(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name);
+    let path = path(name);
     if std::env::var_os("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
         std::fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         say(&format!("written: {}", path.display()));
         return;
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let golden = read(name);
     let differ = difference(&golden, text);
     assert!(
         differ.is_empty(),

@@ -97,8 +97,8 @@ impl Work for Task<'_> {
         Ok(Entry { kind: EntryKind::Plan, target, what, library, meta, payload })
     }
 
-    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
-        let (key, plan) = (self.key(), Plan::from_entry(self.key(), entry)?);
+    fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+        let plan = Plan::from_entry(key, entry)?;
         match plan.facts == self.facts(plan.facts.blob_bytes) {
             true => Ok(Ok(Arc::new(plan))),
             false => Err(BadPlan::Origin { key, why: "its facts are others".to_owned() }.into()),

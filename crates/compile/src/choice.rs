@@ -121,15 +121,14 @@ impl Engines {
         let mut never = Vec::new();
         let mut taken = Vec::new();
         for engine in usual {
-            let because = match (engine.takes(attention, sm), engine.unproven(attention)) {
-                (Err(refusal), _) => Because::Refuses(refusal),
-                (Ok(()), Some(why)) => Because::Unproven(why),
-                (Ok(()), None) => {
-                    taken.push(engine.id());
-                    continue;
-                }
+            let because = match engine.takes(attention, sm) {
+                Err(refusal) => Some(Because::Refuses(refusal)),
+                Ok(()) => engine.unproven(attention).map(Because::Unproven),
             };
-            never.push(Passed { engine: engine.id(), because });
+            match because {
+                Some(because) => never.push(Passed { engine: engine.id(), because }),
+                None => taken.push(engine.id()),
+            }
         }
         if taken.len() == 1 {
             return Candidates { engines: taken, why: Why::Alone, never };

@@ -205,7 +205,7 @@ impl<'a> Rebuilder<'a> {
             return skipped(format!("another compiler than {} compiled it", name()));
         }
         same_key(key, now.key())?;
-        now.read(&Arc::new(entry.clone()))?;
+        now.read(key, &Arc::new(entry.clone()))?;
         let Some(toolchain) = self.fa4 else { return skipped("FlashAttention-4's toolchain is not here") };
         let compile = |list: &[_]| -> Result<Vec<_>, CompileError> {
             self.known.compile_by(list, |missing| toolchain.compile(missing))

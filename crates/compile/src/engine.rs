@@ -123,7 +123,7 @@ pub trait Engine: Debug + Send + Sync {
 
 /// One plan that is to be found or compiled: everything that its key contains.
 pub trait Work: Send + Sync {
-    /// The key of the plan.
+    /// The key of the plan. It may hash a source, so a look-up asks once.
     fn key(&self) -> PlanKey;
 
     /// The key of what it computes.
@@ -147,12 +147,12 @@ pub trait Work: Send + Sync {
     /// [`Unbuilt`], if there is nothing to be kept.
     fn build(&self) -> Result<Entry, Unbuilt>;
 
-    /// The plan or the refusal of an entry, if all that it says follows from this work.
+    /// The plan or the refusal of an entry under the key of this work, if all that it says follows from it.
     ///
     /// # Errors
     ///
     /// [`BadEntry`], for every other entry.
-    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry>;
+    fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry>;
 
     /// The work for the plan that needs the least scratch memory, if it may be another one.
     fn smaller(&self) -> Option<Box<dyn Work + '_>> {

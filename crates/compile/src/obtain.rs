@@ -40,14 +40,16 @@ impl Planner {
         how: How<'_>,
     ) -> Result<Resolution, PlanError> {
         let started = Instant::now();
-        let find = |work: &dyn Work| find(&self.vault_of(work), engine, work, how);
+        let find = |work: &dyn Work, key| find(&self.vault_of(work), engine, (work, key), how);
         let exceeds = |found: &Found| found.2.as_ref().ok().and_then(|plan| over(&plan.facts, limit?));
-        let (mut key, mut found) = (work.key(), find(work)?);
+        let mut key = work.key();
+        let mut found = find(work, key)?;
         // The plan of the first choice if it is within the limit, else that which needs the least.
         if exceeds(&found).is_some()
             && let Some(smaller) = work.smaller()
         {
-            (key, found) = (smaller.key(), find(&*smaller)?);
+            key = smaller.key();
+            found = find(&*smaller, key)?;
         }
         // The refusal follows from stored plans, and is not stored itself.
         if let Some(reason) = exceeds(&found) {
@@ -65,15 +67,17 @@ impl Planner {
     }
 }
 
-fn find(vault: &Vault, engine: EngineId, work: &dyn Work, how: How<'_>) -> Result<Found, PlanError> {
-    let key = work.key();
+/// A work with its key.
+type Keyed<'a> = (&'a dyn Work, PlanKey);
+
+fn find(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>, how: How<'_>) -> Result<Found, PlanError> {
     match how.on_miss {
-        OnMiss::Compile if how.anew == Some(&key) => replace(vault, engine, work),
-        OnMiss::Compile => obtain(vault, engine, work),
+        OnMiss::Compile if how.anew == Some(&key) => replace(vault, engine, (work, key)),
+        OnMiss::Compile => obtain(vault, engine, (work, key)),
         OnMiss::Load | OnMiss::Memory => {
             let memory_alone = how.on_miss == OnMiss::Memory;
             if let Some((source, entry)) = stored(vault, &key, memory_alone) {
-                match work.read(&entry) {
+                match work.read(key, &entry) {
                     Ok(outcome) => return Ok((source, None, outcome)),
                     Err(bad) => discredit(vault, &key, &entry, &bad),
                 }
@@ -83,37 +87,35 @@ fn find(vault: &Vault, engine: EngineId, work: &dyn Work, how: How<'_>) -> Resul
     }
 }
 
-fn obtain(vault: &Vault, engine: EngineId, work: &dyn Work) -> Result<Found, PlanError> {
-    let key = work.key();
-    let obtained = match vault.get_or_build(&vault_key(&key), || built(work)) {
+fn obtain(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>) -> Result<Found, PlanError> {
+    let obtained = match vault.get_or_build(&vault_key(&key), || built((work, key))) {
         Ok(obtained) => obtained,
         Err(VaultError::Build(why)) => return unbuilt(engine, key, &why),
         Err(other) => return Err(PlanError::Interrupted { key, why: other.to_string() }),
     };
-    match work.read(&obtained.entry) {
+    match work.read(key, &obtained.entry) {
         Ok(outcome) => Ok((obtained.source, obtained.unstored, outcome)),
         Err(bad) => {
             // A whole entry of another version of qkvault, or an altered one: the plan is built again.
             discredit(vault, &key, &obtained.entry, &bad);
-            replace(vault, engine, work)
+            replace(vault, engine, (work, key))
         }
     }
 }
 
 /// Builds a plan and puts it over what is stored under its key.
-fn replace(vault: &Vault, engine: EngineId, work: &dyn Work) -> Result<Found, PlanError> {
-    let key = work.key();
-    let entry = match built(work) {
+fn replace(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>) -> Result<Found, PlanError> {
+    let entry = match built((work, key)) {
         Ok(entry) => Arc::new(entry),
         Err(why) => return unbuilt(engine, key, &why),
     };
-    let outcome = work.read(&entry).map_err(|bad| PlanError::Unfit { key, why: bad.to_string() })?;
+    let outcome = work.read(key, &entry).map_err(|bad| PlanError::Unfit { key, why: bad.to_string() })?;
     let unstored = vault.replace(&vault_key(&key), Entry::clone(&entry)).err().map(Arc::new);
     Ok((Source::Built, unstored, outcome))
 }
 
-fn built(work: &dyn Work) -> Result<Entry, Unbuilt> {
-    let _span = tracing::info_span!("plan.build", key = %work.key(), what = work.what()).entered();
+fn built((work, key): Keyed<'_>) -> Result<Entry, Unbuilt> {
+    let _span = tracing::info_span!("plan.build", %key, what = work.what()).entered();
     work.build()
 }
 

@@ -156,8 +156,7 @@ impl Work for Job<'_> {
         }
     }
 
-    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
-        let key = self.key;
+    fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
         match entry.kind {
             EntryKind::Plan => {
                 let Plan { facts, blob } = Plan::from_entry(key, entry)?;

@@ -164,8 +164,7 @@ impl<'a> Fa4Plan<'a> {
 
     /// The plan of an entry, if all its facts are those that follow from the attention: its recipe is written again
     /// from the attention, the cubins, and what the compiler told of their launches.
-    pub(crate) fn read(&self, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
-        let key = self.key();
+    pub(crate) fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Arc<Plan>, BadPlan> {
         let Plan { facts, blob } = Plan::from_entry(key, entry)?;
         let lengths = facts.kernels().map_or(&[][..], |kernels| &kernels.recipe.modules);
         let unread = |why: String| BadPlan::Origin { key, why };
@@ -230,7 +229,7 @@ impl Work for Fa4Work<'_> {
         })
     }
 
-    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
-        Ok(Ok(self.plan.read(entry)?))
+    fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
+        Ok(Ok(self.plan.read(key, entry)?))
     }
 }

@@ -201,8 +201,7 @@ impl Work for KernelPlan<'_> {
 
     /// All facts are those that follow from the computation, with the capacities of this one: those of pools and varlen
     /// buffers are in no key.
-    fn read(&self, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
-        let key = self.key();
+    fn read(&self, key: PlanKey, entry: &Arc<Entry>) -> Result<Result<Arc<Plan>, Refusal>, BadEntry> {
         let Plan { facts, blob } = Plan::from_entry(key, entry)?;
         let asked = self.facts(facts.blob_bytes, facts.compile_ms).asked(&facts);
         let asked = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
