@@ -3,8 +3,9 @@
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::{Constant, Fixed};
-use qkvault_graph::{DeviceProps, codec};
+use qkvault_cudnn::DeviceProps;
+use qkvault_cudnn::op::{Constant, Fixed};
+use qkvault_graph::codec;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 

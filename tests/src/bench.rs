@@ -2,7 +2,8 @@
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, Resolution};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::Valid;
 
 use crate::cudnn;
 

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use qkvault_cudnn::Form;
 use qkvault_graph::expr::library::{alibi, document_mask, prefix_lm, softcap};
 use qkvault_graph::expr::{scalar, score};
-use qkvault_graph::{Attention, Band, Corner, DType, Form, Order, Outputs, Storage, Tensor};
+use qkvault_graph::{Attention, Band, Corner, DType, Order, Outputs, Storage, Tensor};
 
 /// Sequences in every case.
 const BATCH: i64 = 2;

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::{Attention, CompileOptions, Form, Origin, Refusal, lower, validate};
+use qkvault_cudnn::{CompileOptions, Form, lower};
+use qkvault_graph::{Attention, Origin, Refusal, validate};
 use rayon::prelude::*;
 
 use crate::case::Case;
@@ -99,7 +100,7 @@ enum Answer {
 fn answer(compiler: &Compiler, row: &Row) -> Answer {
     let attention = validate(row.attention.clone()).unwrap_or_else(|e| panic!("{}: {e}", row.name));
     let target = target(compiler, row.gpu);
-    let policy = CompileOptions { lab: qkvault_graph::LabOptions::form(row.form), ..CompileOptions::cudnn() };
+    let policy = CompileOptions { lab: qkvault_cudnn::LabOptions::form(row.form), ..CompileOptions::cudnn() };
     let graph = match lower(&attention, &target, &policy) {
         Ok(graph) => graph,
         Err(refusal) => return Answer::Refused(refusal),

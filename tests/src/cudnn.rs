@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_compile::Compiler;
-use qkvault_graph::{Profile, Target};
+use qkvault_cudnn::{Profile, Target};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 

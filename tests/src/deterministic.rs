@@ -3,8 +3,9 @@
 //! engine compiles the graph, uses the knobs, and gives reasons if it refuses.
 
 use qkvault_compile::{Compiled, Compiler, Failure};
-use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::{CompileOptions, OpGraph, Target, Valid, lower, text, validate};
+use qkvault_cudnn::op::{Knob, NamedEngine};
+use qkvault_cudnn::{CompileOptions, OpGraph, Target, lower};
+use qkvault_graph::{Valid, text, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};

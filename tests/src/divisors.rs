@@ -1,8 +1,9 @@
 //! Compiles integer remainders and whole quotients. For a divisor that is known only at launch, lowering adds
 //! operations that give 0 for a divisor of 0.
 
-use qkvault_graph::op::{Op, Pointwise};
-use qkvault_graph::{Attention, BackwardOptions, CompileOptions, DType, ScoreExpr, lower, validate};
+use qkvault_cudnn::op::{Op, Pointwise};
+use qkvault_cudnn::{CompileOptions, lower};
+use qkvault_graph::{Attention, BackwardOptions, DType, ScoreExpr, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};

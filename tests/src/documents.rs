@@ -1,10 +1,9 @@
 //! Compiles varlen documents: every attention with a varlen equivalent compiles for GPUs whose backward supports varlen
 //! Stats.
 
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_graph::expr::{Expr, key, library, query, scalar, score};
-use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Documents, Valid, lower, validate,
-};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Documents, Valid, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};

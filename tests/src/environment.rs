@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use qkvault_compile::Compiler;
-use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Valid, lower, plan_key, validate};
+use qkvault_cudnn::{CompileOptions, lower, plan_key};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
 
 use crate::cudnn::{compiler, found, say, target};
 use crate::kernel::cubins;

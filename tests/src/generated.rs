@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::{Attention, CompileOptions, Origin, Refusal, lower, text, validate};
+use qkvault_cudnn::{CompileOptions, lower};
+use qkvault_graph::{Attention, Origin, Refusal, text, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, say, target};

@@ -2,10 +2,9 @@
 //! blocks are skipped as they are there.
 
 use qkvault_compile::Compiler;
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_graph::expr::{key, library, query, scalar, score};
-use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Origins, ScoreExpr, lower, validate,
-};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Origins, ScoreExpr, validate};
 use qkvault_probe::{Request, check as probe};
 use rayon::prelude::*;
 

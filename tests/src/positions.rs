@@ -1,8 +1,9 @@
 //! Compiles expressions that read query positions: for one query over a cache, prompt chunks, varlen sequences and
 //! backwards.
 
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_graph::expr::{library, scalar, score};
-use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, ScoreExpr, Tensor, lower, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, ScoreExpr, Tensor, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};

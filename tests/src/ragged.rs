@@ -4,8 +4,9 @@
 //! The status alone is "bad param".
 
 use qkvault_compile::Failure;
-use qkvault_graph::op::{OpGraph, OpTensor, TensorKind};
-use qkvault_graph::{Attention, CompileOptions, DType, Origin, Role, Tensor, lower, validate};
+use qkvault_cudnn::op::{OpGraph, OpTensor, TensorKind};
+use qkvault_cudnn::{CompileOptions, lower};
+use qkvault_graph::{Attention, DType, Origin, Role, Tensor, validate};
 
 use crate::cudnn::{compiler, target};
 

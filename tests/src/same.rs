@@ -2,9 +2,8 @@
 //! of a page pool.
 
 use qkvault_compile::{Compiled, Compiler};
-use qkvault_graph::{
-    Attention, Band, CompileOptions, DType, DeviceProps, Target, Valid, Variant, VariantSet, lower, validate,
-};
+use qkvault_cudnn::{CompileOptions, DeviceProps, Target, Variant, VariantSet, lower};
+use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
 use crate::cudnn::{compiler, target};
@@ -41,7 +40,7 @@ fn compiled_with(compiler: &Compiler, attention: &Valid, target: &Target, policy
 pub fn check_pools(version: &str) {
     let Some(compiler) = compiler(version) else { return };
     let exact = CompileOptions {
-        lab: qkvault_graph::LabOptions::without(VariantSet::NONE.with(Variant::RoundPool)),
+        lab: qkvault_cudnn::LabOptions::without(VariantSet::NONE.with(Variant::RoundPool)),
         ..CompileOptions::cudnn()
     };
     for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {

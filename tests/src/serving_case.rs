@@ -1,8 +1,9 @@
 //! Rows of the table of serving: named varlen and paged attentions for each GPU.
 
+use qkvault_cudnn::Form;
 use qkvault_graph::expr::library::{alibi, softcap};
 use qkvault_graph::expr::{scalar, score};
-use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Form, Tensor};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Tensor};
 
 use crate::compile::Row;
 

@@ -4,7 +4,8 @@
 //! are the same in every run. Values that a version does not support are left out.
 
 use qkvault_base::random::Rng;
-use qkvault_graph::{Band, Corner, CudnnVersion, DType, FUSED_OPS, Form, Order, Outputs};
+use qkvault_cudnn::{FUSED_OPS, Form};
+use qkvault_graph::{Band, Corner, CudnnVersion, DType, Order, Outputs};
 
 use crate::case::{Case, Extra, Layout};
 

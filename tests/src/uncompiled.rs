@@ -1,6 +1,7 @@
 //! Attentions whose cuDNN source NVIDIA's compiler rejects (status 4001). Only rules tell them from temporary failures.
 
-use qkvault_graph::{Origin, Target, Valid};
+use qkvault_cudnn::Target;
+use qkvault_graph::{Origin, Valid};
 use qkvault_probe::{Request, check};
 
 /// The table's text for such an attention, with the codes of its rules; without any, of its quirks, for which the

@@ -7,11 +7,12 @@ use std::cell::RefCell;
 
 use qkvault_cache::{Entry, Key, Vault, VaultOptions};
 use qkvault_compile::{
-    CUDNN, Compiler, FA4, KERNELS, Nvrtc, OnMiss, OwnFacts, PlanFacts, Planner, RebuildCheck, Rebuilder, Resolution,
+    CUDNN, Compiler, Engines, FA4, KERNELS, Nvrtc, OnMiss, OwnFacts, PlanFacts, Planner, RebuildCheck, Resolution,
 };
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_fa4::Installed;
 use qkvault_graph::expr::{Expr, ScoreExpr, TensorSpec, library, scalar, score, tensor};
-use qkvault_graph::{Attention, Band, CompileOptions, DType, EnginePolicy, PlanKey, Target, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, DType, EnginePolicy, PlanKey, Tensor, Valid, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_tests::altered;
 use qkvault_tests::cudnn::{compiler, target};
@@ -69,7 +70,7 @@ fn told(facts: &PlanFacts, of: &PlanFacts) -> PlanFacts {
 const NAMES: [&str; 2] = ["description[0].attention[6][1][0][0]", "description[0].attention[6][2][0][0]"];
 
 /// Tries every change of an entry; how many there were.
-fn tried(asked: &Asked<'_>, rebuilder: &Rebuilder<'_>, compiler: &Compiler) -> usize {
+fn tried(asked: &Asked<'_>, rebuilder: &Engines, compiler: &Compiler) -> usize {
     let (key, good) = asked.stored(compiler);
     let check = rebuilder.verify(key, &good);
     assert!(matches!(check, RebuildCheck::Same { .. }), "{check:?}");
@@ -142,9 +143,11 @@ fn modified(e: Expr) -> ScoreExpr {
 #[test]
 fn audit_3_every_changed_field_of_an_entry_is_seen_by_a_deep_check_and_served_by_no_look_up() {
     let Some(compiler) = compiler("9.27.0") else { return };
-    let Ok(nvrtc) = Nvrtc::open(None) else { return skip(Need::Cudnn, "no NVRTC is fetched") };
+    if Nvrtc::open(None).is_err() {
+        return skip(Need::Cudnn, "no NVRTC is fetched");
+    }
     let h200 = target(&compiler, "h200");
-    let rebuilder = Rebuilder::new(Some(&compiler), Some(&nvrtc), None);
+    let rebuilder = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler.clone())).engines().clone();
     let softcap =
         library::softcap(score(), scalar("cap")) + tensor("bias", TensorSpec::new(DType::F32, [1, 2, 1, 128]));
     let softcap =
@@ -165,12 +168,11 @@ fn audit_3_every_changed_field_of_an_entry_is_seen_by_a_deep_check_and_served_by
 #[test]
 fn audit_3_every_changed_field_of_a_flashattention_4_entry_is_seen() {
     let Some(compiler) = compiler("9.27.0") else { return };
-    let toolchain = match Installed::find() {
-        Ok(toolchain) => toolchain,
-        Err(error) => return skip(Need::Fa4, &error.to_string()),
-    };
+    if let Err(error) = Installed::find() {
+        return skip(Need::Fa4, &error.to_string());
+    }
     let h200 = target(&compiler, "h200");
-    let rebuilder = Rebuilder::new(None, None, Some(&toolchain));
+    let rebuilder = Engines::built_in();
     let softcap = modified(library::softcap(score(), scalar("cap")));
     let attention = Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16).with_band(Band::CAUSAL_BOTTOM_RIGHT);
     let attention = validate(attention.with_stats().with_score_mod(softcap)).unwrap();

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_graph::{Attention, Band, CompileOptions, DType, validate};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{Attention, Band, DType, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
 /// The cuDNN of a child process.

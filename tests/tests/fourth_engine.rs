@@ -9,11 +9,26 @@ use qkvault_compile::{
     BadEntry, BadPlan, Because, Engine, EngineId, Gap, Gpu, OnMiss, OwnFacts, Plan, PlanError, PlanFacts, Planner,
     Unbuilt, Why, Work,
 };
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_graph::{
-    Attention, CompileOptions, DType, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Role, Target, Valid, codec,
-    registry::codes, validate,
+    Attention, DType, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Role, Valid, codec, validate,
 };
 use qkvault_reference::{Inputs, Outputs, forward};
+
+mod codes {
+    use qkvault_graph::entries;
+    use qkvault_graph::registry::Entry;
+
+    entries![
+        ORACLE_GPU = Entry {
+            code: "oracle.gpu",
+            cause: "The oracle computes forwards on the CPU.",
+            field: "target",
+            needed: "a forward, and no GPU",
+            ..Entry::not_built()
+        },
+    ];
+}
 
 const ORACLE: EngineId = EngineId::new("oracle", "the oracle");
 
@@ -31,7 +46,7 @@ impl Engine for Oracle {
     fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal> {
         match sm == CPU && !attention.is_backward() {
             true => Ok(()),
-            false => Err(codes::KERNELS_GPU.reason(format!("compute capability {sm}")).into()),
+            false => Err(codes::ORACLE_GPU.reason(format!("compute capability {sm}")).into()),
         }
     }
 

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, RebuildCheck, Rebuilder, Resolution};
-use qkvault_graph::registry::codes;
-use qkvault_graph::{CompileOptions, PlanKey, Target, Valid, text, validate};
+use qkvault_compile::{Compiler, OnMiss, PlanError, Planner, RebuildCheck, Resolution};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, target};
 
 /// A planner with a newly opened vault, as in a new process.
@@ -75,8 +76,7 @@ fn a_warm_vault_serves_every_limit_without_a_build() {
     // Rebuilding with the stored choice gives the same plan.
     for listed in warm.vault().ls() {
         let (_, entry) = warm.vault().show(&listed.key).into_iter().next().unwrap();
-        let deep =
-            Rebuilder::new(Some(&compiler), None, None).verify(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
+        let deep = warm.engines().verify(PlanKey::from_bytes(listed.key.0), &entry.unwrap());
         assert!(matches!(deep, RebuildCheck::Same { .. }), "{deep:?}");
     }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use qkvault_cache::{EntryKind, Key, Source, Vault, VaultOptions};
 use qkvault_compile::{Failure, OnMiss, Plan, Planner};
-use qkvault_graph::{CompileOptions, PlanKey, Valid, text, validate};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
 

@@ -7,10 +7,10 @@ use std::sync::{Arc, Barrier};
 
 use qkvault_cache::{DiskLimits, Key, Lookup, Source, Vault, VaultOptions};
 use qkvault_compile::{Confirmation, Failure, OnMiss, Plan, PlanError, Planner, Resolution};
-use qkvault_graph::registry::codes;
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, Heuristics, LabOptions, QuirkSet, Target};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, CudnnVersion, DType, Heuristics, LabOptions, QuirkSet, Refusal,
-    Role, Target, Tensor, Valid, text, validate,
+    Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, Tensor, Valid, text, validate,
 };
 use qkvault_probe::{Footprint, Near, Request, nearest};
 use qkvault_tests::bench::Bench;

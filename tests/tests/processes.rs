@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use qkvault_cache::{Depth, Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Plan, Planner};
-use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, Valid, validate};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
 /// The job of a child process.

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_package_that_calls_c_is_refused_with_those_that_do_not() {
-        let error = run(&Args { package: vec!["qkvault-headless".to_owned()] }).expect_err("it is C").to_string();
+        let error = run(&Args { package: vec!["qkvault-sys".to_owned()] }).expect_err("it is C").to_string();
         assert!(error.contains("qkvault-graph") || error.contains("Miri is not installed"), "{error}");
     }
 }

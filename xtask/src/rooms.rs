@@ -30,7 +30,7 @@ const ROOMS: &[Room] = &[
     },
     Room { path: "crates/exec/src/find.rs", may_use: &["raw"] },
     Room { path: "crates/exec/src/serving", may_use: &["serving"] },
-    Room { path: "crates/exec/src/training", may_use: &["bindings", "training"] },
+    Room { path: "crates/exec/src/training", may_use: &["bindings", "codes", "training"] },
     Room { path: "crates/exec/src/safe/list.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/operands.rs", may_use: &[] },
     Room { path: "crates/exec/src/safe/staging.rs", may_use: &[] },

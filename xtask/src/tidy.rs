@@ -23,13 +23,13 @@ mod pages;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-base", &[]),
     ("qkvault-graph", &["qkvault-base"]),
+    ("qkvault-cudnn", &["qkvault-graph"]),
     ("qkvault-sys", &["qkvault-base"]),
     ("qkvault-cache", &["qkvault-base"]),
-    ("qkvault-headless", &["qkvault-base"]),
     ("qkvault-serving", &["qkvault-graph"]),
     ("qkvault-models", &["qkvault-base", "qkvault-graph", "qkvault-serving"]),
-    ("qkvault-reference", &["qkvault-base", "qkvault-graph"]),
-    ("qkvault-probe", &["qkvault-graph"]),
+    ("qkvault-reference", &["qkvault-base", "qkvault-graph", "qkvault-cudnn"]),
+    ("qkvault-probe", &["qkvault-graph", "qkvault-cudnn"]),
     ("qkvault-kernels", &["qkvault-graph"]),
     ("qkvault-fa4", &["qkvault-base", "qkvault-graph", "qkvault-kernels"]),
     (
@@ -37,12 +37,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "qkvault-base",
             "qkvault-graph",
+            "qkvault-cudnn",
             "qkvault-probe",
             "qkvault-kernels",
             "qkvault-fa4",
             "qkvault-sys",
             "qkvault-cache",
-            "qkvault-headless",
         ],
     ),
     (
@@ -50,16 +50,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "qkvault-base",
             "qkvault-graph",
+            "qkvault-cudnn",
             "qkvault-serving",
             "qkvault-kernels",
             "qkvault-sys",
             "qkvault-cache",
             "qkvault-compile",
-            "qkvault-headless",
         ],
     ),
     ("qkvault-emulate", &["qkvault-graph", "qkvault-kernels"]),
-    ("qkvault-parallel", &["qkvault-base", "qkvault-compile", "qkvault-exec", "qkvault-graph", "qkvault-reference"]),
+    (
+        "qkvault-parallel",
+        &["qkvault-base", "qkvault-compile", "qkvault-cudnn", "qkvault-exec", "qkvault-graph", "qkvault-reference"],
+    ),
     ("qkvault-skip", &[]),
     ("qkvault-mutants", &[]),
     ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-skip", "qkvault-sys"]),
@@ -248,7 +251,7 @@ mod tests {
             alone.extend(*uses);
             assert!(alone.len() < 100, "packages use each other in a circle");
         }
-        for library in ["qkvault-sys", "qkvault-headless", "qkvault-compile", "qkvault-exec"] {
+        for library in ["qkvault-sys", "qkvault-compile", "qkvault-exec"] {
             assert!(!alone.contains(&library), "packages without a GPU use {library}: {alone:?}");
         }
         assert_eq!(dependencies(&cargo::root()).expect("manifests are here"), [""; 0]);

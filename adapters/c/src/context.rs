@@ -3,11 +3,12 @@
 use std::ffi::{CString, c_char};
 use std::path::Path;
 
+use qkvault::CompileOptions;
 use qkvault::RawRuntime;
 use qkvault::Runtime;
 use qkvault::cache::{Mode, SealKey, UnpackOptions, VaultOptions};
 use qkvault::compile::Engines;
-use qkvault::graph::{CompileOptions, EnginePolicy};
+use qkvault::graph::EnginePolicy;
 use qkvault::sys::Search;
 
 use crate::handle::{Opaque, borrow, free, give};

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char};
 
-use qkvault::graph::op::Binding;
+use qkvault::graph::Binding;
 use qkvault::graph::{DType, OperandFact, Role, Valid};
 
 use crate::sized::Grows;

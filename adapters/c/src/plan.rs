@@ -2,10 +2,11 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use qkvault::Target;
 use qkvault::cache::Source;
 use qkvault::compile::{EngineChoice, PlanFacts, Resolution};
 use qkvault::exec::raw::LaunchOrder;
-use qkvault::graph::{Pass, Target, Valid};
+use qkvault::graph::{Pass, Valid};
 use qkvault::{RawReady, RawRuntime};
 
 use crate::context::{put_handle, qkv_context};

@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use qkvault::cudnn::BadQuirk;
 use qkvault::exec::LaunchError;
 use qkvault::exec::serving::BatchInputErrors;
 use qkvault::graph::text::ParseError;
-use qkvault::graph::{BadQuirk, BadVersion, Refusal, UnknownRole};
+use qkvault::graph::{BadVersion, Refusal, UnknownRole};
 use qkvault::reference::ReferenceError;
 use qkvault::{Error, ErrorKind};
 use qkvault_base::{NoMemory, on_lines, room_for};

@@ -248,6 +248,7 @@ SENTENCES = {
     "fa4.sequences": _FORCED + "sequences with lengths without {mask_mod}, ending {bottom_right}" + _LEAVE,
     "fa4.band": _FORCED + "masks that end {bottom_right}, without {origins}" + _LEAVE,
     "fa4.sequence": _FORCED + "16777216 queries and keys ({numbers})" + _LEAVE,
+    "fa4.grid": _FORCED + "65535 sequences and heads ({numbers})" + _LEAVE,
     "fa4.strides": _FORCED + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
     "fa4.lowest-row": _FORCED + "no row of large negative scores ({given}); hide keys with {mask_mod}",
     "kernels.gpu": _OWN + "compute capability 9.0, not {0}" + _LEAVE,

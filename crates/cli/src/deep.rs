@@ -2,9 +2,9 @@
 //! says, and prints one line per entry. Nothing that is stored is run or compiled.
 
 use qkvault_cache::{Entry, Listed, Vault};
-use qkvault_compile::{Compiler, KernelCompiler, Nvrtc, RebuildCheck, Rebuilder, is_of_kernels, kernel_compiler_of};
-use qkvault_fa4::Installed;
+use qkvault_compile::{Engines, RebuildCheck};
 use qkvault_graph::PlanKey;
+use qkvault_sys::headless;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -22,19 +22,10 @@ struct Row {
 /// Runs the command. The outcome is good if no plan differs, is bad, or fails to compile.
 pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> anyhow::Result<Outcome> {
     let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
-    // A vault of kernels alone needs no cuDNN, and one without kernels no NVRTC.
-    let of_kernels = |listed: &Listed| listed.header.as_ref().is_ok_and(|header| is_of_kernels(&header.meta));
-    let compiler = match all.iter().all(of_kernels) && !all.is_empty() {
-        true => None,
-        false => Some(Compiler::open_compile_only(&library.search()?)?),
-    };
-    let by = |listed: &Listed| listed.header.as_ref().ok().and_then(|header| kernel_compiler_of(&header.meta));
-    let by_fa4 = |listed: &Listed| matches!(by(listed), Some(KernelCompiler::Fa4 { .. }));
-    let by_nvrtc = |listed: &Listed| matches!(by(listed), Some(KernelCompiler::Nvrtc(..)));
-    let nvrtc = all.iter().any(by_nvrtc).then(|| Nvrtc::open(None)).transpose()?;
-    let fa4 = all.iter().any(by_fa4).then(Installed::find).transpose()?;
-    let rebuilder = Rebuilder::new(compiler.as_ref(), nvrtc.as_ref(), fa4.as_ref());
-    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &rebuilder, listed)).collect();
+    // A process that only compiles needs no driver, which would be asked for every kernel.
+    headless::force_stub_driver()?;
+    let engines = Engines::opening(library.search()?);
+    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &engines, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
@@ -46,7 +37,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             })
             .collect();
         out::json(&json!({
-            "cudnn": compiler.map(|compiler| compiler.library().version().to_string()), "entries": list, "same": same, "skipped": skipped,
+            "entries": list, "same": same, "skipped": skipped,
             "different": different, "failed": failed, "bad": bad,
         }));
     } else {
@@ -59,8 +50,8 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> Row {
-    let rebuilt = |entry: &Entry| rebuilder.verify(PlanKey::from_bytes(listed.key.0), entry);
+fn check(vault: &Vault, engines: &Engines, listed: Listed) -> Row {
+    let rebuilt = |entry: &Entry| engines.verify(PlanKey::from_bytes(listed.key.0), entry);
     // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
     let (status, text) = match shown {
@@ -75,8 +66,6 @@ fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> Row {
             RebuildCheck::Skipped { why } => ("skipped", why),
             RebuildCheck::Different(difference) => ("different", difference.to_string()),
             RebuildCheck::Failed(failure) => ("failed", failure.to_string()),
-            RebuildCheck::Uncompiled(failure) => ("failed", failure.to_string()),
-            RebuildCheck::UncompiledByFa4(failure) => ("failed", failure.to_string()),
             other => ("failed", format!("{other:?}")),
         },
     };

@@ -1,8 +1,8 @@
 //! Turns errors into one paragraph of text and an exit code.
 
+use crate::codes;
 use qkvault_base::{on_lines, on_one_line};
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 
 /// The error and its causes, outermost first. Leaves out a cause that the text already contains. Each is on one line,
 /// but for errors that list what was tried or refused, and escape what they put into their lines.
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn an_unknown_gpu_is_wrong_usage_and_a_broken_disk_is_not() {
-        let unknown = qkvault_graph::Profile::named("h2000").expect_err("there is none");
+        let unknown = qkvault_cudnn::Profile::named("h2000").expect_err("there is none");
         assert_eq!(code(&unknown.into()), 2);
         assert_eq!(code(&std::io::Error::other("broken").into()), 1);
     }

@@ -7,8 +7,8 @@ pub(super) use manifest::written;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::codes;
 use qkvault_exec::Training;
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};

@@ -8,6 +8,7 @@
 
 mod cache;
 pub mod clock;
+pub mod codes;
 pub mod data;
 mod deep;
 mod doctor;

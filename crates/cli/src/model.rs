@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::codes;
 use anyhow::Context as _;
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 use qkvault_models::{Kind, LayerKind, Model, Phase};
 
 use crate::{Globals, Outcome, jobs, out};

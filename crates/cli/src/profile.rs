@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use qkvault_graph::Profile;
+use qkvault_cudnn::Profile;
 use serde_json::json;
 
 use crate::target::{LibraryArgs, profile};

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_compile::Compiler;
-use qkvault_graph::{BadVersion, CudnnVersion, LibrarySet, Profile, Target};
+use qkvault_cudnn::{Profile, Target};
+use qkvault_graph::{BadVersion, CudnnVersion, LibrarySet};
 use qkvault_probe::NEWEST;
 use qkvault_sys::Search;
 

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner};
-use qkvault_graph::{CompileOptions, EnginePolicy, PlanKey, QuirkSet, Refusal, Target, Valid, ValidCombination};
+use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
+use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid, ValidCombination};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 

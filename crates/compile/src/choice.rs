@@ -7,7 +7,7 @@ mod tests;
 
 use std::fmt;
 
-use qkvault_graph::registry::codes;
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::{EnginePolicy, Reason, Refusal, Valid};
 use qkvault_probe::{Chosen, NotChosen};
 

@@ -1,6 +1,7 @@
 //! Asks cuDNN itself about a change that the rules propose.
 
-use qkvault_graph::{CompileOptions, PlanKey, Refusal};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{PlanKey, Refusal};
 
 use crate::cudnn::failure::Failure;
 use crate::planner::{OnMiss, PlanError, Planner};

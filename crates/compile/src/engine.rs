@@ -6,10 +6,12 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use qkvault_cache::Entry;
-use qkvault_graph::{CompileOptions, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Target, Valid};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Valid};
 
 use crate::look::BadEntry;
 use crate::plan::Plan;
+use crate::rebuild::RebuildCheck;
 
 /// An engine by its two names. Engines are equal if they are called the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,6 +116,12 @@ pub trait Engine: Debug + Send + Sync {
         on: Gpu<'_>,
         options: &CompileOptions,
     ) -> Result<Box<dyn Work + 'a>, Refusal>;
+
+    /// Compares an entry that it compiled with what its description gives today, compiled anew; `None` for an entry of
+    /// another engine. [`Engines::verify`](crate::Engines::verify) asks.
+    fn rebuild(&self, _key: PlanKey, _entry: &Entry) -> Option<RebuildCheck> {
+        None
+    }
 
     /// The targets whose plans load on a machine too, in the order of the look-up, less its own.
     fn other_targets(&self, _here: &Target) -> Vec<Target> {

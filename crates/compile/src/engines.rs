@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use qkvault_graph::{EngineName, EnginePolicy};
+use qkvault_sys::Search;
 
 use crate::cudnn::{Cudnn, OpenCompiler};
 use crate::engine::{Engine, EngineId};
@@ -18,6 +19,12 @@ impl Engines {
     #[must_use]
     pub fn built_in() -> Engines {
         Engines::with(Arc::new(OpenCompiler::of(None)))
+    }
+
+    /// The same, with the cuDNN that a search finds, which is opened when it must compile.
+    #[must_use]
+    pub fn opening(search: Search) -> Engines {
+        Engines::with(Arc::new(OpenCompiler::by(search)))
     }
 
     pub(crate) fn with(compiler: Arc<OpenCompiler>) -> Engines {

@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use qkvault_graph::op::{self, Binding, Fixed, Scratch};
+use qkvault_cudnn::op::{self, Fixed, Scratch};
+use qkvault_graph::Binding;
 use qkvault_graph::{EngineName, GraphKey, PlanKey, Role, Valid};
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
@@ -171,7 +172,7 @@ impl PlanFacts {
     }
 
     /// Whether cuDNN keeps a gradient of every score in its workspace, which then grows with queries times keys: see
-    /// [`qkvault_graph::op::keeps_scores`].
+    /// [`qkvault_cudnn::op::keeps_scores`].
     #[must_use]
     pub fn keeps_scores(&self) -> bool {
         // Kernels tell all their scratch memory, and keep no such gradient.

@@ -1,7 +1,8 @@
 //! Whether a plan fits a machine, before cuDNN loads it: the properties that each cuDNN version compares, as data.
 
 use qkvault_base::Shown;
-use qkvault_graph::{CudnnVersion, HostArch, PlanKey, Toolchain};
+use qkvault_cudnn::{HostArch, Toolchain};
+use qkvault_graph::{CudnnVersion, PlanKey};
 
 use crate::facts::PlanFacts;
 use crate::machine::Machine;

@@ -5,7 +5,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use qkvault_cache::Vault;
-use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{Refusal, Valid};
 
 use crate::choice::{Answer, Candidates, EngineChoice, ask_engines};
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! Limits of scratch memory: the reason for a plan that exceeds one, and cuDNN's plan within one.
 
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::Reason;
-use qkvault_graph::registry::codes;
 
 use crate::facts::PlanFacts;
 

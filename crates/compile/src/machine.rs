@@ -1,7 +1,8 @@
 //! The properties that decide whether a plan loads: those of the loaded cuDNN, and those of the GPU that cuDNN
 //! compares.
 
-use qkvault_graph::{CudnnVersion, HostArch, LibrarySet, Target, Toolchain};
+use qkvault_cudnn::{HostArch, Target, Toolchain};
+use qkvault_graph::{CudnnVersion, LibrarySet};
 use serde::Deserialize;
 
 /// A machine that loads plans: the properties on which loading depends.
@@ -85,7 +86,7 @@ struct Needed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::Profile;
+    use qkvault_cudnn::Profile;
 
     #[test]
     fn a_machine_reads_from_the_properties_of_every_profile_and_from_ones_with_more_fields() {

@@ -3,13 +3,11 @@
 //!
 //! It is a description, versions and options from closed lists: everything else, op graphs, sources, requests and keys,
 //! is generated from it by the program that reads. So nothing of a stored entry is ever compiled or run, and a check
-//! by a rebuild ([`deep`](crate::deep)) compares a plan with what its description gives today.
+//! by a rebuild ([`rebuild`](crate::rebuild)) compares a plan with what its description gives today.
 
+use qkvault_cudnn::{Choice, CompileOptions, Target};
 use qkvault_fa4::Told;
-use qkvault_graph::{
-    Attention, Choice, Combination, CompileOptions, Conversion, Refusal, Target, Valid, ValidCombination,
-    ValidConversion, validate,
-};
+use qkvault_graph::{Attention, Combination, Conversion, Refusal, Valid, ValidCombination, ValidConversion, validate};
 use serde::{Deserialize, Serialize};
 
 use crate::cudnn::unlimited;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::{PlanKey, Refusal, Target, codec};
+use qkvault_cudnn::Target;
+use qkvault_graph::{PlanKey, Refusal, codec};
 use qkvault_kernels::recipe::BadRecipe;
 
 use crate::blob::Blob;
@@ -141,7 +142,8 @@ pub(crate) fn refusal_of(entry: &Entry) -> Result<Refusal, codec::DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{CudnnVersion, GraphKey, KEY_FORMAT, LibrarySet, Profile};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{CudnnVersion, GraphKey, KEY_FORMAT, LibrarySet};
 
     /// A vault's folder holds keys of one format. Whoever raises the format of keys raises the vault's format, and both
     /// numbers here.

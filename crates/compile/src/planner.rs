@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::{Entry, Source, StoreError, Vault};
-use qkvault_graph::{CompileOptions, EnginePolicy, GraphKey, PlanKey, QuirkSet, Refusal, Target, Valid};
+use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
+use qkvault_graph::{EnginePolicy, GraphKey, PlanKey, Refusal, Valid};
 use qkvault_sys::Search;
 
 use crate::choice::{Answer, Candidates, EngineChoice, ask_engines};

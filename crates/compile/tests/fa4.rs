@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use qkvault_cache::{Key, Source, Vault, VaultOptions};
 use qkvault_compile::{
-    FA4, Fa4Plan, Gpu, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck, Rebuilder,
+    Engines, FA4, Fa4Plan, Gpu, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck,
 };
+use qkvault_cudnn::CompileOptions;
 use qkvault_fa4::{DRIVER, Installed, SM};
 use qkvault_graph::expr::library;
-use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
 use qkvault_kernels::recipe::{Step, Value};
 use qkvault_skip::{Need, skip};
 
@@ -29,7 +30,7 @@ fn valid(attention: Attention) -> Valid {
 
 #[test]
 fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
-    let Some(toolchain) = toolchain() else { return };
+    let Some(_) = toolchain() else { return };
     let attention = valid(forward());
     let folder = tempfile::tempdir().expect("is made");
     let open = || Planner::new(Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault"), None);
@@ -57,7 +58,7 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
     let (_, entry) = vault.show(&Key(*key.bytes())).into_iter().next().expect("it is stored");
     let entry = entry.expect("it is whole");
-    let rebuilder = Rebuilder::new(None, None, Some(&toolchain));
+    let rebuilder = Engines::built_in();
     let check = rebuilder.verify(key, &entry);
     assert!(matches!(check, RebuildCheck::Same { kernels: 1, .. }), "{check:?}");
     let mut other = qkvault_cache::Entry::clone(&entry);
@@ -70,7 +71,7 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
 
 #[test]
 fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
-    let Some(toolchain) = toolchain() else { return };
+    let Some(_) = toolchain() else { return };
     if Nvrtc::open(None).is_err() {
         return skip(Need::Cudnn, "no NVRTC is fetched");
     }
@@ -93,7 +94,7 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
     assert_eq!(launches.collect::<Vec<_>>()[0], (1, true, [3, 1, 2]));
     assert_eq!((recipe.steps.len(), recipe.modules.len()), (2, 2));
     let (_, entry) = vault().show(&Key(*plan.facts.key.bytes())).into_iter().next().expect("it is stored");
-    let check = Rebuilder::new(None, None, Some(&toolchain)).verify(plan.facts.key, &entry.expect("it is whole"));
+    let check = Engines::built_in().verify(plan.facts.key, &entry.expect("it is whole"));
     assert!(matches!(check, RebuildCheck::Same { kernels: 2, .. }), "{check:?}");
 }
 

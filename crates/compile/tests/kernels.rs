@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use qkvault_compile::cache::{Entry, Key, Source, Vault, VaultOptions};
-use qkvault_compile::graph::registry::codes;
 use qkvault_compile::graph::{
-    Attention, Combination, CompileOptions, Conversion, ConversionKind, CudnnVersion, DType, EnginePolicy, LibrarySet,
-    PlanKey, Profile, Tensor, Valid, codec, text, validate,
+    Attention, Combination, Conversion, ConversionKind, CudnnVersion, DType, EnginePolicy, LibrarySet, PlanKey, Tensor,
+    Valid, codec, text, validate,
 };
 use qkvault_compile::{
     BadPlan, Because, CUDNN, Difference, FA4, Gpu, KERNELS, KernelCompiler, KernelPlan, NVRTC, Nvrtc, OnMiss, OwnFacts,
-    Passed, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Rebuilder, Why,
+    Passed, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Why, codes,
 };
+use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_graph::{Partial, Role};
 use qkvault_kernels::Generated;
 use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
@@ -162,14 +162,14 @@ fn a_plan_serves_pools_of_every_size_with_the_bytes_of_the_one_that_asks() {
 
 #[test]
 fn a_deep_check_compiles_the_description_again_and_finds_other_code() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("is made");
     let mut a = Attention::bshd(2, (8, 2), (1, 512), 64, DType::BF16).with_lengths();
     a.k = Tensor::paged_nhd(2, 2, 512, 64, 16, 64, DType::BF16);
     a.v = a.k;
     let attention = validate(a).expect("valid");
     let planner = planner(folder.path());
-    let rebuilder = Rebuilder::new(None, Some(&nvrtc), None);
+    let rebuilder = planner.engines();
     let plan = planner
         .plan_by(KERNELS, &attention, Gpu { sm: 90, target: None }, &CompileOptions::default(), OnMiss::Compile)
         .expect("compiles")
@@ -193,7 +193,7 @@ fn a_deep_check_compiles_the_description_again_and_finds_other_code() {
 /// The audit's second fault: a stored source and stored options were compiled, and `--create-pch=FILE` wrote that file.
 #[test]
 fn audit_2_a_source_of_somebody_else_is_never_compiled() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("is made");
     let attention = attention();
     let of = KernelPlan { of: &attention, made: made(SOURCE, &["--std=c++17"]) };
@@ -203,7 +203,7 @@ fn audit_2_a_source_of_somebody_else_is_never_compiled() {
     let stored = entry(&planner, of.key());
     let has = |text: &str| stored.payload.windows(text.len()).any(|bytes| bytes == text.as_bytes());
     assert!(!has(SOURCE) && !has("--std"));
-    let check = Rebuilder::new(None, Some(&nvrtc), None).verify(of.key(), &stored);
+    let check = planner.engines().verify(of.key(), &stored);
     assert!(matches!(check, RebuildCheck::Different(Difference::Key { .. } | Difference::Refused(_))), "{check:?}");
 }
 

@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use qkvault_base::Shown;
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, MAX_ORIGIN, Role};
 
 use self::words::{kind, larger, list, needs, others, range};

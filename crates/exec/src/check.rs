@@ -6,7 +6,8 @@ mod given;
 
 use std::ops::ControlFlow;
 
-use qkvault_graph::op::{Binding, SCRATCH_ALIGNMENT};
+use qkvault_graph::Binding;
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, Role};
 
 use crate::bind_error::BindError;

@@ -53,7 +53,7 @@ pub enum NoDriver {
 ///
 /// [`NoDriver`] without a driver; it never panics.
 pub fn driver() -> Result<(), NoDriver> {
-    if qkvault_headless::is_stand_in_loaded() {
+    if qkvault_sys::headless::is_stand_in_loaded() {
         return Err(NoDriver::StandIn);
     }
     open().map(|_| ())

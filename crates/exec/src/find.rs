@@ -2,7 +2,8 @@
 
 use qkvault_compile::host::{self, Fault};
 use qkvault_compile::{Gap, OnMiss, Plan, PlanError, Planner};
-use qkvault_graph::{CompileOptions, Refusal, Target, Valid};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{Refusal, Valid};
 use qkvault_sys::{Error, Status};
 
 use crate::raw::load_error::LoadError;

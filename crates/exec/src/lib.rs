@@ -17,7 +17,8 @@
 //! use half::bf16;
 //! use qkvault_cache::{Vault, VaultOptions};
 //! use qkvault_exec::{Args, Device, Session};
-//! use qkvault_graph::{Attention, DType, CompileOptions};
+//! use qkvault_cudnn::CompileOptions;
+//! use qkvault_graph::{Attention, DType};
 //! use qkvault_compile::{OnMiss, Planner};
 //! use qkvault_sys::{Library, Search};
 //!
@@ -66,6 +67,7 @@ mod bind_error;
 mod bindings;
 mod check;
 mod clear;
+pub mod codes;
 mod combination;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
@@ -94,7 +96,7 @@ pub use driver::{MemoryKind, NoDriver};
 pub use find::{PrepareError, Prepared, prepare, prepare_on};
 pub use properties::PropertiesError;
 pub use qkvault_compile::{Machine, Mismatch, OtherMachine};
-pub use qkvault_graph::op::SCRATCH_ALIGNMENT;
+pub use qkvault_graph::SCRATCH_ALIGNMENT;
 pub use raw::launch_error::{LaunchError, ScalarError};
 pub use raw::load_error::LoadError;
 pub use raw::session::{SessionError, SessionOptions, SessionStats};

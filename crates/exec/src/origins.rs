@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::{Binding, Constant, OfOrigins};
+use qkvault_cudnn::op::{Constant, OfOrigins};
+use qkvault_graph::Binding;
 use qkvault_graph::{MAX_ORIGIN, Role};
 
 use crate::bind_error::BindError;

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Once};
 
 use qkvault_compile::library_toolchain;
-use qkvault_graph::{CudnnVersion, DeviceProps, Target};
+use qkvault_cudnn::{DeviceProps, Target};
+use qkvault_graph::CudnnVersion;
 use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
 
 use crate::driver::{NoDriver, driver};
@@ -84,7 +85,7 @@ pub(crate) fn read(json: &[u8], cudnn: CudnnVersion) -> Result<DeviceProps, Prop
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::Profile;
+    use qkvault_cudnn::Profile;
 
     const V: CudnnVersion = CudnnVersion::v9(27, 0);
 

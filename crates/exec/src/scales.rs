@@ -36,7 +36,8 @@ pub(crate) fn error(role: Role, dtype: DType, bytes: &[u8]) -> Option<BindError>
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::{Attention, CompileOptions, CudnnVersion, Fp8, Scaled, lower, validate};
+    use qkvault_cudnn::{CompileOptions, lower};
+    use qkvault_graph::{Attention, CudnnVersion, Fp8, Scaled, validate};
 
     use super::*;
     use crate::common::{facts_of, h200};

@@ -1,7 +1,7 @@
 //! The parts of a plan's scratch memory that must hold zeros when a launch begins.
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::Scratch;
+use qkvault_cudnn::op::Scratch;
 use qkvault_graph::{CudnnVersion, Role};
 
 /// The first version that clears the f32 sums of dQ itself. Before it the launcher must (cuDNN front end, SDPA

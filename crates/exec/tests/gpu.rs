@@ -20,12 +20,13 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use half::{bf16, f16};
 use kit::{Case, Gpu, attentions, decode, prefill};
 use qkvault_compile::{OnMiss, Plan, PlanError};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::raw;
 use qkvault_exec::{
     Args, BindError, BindFailure, Device, DeviceError, LaunchError, LoadError, Machine, MemoryKind, PrepareError,
     ScalarError, Session, SessionOptions, Workspace, cudarc, prepare, testing::memory_kind,
 };
-use qkvault_graph::{Attention, CompileOptions, DType, Role, validate};
+use qkvault_graph::{Attention, DType, Role, validate};
 
 fn buffer(workspace: &Workspace) -> raw::DeviceBuffer {
     raw::DeviceBuffer { address: workspace.address(), bytes: workspace.bytes() }

@@ -16,9 +16,10 @@ use common::say;
 use kit::{Case, Gpu};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{FA4, Gpu as For, OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
+    Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
 };
 use qkvault_reference::{Choice, Inputs, LengthChoice, Unused};
 use qkvault_skip::{Need, skip};

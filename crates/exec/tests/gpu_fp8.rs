@@ -14,11 +14,12 @@ use half::bf16;
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{
     Args, BindError, Fp8Training, LaunchError, LoadedPlan, ScaleRecipe, Scales, Training, TrainingPair, cudarc,
 };
 use qkvault_graph::{
-    Attention, CompileOptions, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
+    Attention, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
 };
 use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
 use qkvault_skip::{Need, skip};

@@ -18,8 +18,9 @@ use half::bf16;
 use kit::kernels::{Kernels, Noise, address, poison, same_bits};
 use kit::{Gpu, deterministic};
 use qkvault_compile::OnMiss;
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Args, SavedForBackward, TrainingPair, Workspace, cudarc};
-use qkvault_graph::{CompileOptions, Role};
+use qkvault_graph::Role;
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
 
 const REPLAYS: usize = 1000;

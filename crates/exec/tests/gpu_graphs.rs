@@ -19,9 +19,10 @@ use half::bf16;
 use kit::kernels::{Noise, poison, same_bits};
 use kit::{Case, Gpu, attentions, decode, deterministic, dropout, prefill, repeats_bits};
 use qkvault_compile::OnMiss;
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::raw::DeviceBuffer;
 use qkvault_exec::{Args, BindError, BindFailure, Captured, LoadedPlan, UpdateError, Updated, Workspace, cudarc};
-use qkvault_graph::{CompileOptions, Role, Valid};
+use qkvault_graph::{Role, Valid};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
 
 const REPLAYS: usize = 1000;

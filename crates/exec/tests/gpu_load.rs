@@ -9,9 +9,10 @@ mod common;
 use common::{changes, of_machine, say};
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, Failure, OnMiss, Planner};
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_exec::testing::check_fit;
 use qkvault_exec::{Device, DeviceError, Machine, Session};
-use qkvault_graph::{Attention, Band, CompileOptions, DType, Target, validate};
+use qkvault_graph::{Attention, Band, DType, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 

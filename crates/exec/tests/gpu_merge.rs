@@ -167,7 +167,7 @@ fn the_oracle_is_asked_for_few_numbers() {
     let mut all = 0;
     for (of, _) in merges().into_iter().chain(others()) {
         let of = of.validate().expect("sound");
-        let read = |b: &qkvault_graph::op::Binding| b.bytes / b.dtype.size() as u64;
+        let read = |b: &qkvault_graph::Binding| b.bytes / b.dtype.size() as u64;
         all += of.bindings().iter().map(read).sum::<u64>();
     }
     assert!((4_000_000..40_000_000).contains(&all), "{all}");

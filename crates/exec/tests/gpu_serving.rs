@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use common::{h200, say};
 use cudarc::driver::result;
 use kit::{Gpu, servings};
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_exec::serving::{BatchInputError, Rows, Step, StepBuffer, StepLayout};
 use qkvault_exec::{Args, BatchError, BatchMetadata, BindError, BindFailure, cudarc};
-use qkvault_graph::{CompileOptions, CudnnVersion, Role, Varlen, lower};
+use qkvault_graph::{CudnnVersion, Role, Varlen};
 use qkvault_reference::forward;
 use steps::{Drawn, Stage, drawn, inputs, steps_of};
 

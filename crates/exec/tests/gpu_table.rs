@@ -16,9 +16,10 @@ use cudarc::driver::sys::{CUgraph, CUgraphInstantiate_flags, CUstreamCaptureMode
 use cudarc::driver::{CudaStream, DriverError, result};
 use kit::{Case, Gpu, attentions, decode, prefill};
 use qkvault_compile::{OnMiss, Plan};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::raw::{DeviceBuffer, PlanId, PlanTable, RawArgs, RawBindings, RawPlan, RawSession, TableError};
 use qkvault_exec::{LaunchError, Number, PrepareError, SessionOptions, Workspace, cudarc, prepare};
-use qkvault_graph::{CompileOptions, Role, Valid};
+use qkvault_graph::{Role, Valid};
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

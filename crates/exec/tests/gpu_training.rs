@@ -12,11 +12,12 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 use kit::{Gpu, deterministic, dropout, trainings};
 use qkvault_compile::OnMiss;
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{
     Args, BindError, LaunchError, LoadError, PrepareError, SavedForBackward, Session, SessionOptions, TrainStepError,
     Training, TrainingError, TrainingPair, cudarc,
 };
-use qkvault_graph::{CompileOptions, DType, Role};
+use qkvault_graph::{DType, Role};
 use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
 
 /// One layer: operands on the GPU, and the inputs of the oracle.

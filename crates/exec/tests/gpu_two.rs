@@ -13,11 +13,12 @@ use common::say;
 use cudarc::driver::result;
 use kit::{Case, Gpu, attentions, decode, prefill, repeats_bits, trainings};
 use qkvault_compile::{OnMiss, Plan};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::raw::{DeviceBuffer, PlanId, PlanTable, RawArgs, RawBindFailure};
 use qkvault_exec::{
     BindError, LaunchError, Number, PrepareError, SessionOptions, TrainStepError, Workspace, cudarc, prepare,
 };
-use qkvault_graph::{CompileOptions, Role, Valid};
+use qkvault_graph::{Role, Valid};
 
 /// Threads for each GPU.
 const THREADS: usize = 4;

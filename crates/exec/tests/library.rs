@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use common::{changes, of_machine, say, with};
 use qkvault_cache::{Entry, Key, Source, Vault, VaultOptions};
 use qkvault_compile::{Compiler, Failure, OnMiss, Plan, PlanError, Planner};
+use qkvault_cudnn::{CompileOptions, Profile, Target};
 use qkvault_exec::testing::{check_fit, would_load};
 use qkvault_exec::{LoadError, Machine, Mismatch, PrepareError, prepare};
-use qkvault_graph::{Attention, Band, CompileOptions, DType, Profile, Target, codec, validate};
+use qkvault_graph::{Attention, Band, DType, codec, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
 

@@ -24,7 +24,7 @@ fn there_is_no_gpu_without_a_driver_and_the_stand_in_is_none() {
 
     // A process that compiles loads the stand-in. Its cuInit returns 100, which counted as a driver before there was a
     // check.
-    qkvault_headless::ensure().expect("the stand-in loads");
+    qkvault_sys::headless::ensure().expect("the stand-in loads");
     assert_eq!(driver(), Err(NoDriver::StandIn));
     let error = Device::open(0).expect_err("the stand-in is no driver");
     assert!(matches!(error, DeviceError::NoDriver(NoDriver::StandIn)), "{error}");

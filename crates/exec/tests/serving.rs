@@ -7,11 +7,11 @@ use std::time::Instant;
 use common::{facts_of, forward, h200, operand};
 use proptest::prelude::*;
 use qkvault_compile::PlanFacts;
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_exec::serving::{BatchInputError, BatchInputErrors, PlanSet, Rows, Step, StepBuffer, StepLayout};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
-    Attention, Band, CompileOptions, CudnnVersion, DType, Fp8, Operand, Role, Tensor, Valid, Varlen, lower, operands,
-    ragged_offsets, validate,
+    Attention, Band, CudnnVersion, DType, Fp8, Operand, Role, Tensor, Valid, Varlen, operands, ragged_offsets, validate,
 };
 use qkvault_serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 

@@ -14,6 +14,7 @@ mod args;
 mod backward;
 mod child;
 mod code;
+pub mod codes;
 mod compiler;
 mod divisor;
 mod expression;

@@ -4,7 +4,7 @@
 //! with keys. A kernel of our own makes them at each launch from the lengths and offsets of the description, where
 //! every operand has offsets of its own, in elements. Tensor maps end where a sequence ends (`compiler.py`).
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Corner, Gradients, Lengths, Pass, Reason, Role, Tensor, Valid};
 use qkvault_kernels::recipe::{Launch, RAGGED_ROWS, Value};
 use qkvault_kernels::{Sequences, sequence_rows};

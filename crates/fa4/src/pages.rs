@@ -7,7 +7,7 @@
 //! description at each launch: the page of keys and the page of values beside each other, which `packed.py` tells
 //! apart.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Reason, Role, Storage, Tensor, Valid};
 use qkvault_kernels::recipe::Value;
 

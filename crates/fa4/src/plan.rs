@@ -1,6 +1,6 @@
 //! A program and its compiled kernels become a recipe and the bytes of its cubins.
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_kernels::recipe::{self, BadCubin, BadRecipe, CubinKernel, Launch, Limits, Param, RECIPE_FORMAT, Recipe};
 
 use crate::args::{Mismatch, params};

@@ -1,7 +1,7 @@
 //! What a launch of an attention does: kernels with their arguments, in order, before any of them is compiled.
 
-use qkvault_graph::op::SCRATCH_ALIGNMENT;
-use qkvault_graph::registry::codes;
+use crate::codes;
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Valid};
 use qkvault_kernels::recipe::{Launch, Limits, Value};
 use qkvault_kernels::{BlockLists, ScoreTiles};
@@ -63,7 +63,7 @@ impl Program {
             writer.forward()
         }
         if let Some(grid) = writer.program.beyond() {
-            return Err(codes::SIZE_GRID.reason(format!("a grid of {grid:?} blocks")).into());
+            return Err(codes::FA4_GRID.reason(format!("a grid of {grid:?} blocks")).into());
         }
         match writer.program.wide() {
             None => Ok(writer.program),

@@ -1,6 +1,6 @@
 //! Which attentions FlashAttention-4's kernels take on Hopper, with a reason for every other one.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Valid, row_of_a_constant};
 
 use crate::expression::arguments;

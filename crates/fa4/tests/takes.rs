@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use qkvault_fa4::codes;
 use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scalar, score, select, tensor};
-use qkvault_fa4::graph::registry::codes;
 use qkvault_fa4::graph::{
     Attention, BackwardOptions, Band, Corner, DType, Origins, PaddedRows, Refusal, Tensor, Valid, validate,
 };
@@ -41,7 +41,7 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
         let a = validate(a).expect("valid");
         match Program::of(&a, SM) {
             Ok(_) => assert!(taken, "{dims:?}"),
-            Err(refusal) => assert!(!taken && refusal.has(&codes::SIZE_GRID), "{dims:?}: {refusal}"),
+            Err(refusal) => assert!(!taken && refusal.has(&codes::FA4_GRID), "{dims:?}: {refusal}"),
         }
     }
 }

@@ -206,7 +206,7 @@ pub struct Gradients {
     pub d_o: Tensor,
     /// Gradient of O in 16 bits, with O's dims. Only a microscaled backward ([`Fp8::Block`]) reads it, besides the
     /// 8-bit one.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub d_o_half: Option<Tensor>,
     /// Gradient of Q, with Q's dims.
     pub d_q: Tensor,

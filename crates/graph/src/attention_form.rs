@@ -13,11 +13,6 @@ use crate::{Mask, Origins, Tensor};
 /// The format that this version writes: the number under `qkvault` in the JSON of an attention.
 pub const ATTENTION_FORMAT: u32 = 1;
 
-/// Reads an optional field that must be present, as null or as a value; serde by default accepts a missing one as null.
-pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    Option::deserialize(from)
-}
-
 /// The format number, which is checked before the fields after it are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format;
@@ -53,15 +48,15 @@ pub(crate) struct AttentionForm {
     v: Tensor,
     o: Tensor,
     mask: Mask,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     score_mod: Option<ScoreExpr>,
     sink: bool,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     dropout: Option<Dropout>,
     block_mask: bool,
     outputs: Outputs,
     padded_rows: PaddedRows,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     fp8: Option<Fp8>,
     pass: Pass,
     // These are last, because a list of fields without them is shorter. The first is written, as null if there is none,

@@ -2,8 +2,8 @@
 //!
 //! Reading is strict: bytes after the value are an error, because the library would ignore them.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// MessagePack of a value, with structs as arrays.
 ///
@@ -49,6 +49,15 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
         return Err(DecodeError::Trailing { end: bytes.len() - extra, extra });
     }
     Ok(value)
+}
+
+/// Reads an optional field that must be present, as null or as a value; serde by default accepts a missing one as null.
+///
+/// # Errors
+///
+/// The field is missing or does not read.
+pub fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from)
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! Keys that identify descriptions and plans.
 
 use std::fmt;
-use std::num::NonZeroU8;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lower::{Form, Heuristics, LabOptions};
-use crate::{Attention, CompileOptions, OpGraph, Target, canon, codec};
+use crate::{Attention, canon};
 
 /// Version of everything that is hashed: canonical bytes, the op graph's encoding, and the record of a stored plan.
 ///
@@ -84,7 +82,7 @@ macro_rules! keys {
 keys! {
     /// Identifies a valid attention, independently of the target: `blake3(tag with format ‖ canonical bytes)`.
     GraphKey;
-    /// Identifies a compiled plan: `blake3(tag ‖ format version ‖ op graph ‖ target ‖ options)`.
+    /// Identifies a compiled plan: `blake3(tag ‖ everything that it is compiled from)`.
     PlanKey;
 }
 
@@ -102,67 +100,19 @@ fn hash(tag: &str, bytes: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
+impl PlanKey {
+    /// The key of a plan that is compiled from everything that these bytes contain.
+    #[must_use]
+    pub fn hashed(bytes: &[u8]) -> PlanKey {
+        PlanKey(hash(PLAN_TAG, bytes))
+    }
+}
+
 impl GraphKey {
     /// The key of an attention in canonical form.
     pub(crate) fn of(canonical: &Attention) -> GraphKey {
         GraphKey(hash(ATTENTION_TAG, &canon::attention(canonical)))
     }
-}
-
-/// Which engine configuration, of those that cuDNN returns, a plan uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Choice {
-    /// The first that gives a plan: the fastest, according to cuDNN's heuristics.
-    #[default]
-    First,
-    /// The one that needs the least scratch memory, for callers with less memory than the first one needs.
-    LeastWorkspace,
-    /// The one after so many others that give a plan: for instruments that time every configuration.
-    After(NonZeroU8),
-}
-
-/// The key of the plan for this op graph, target and options, with the first configuration that gives a plan, or the
-/// one that the options of instruments name.
-#[must_use]
-pub fn plan_key(graph: &OpGraph, target: &Target, options: &CompileOptions) -> PlanKey {
-    plan_key_of(graph, target, options, options.lab.choice())
-}
-
-/// Like [`plan_key`], with a chosen configuration.
-///
-/// A workspace limit is in no key: a plan within the limit equals the plan without a limit.
-#[must_use]
-pub fn plan_key_of(graph: &OpGraph, target: &Target, options: &CompileOptions, choice: Choice) -> PlanKey {
-    // The op graph contains the lowering rules that were applied and the quirks that were allowed.
-    let CompileOptions { heuristics, workspace_limit: _, allowed: _, lab, engine: _ } = options;
-    let LabOptions { form, without: _, configuration: _ } = lab;
-    // The op graph contains the form. `Auto` gives the same key as the form that it resolves to.
-    let form = match form.resolve() {
-        Form::Auto | Form::Expanded => 1_u8,
-        Form::Fused => 2,
-    };
-    let heuristics = match heuristics {
-        Heuristics::AThenFallback => 1_u8,
-        Heuristics::A => 2,
-        Heuristics::Fallback => 3,
-    };
-    let choice = match choice {
-        Choice::First => None,
-        Choice::LeastWorkspace => Some(1_u8),
-        // 255 gives 0, which is no other choice's.
-        Choice::After(others) => Some(others.get().wrapping_add(1)),
-    };
-    let options = (form, heuristics, choice);
-    let mut bytes = codec::encode(&(KEY_FORMAT, canon::op_graph(graph), target.identity(), options));
-    if !graph.accepted_quirks.is_empty() {
-        bytes.extend(codec::encode(&Vec::from(graph.accepted_quirks)));
-    }
-    // This list begins with a number and the list of quirks with a text, so the two cannot be confused.
-    if let Some(engine) = &graph.engine {
-        bytes.extend(codec::encode(&canon::engine(engine)));
-    }
-    PlanKey(hash(PLAN_TAG, &bytes))
 }
 
 #[cfg(test)]

@@ -13,12 +13,12 @@ use crate::expr::ScoreExpr;
 #[non_exhaustive]
 pub struct Mask {
     /// Causal and sliding-window masks.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub band: Option<Band>,
     /// Sequence lengths given at launch (the padding mask).
     pub lengths: Lengths,
     /// A predicate over indices, lengths, scalars and tensors: true if the key is seen.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub mask_mod: Option<ScoreExpr>,
 }
 
@@ -33,10 +33,10 @@ pub struct Band {
     pub corner: Corner,
     /// Number of keys that the window reaches back, including the diagonal: 1 keeps only the diagonal. `None` is
     /// unbounded.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub left: Option<i64>,
     /// Keys seen beyond the diagonal: 0 is causal. `None` is unbounded.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub right: Option<i64>,
 }
 

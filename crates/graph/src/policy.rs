@@ -108,7 +108,9 @@ impl EnginePolicy {
         }
     }
 
-    pub(crate) fn is_default(&self) -> bool {
+    /// Whether it is [`EnginePolicy::Auto`].
+    #[must_use]
+    pub fn is_default(&self) -> bool {
         *self == EnginePolicy::default()
     }
 }

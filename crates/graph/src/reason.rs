@@ -43,7 +43,7 @@ pub struct Reason {
     /// What to do about it.
     pub fix: String,
     /// The first cuDNN version that accepts it, if known.
-    #[serde(deserialize_with = "crate::attention_form::present")]
+    #[serde(deserialize_with = "crate::codec::present")]
     pub since: Option<crate::CudnnVersion>,
 }
 

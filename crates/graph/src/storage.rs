@@ -65,7 +65,8 @@ impl Attention {
 }
 
 /// The f32 sums of dQ: with the layout of dQ if that is varlen, because its offsets apply; otherwise contiguous.
-pub(crate) fn accumulator(d_q: &Tensor) -> Tensor {
+#[must_use]
+pub fn accumulator(d_q: &Tensor) -> Tensor {
     match d_q.storage {
         Storage::Varlen { .. } => Tensor { dtype: DType::F32, ..*d_q },
         Storage::Dense | Storage::Paged { .. } => Tensor::dense(crate::Order::Bhsd, d_q.dims, DType::F32),

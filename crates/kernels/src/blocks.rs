@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::expr::{Axis, Node, Program};
-use qkvault_graph::op::SCRATCH_ALIGNMENT;
 use qkvault_graph::{Band, Corner, DType, Lengths, Role, TILE, Valid};
 
 use crate::expression::{FUNCTIONS, element_type, statements};

@@ -6,7 +6,7 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Along, BLOCK, Conversion, ConversionKind, DType, Refusal, Role, ValidConversion};
 
 use crate::generate::{DRIVER, Generated};

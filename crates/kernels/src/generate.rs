@@ -1,6 +1,6 @@
 //! From a description to CUDA source and a launch recipe.
 
-use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
 
 use crate::expression::{FUNCTIONS, element_type};

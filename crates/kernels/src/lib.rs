@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+pub mod codes;
 mod combine;
 mod convert;
 mod defines;

@@ -1,6 +1,6 @@
 //! Which attentions the kernels take, with a reason for every other one.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{DType, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
 
 /// The largest head dim of queries and keys: that of a latent cache.

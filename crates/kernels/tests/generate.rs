@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, PaddedRows, Tensor, Valid, validate};
+use qkvault_kernels::codes;
 use qkvault_kernels::recipe::{Step, TENSOR_MAP_BYTES, Value, bindings};
 use qkvault_kernels::{Generated, SM, generate, takes};
 

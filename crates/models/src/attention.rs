@@ -1,7 +1,7 @@
 //! The attention of a layer kind in a phase, and the layer for serving.
 
+use crate::codes;
 use qkvault_graph::expr::{self, AlibiSlopes, Expr, Grad, library};
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, Band, Corner, Refusal, ScoreExpr, Tensor};
 use qkvault_serving::{PageLayout, ServeLayer};
 

@@ -5,7 +5,8 @@
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::registry::{Code, codes};
+use crate::codes;
+use qkvault_graph::registry::Code;
 use qkvault_graph::{Reason, Refusal};
 
 use super::defaults::{KnownDefaults, known};

@@ -9,6 +9,7 @@
 //! family. A family without a row is read like any other, with a note.
 
 mod attention;
+pub mod codes;
 mod defaults;
 mod fields;
 mod gguf;

@@ -29,8 +29,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codes;
 use qkvault_base::{in_quotes, is_hidden};
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, Refusal, text};
 
 use super::Phase;

@@ -1,7 +1,7 @@
 //! The part of a model that each of several GPUs computes (tensor parallelism).
 
+use crate::codes;
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 
 use super::{Kind, LayerKind, Model};
 

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::codes;
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 
 use super::text::{LARGEST_CONFIG, too_large};
 use super::{Model, gguf};

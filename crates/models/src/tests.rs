@@ -1,9 +1,11 @@
 //! The published configs in the folder `models` of the repository, and invalid configs.
 
 use super::*;
-use qkvault_graph::registry::{Code, codes};
+use crate::codes;
+use qkvault_cudnn::{CompileOptions, Profile, lower};
+use qkvault_graph::registry::Code;
 use qkvault_graph::{Attention, Band, Corner, DType};
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, validate};
+use qkvault_graph::{CudnnVersion, LibrarySet, validate};
 use qkvault_serving::PageLayout;
 
 /// The names of the published configs.

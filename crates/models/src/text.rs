@@ -4,8 +4,8 @@ mod count;
 
 use serde_json::{Map, Value};
 
+use crate::codes;
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 
 pub(crate) use count::Most;
 

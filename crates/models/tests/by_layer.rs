@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use qkvault_graph::registry::codes;
 use qkvault_models::Model;
+use qkvault_models::codes;
 use serde_json::{Value, json};
 
 /// The model of some fields over those of a usual config of `layers` layers.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Refusal, Storage, Valid};
 
 use crate::{Estimate, Machine, Schedule, Scheme, Sharding, schedule};

@@ -6,6 +6,7 @@
 
 mod bands;
 mod choose;
+pub mod codes;
 mod combine;
 mod comm;
 mod decode;

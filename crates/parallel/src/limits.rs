@@ -1,6 +1,6 @@
 //! What no schedule is made for, with every reason at once.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{
     Attention, Corner, DropoutSource, Lengths, Outputs, PaddedRows, Reason, Refusal, Role, Storage, Tensor, operands,
 };

@@ -1,7 +1,7 @@
 //! The attention of one part: a block of queries and keys of some heads, as a description of its own.
 
+use crate::codes;
 use qkvault_graph::expr::{Axis, Expr, Place, ScoreExpr, Side, TensorSpec, head, int_scalar, key, query, tensor};
-use qkvault_graph::registry::codes;
 use qkvault_graph::{
     Attention, BackwardOptions, DType, DropoutSource, Gradients, Lengths, Outputs, PaddedRows, Pass, Refusal, Role,
     ScoreModBprop, Storage, Tensor, Valid, validate,

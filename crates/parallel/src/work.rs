@@ -1,6 +1,6 @@
 //! What all schemes share: the caller's buffers, and a launch with everything that it binds.
 
-use qkvault_graph::op::ALIGNMENT;
+use qkvault_graph::ALIGNMENT;
 use qkvault_graph::{
     Attention, Dropout, DropoutSource, Pass, Refusal, Role, Storage, Tensor, Valid, Varlen, operand, operands,
 };

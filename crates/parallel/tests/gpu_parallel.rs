@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use qkvault_compile::cache::{Vault, VaultOptions};
 use qkvault_compile::sys::Search;
 use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_exec::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, DeviceError, Session};
 use qkvault_graph::expr::parse_expr;
-use qkvault_graph::{
-    Attention, BackwardOptions, CompileOptions, DType, Dropout, DropoutSource, Profile, Role, Tensor, Valid,
-};
+use qkvault_graph::{Attention, BackwardOptions, DType, Dropout, DropoutSource, Role, Tensor, Valid};
 use qkvault_parallel::testing::{Case, CaseSpace, Member, case, collected, expected, give, together, wrong};
 use qkvault_parallel::{
     Communicator, Fault, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, SessionPlans, Sharding, Store, World,

@@ -1,10 +1,10 @@
 //! The faults that an inspection finds in schedules that are changed by hand, and what a schedule is as data.
 
-use qkvault_graph::op::ALIGNMENT;
-use qkvault_graph::registry::codes;
+use qkvault_graph::ALIGNMENT;
 use qkvault_graph::{
     Attention, BackwardOptions, DType, Dropout, DropoutSource, Origins, Role, Tensor, Valid, validate,
 };
+use qkvault_parallel::codes;
 use qkvault_parallel::{Bind, Order, Schedule, Scheme, Sharding, Step, schedule};
 
 fn training() -> Valid {

@@ -2,8 +2,8 @@
 //! inside chunks, at their ends and behind several of them.
 
 use qkvault_graph::expr::parse_expr;
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, PaddedRows, Tensor, Valid};
+use qkvault_parallel::codes;
 use qkvault_parallel::{Bind, Order, PerSequence, Schedule, Scheme, Sharding, Step, difference, schedule};
 use qkvault_reference::{Choice, Inputs, LengthChoice};
 

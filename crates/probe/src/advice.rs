@@ -1,6 +1,7 @@
 //! Advice about an attention that is supported: where another way is known to be faster. No reason, refuses nothing.
 
-use qkvault_graph::{Attention, Band, Fp8, Target, Valid};
+use qkvault_cudnn::Target;
+use qkvault_graph::{Attention, Band, Fp8, Valid};
 
 /// What is known to be faster than an attention on a target, and from where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,8 @@ const CAUSAL_BACKWARD: [(i64, u32, u32); 5] =
 /// The advice for an attention on a target, from what others measured; nothing in 16 bits.
 ///
 /// ```
-/// use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, Fp8, LibrarySet, Profile, validate};
+/// use qkvault_cudnn::Profile;
+/// use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, Fp8, LibrarySet, validate};
 /// use qkvault_probe::advice;
 ///
 /// let mut forward = Attention::bshd(1, (64, 8), (8192, 8192), 128, DType::E4M3).causal().with_stats();
@@ -85,7 +87,8 @@ fn slow_backward(keys: i64) -> Option<Advice> {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, validate};
 
     use super::*;
 

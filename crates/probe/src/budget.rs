@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use qkvault_graph::Target;
+use qkvault_cudnn::Target;
 
 /// A budget of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -131,7 +131,8 @@ impl fmt::Display for Explanation {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::{Attention, DType, LibrarySet, Profile, validate};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{Attention, DType, LibrarySet, validate};
 
     use super::*;
 

@@ -3,8 +3,10 @@
 
 mod page;
 
-use qkvault_graph::registry::{Affected, Finding, Library, Project, Report, Standing, reports};
-use qkvault_graph::{Code, QUIRKS};
+use crate::reports::{Finding, Library, Project, Report, reports};
+use qkvault_cudnn::QUIRKS;
+use qkvault_cudnn::registry::{Affected, Standing};
+use qkvault_graph::Code;
 use serde::Serialize;
 
 pub use page::page;
@@ -120,7 +122,7 @@ impl Range {
             sm_from: one.gpus.from,
             sm_to: (one.gpus.to != u32::MAX).then_some(one.gpus.to),
             text: if library == Library::Cudnn { one.to_string() } else { one.gpus.to_string() },
-            short: crate::page::short(*one),
+            short: one.short(),
         };
         affected.iter().map(range).collect()
     }

@@ -5,18 +5,19 @@
 //! [`check`] answers in microseconds, without cuDNN and without a GPU, and reports every reason. To ask cuDNN itself
 //! (`qkvault-compile`) takes 0.3 to 1 s and leaves a plan in the vault; launching does neither.
 //!
-//! A reason is an [entry](qkvault_graph::registry::Entry) of the registry whose condition holds. It has a stable code,
+//! A reason is an [entry](qkvault_cudnn::registry::Entry) of the registry whose condition holds. It has a stable code,
 //! the affected versions and GPUs, what is needed, the fix, and the source. The sources are answers of cuDNN
 //! (`docs/results/probe.md`, `tests/goldens`), results of a GPU, and NVIDIA's front end. The reasons of lowering are
 //! included, so one check reports everything.
 //!
 //! A feature that cuDNN computes wrongly (a quirk) is refused until its code is allowed
-//! ([`CompileOptions::allowed`](qkvault_graph::CompileOptions), [`Request::allowing`], `Planner::allowing`). The plan
+//! ([`CompileOptions::allowed`](qkvault_cudnn::CompileOptions), [`Request::allowing`], `Planner::allowing`). The plan
 //! then has a separate key.
 //!
 //! ```
-//! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, validate};
-//! use qkvault_graph::registry::codes;
+//! use qkvault_cudnn::Profile;
+//! use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, validate};
+//! use qkvault_cudnn::registry::codes;
 //! use qkvault_probe::{Request, check};
 //!
 //! let odd = validate(Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16))?;
@@ -34,7 +35,7 @@ mod explain;
 mod known;
 mod memory;
 mod nearest;
-mod page;
+pub mod reports;
 mod request;
 
 pub use advice::{Advice, advice};
@@ -43,7 +44,6 @@ pub use explain::{Chosen, Explanation, Memory, NEWEST, NotChosen, Proposal, TRIE
 pub use known::{Guard, Known, Range, Seen, Wrong, known_from, known_wrong, page as known_wrong_page};
 pub use memory::Footprint;
 pub use nearest::{Near, changes, nearest};
-pub use page::page as codes_page;
 pub use request::{Request, Verdict, check, lowered};
 
 pub use qkvault_graph as graph;

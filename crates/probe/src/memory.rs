@@ -1,8 +1,9 @@
 //! The memory of an attention: its operands, the buffers that a launch adds, and cuDNN's workspace.
 
-use qkvault_graph::op::Scratch;
-use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, CompileOptions, Reason, Target, Valid, lower, operands};
+use qkvault_cudnn::op::Scratch;
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, Target, lower};
+use qkvault_graph::{Attention, Reason, Valid, operands};
 
 use crate::Budget;
 
@@ -85,7 +86,8 @@ fn operand_bytes(attention: &Attention) -> u64 {
 mod tests {
     use super::*;
     use crate::on_device;
-    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Origin, Profile, validate};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{BackwardOptions, CudnnVersion, DType, LibrarySet, Origin, validate};
 
     fn deepseek(profile: &str, deterministic: bool) -> (Footprint, Target) {
         let target = Profile::named(profile).expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);

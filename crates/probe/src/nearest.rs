@@ -1,9 +1,10 @@
 //! Accepted alternatives to a refused request: single changes, the smallest first.
 
+use qkvault_cudnn::Target;
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, CudnnVersion, DType, Lengths, Order, Outputs, Pass, ScoreExpr, Storage,
-    Target, Tensor, Valid, validate,
+    Tensor, Valid, validate,
 };
 
 use crate::{Request, check};
@@ -191,7 +192,8 @@ fn corner(a: &mut Attention, corner: Corner) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{DType, LibrarySet, Profile, text};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{DType, LibrarySet, text};
 
     fn target(cudnn: CudnnVersion) -> Target {
         Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim)

@@ -1,7 +1,8 @@
 //! The request to the rules and their verdict.
 
-use qkvault_graph::registry::{Facts, refused_by_lowering, refused_by_rules};
-use qkvault_graph::{CompileOptions, OpGraph, Origin, QuirkSet, Reason, Refusal, Target, Valid, lower};
+use qkvault_cudnn::registry::{Facts, refused_by_lowering, refused_by_rules};
+use qkvault_cudnn::{CompileOptions, OpGraph, QuirkSet, Target, lower};
+use qkvault_graph::{Origin, Reason, Refusal, Valid};
 
 /// A request to the rules. [`Request::new`] and the methods make it, so that a new field does not break callers.
 #[derive(Clone, Debug)]

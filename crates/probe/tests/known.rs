@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qkvault_graph::registry::codes;
+use qkvault_cudnn::registry::codes;
 use qkvault_probe::{known_from, known_wrong, known_wrong_page};
 
 fn up_to_date(name: &str, text: &str) {
@@ -42,7 +42,7 @@ fn the_data_of_wrong_results_are_up_to_date() {
 #[test]
 fn every_quirk_is_in_the_table_with_who_saw_it() {
     let known = known_wrong();
-    for quirk in qkvault_graph::QUIRKS {
+    for quirk in qkvault_cudnn::QUIRKS {
         let row = known.wrong.iter().find(|row| row.code == Some(quirk.code)).expect("a row");
         assert!(row.seen.standing != "not-confirmed" && !row.to_do.is_empty(), "{}", quirk.code);
         assert_eq!(row.seen.standing == "seen", row.seen.command.is_some(), "{}", quirk.code);

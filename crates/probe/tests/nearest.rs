@@ -158,7 +158,7 @@ fn a_change_is_proposed_by_what_it_changes() {
     assert_eq!(near[0].change, GRADIENTS);
 }
 
-fn targets() -> impl Strategy<Value = qkvault_graph::Target> {
+fn targets() -> impl Strategy<Value = qkvault_cudnn::Target> {
     let gpus = prop::sample::select(vec!["h100", "b200", "l40s", "a100"]);
     let versions = prop::sample::select(vec!["9.10.2", "9.14", "9.19", "9.27"]);
     (gpus, versions).prop_map(|(gpu, version)| target(gpu, version))

@@ -5,10 +5,10 @@ mod bounds;
 use std::collections::BTreeSet;
 
 use bounds::{Given, attention, fp8, mxfp8, target};
-use qkvault_graph::registry::{Applies, Code, Entry, Facts, entries};
-use qkvault_graph::{
-    Attention, CompileOptions, CudnnVersion, DType, Origin, QUIRKS, QuirkSet, Target, Valid, lower, validate,
-};
+use qkvault_cudnn::registry::{Applies, Code};
+use qkvault_cudnn::registry::{Entry, Facts, entries};
+use qkvault_cudnn::{CompileOptions, QUIRKS, QuirkSet, Target, lower};
+use qkvault_graph::{Attention, CudnnVersion, DType, Origin, Valid, validate};
 use qkvault_probe::{Request, check, lowered};
 
 /// The reasons of the rules, without those of lowering.

@@ -1,10 +1,8 @@
 //! Memory of varlen backwards: buffers have room for the tokens, not for every sequence at its longest.
 
 use proptest::prelude::*;
-use qkvault_graph::{
-    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Target, Tensor, Valid,
-    validate,
-};
+use qkvault_cudnn::{CompileOptions, Profile, Target};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Tensor, Valid, validate};
 use qkvault_probe::{Footprint, on_device};
 
 fn h200() -> Target {

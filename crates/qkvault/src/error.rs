@@ -243,7 +243,7 @@ impl From<TrainStepError> for Error {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::registry::codes;
+    use qkvault_cudnn::registry::codes;
     use qkvault_graph::{Attention, DType, validate};
 
     use super::*;

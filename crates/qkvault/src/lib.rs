@@ -8,7 +8,8 @@
 //! The [`guide`] has a page for each task. Begin with [`guide::getting_started`].
 //!
 //! ```
-//! use qkvault::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, plan_key};
+//! use qkvault::cudnn::{CompileOptions, Profile, lower, plan_key};
+//! use qkvault::graph::{Attention, CudnnVersion, DType, LibrarySet};
 //!
 //! // Llama-3.1-8B's attention over a prompt of 4096 tokens, bf16, BSHD.
 //! let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal();
@@ -83,6 +84,9 @@ pub use runtime::{Preload, Runtime, RuntimeOptions};
 
 pub use qkvault_cache as cache;
 pub use qkvault_compile as compile;
+pub use qkvault_compile::codes;
+pub use qkvault_cudnn as cudnn;
+pub use qkvault_cudnn::{CompileOptions, Profile, Target};
 #[cfg(feature = "exec")]
 pub use qkvault_exec as exec;
 pub use qkvault_graph as graph;

@@ -1,8 +1,8 @@
 //! The runtime without a GPU: errors are values with a kind. What needs a GPU is in `gpu_runtime.rs`.
 #![cfg(feature = "exec")]
 
+use qkvault::codes;
 use qkvault::exec::{Device, DeviceError};
-use qkvault::graph::registry::codes;
 use qkvault::prelude::*;
 use qkvault::sys::Search;
 

@@ -29,7 +29,7 @@ use crate::{Buffer, Inputs, Places, ReferenceError};
 /// [`ReferenceError`] for an input that is missing, too short or of another type.
 pub fn combine(combination: &ValidCombination, inputs: &Inputs) -> Result<BTreeMap<Role, Buffer>, ReferenceError> {
     let list = combination.bindings();
-    let len = |b: &qkvault_graph::op::Binding| b.bytes as usize / b.dtype.size();
+    let len = |b: &qkvault_graph::Binding| b.bytes as usize / b.dtype.size();
     for binding in list.iter().filter(|b| !b.output) {
         let (buffer, role) = (inputs.typed(binding.role, binding.dtype)?, binding.role);
         if buffer.len() < len(binding) {

@@ -5,9 +5,11 @@ mod common;
 use common::lowered::targets;
 use common::valid;
 use proptest::prelude::*;
-use qkvault_graph::arbitrary::{Features, Space, attention, op_graph};
-use qkvault_graph::op::{Op, TensorId, TensorKind};
-use qkvault_graph::{Attention, Band, DType, Role, lower};
+use qkvault_cudnn::arbitrary::op_graph;
+use qkvault_cudnn::lower;
+use qkvault_cudnn::op::{Op, TensorId, TensorKind};
+use qkvault_graph::arbitrary::{Features, Space, attention};
+use qkvault_graph::{Attention, Band, DType, Role};
 use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
 
 #[test]

@@ -7,8 +7,9 @@ use common::lowered::{same, targets_on};
 use common::valid;
 use proptest::test_runner::TestCaseError;
 use qkvault_base::random::Rng;
+use qkvault_cudnn::lower;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid, lower,
+    Attention, BackwardOptions, Band, Corner, DType, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid,
     operands,
 };
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward_of_o, forward};

@@ -9,11 +9,10 @@ use common::lowered::{check, computed, same, targets};
 use common::valid;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
+use qkvault_cudnn::op::TensorKind;
+use qkvault_cudnn::{Form, OpGraph, lower};
 use qkvault_graph::arbitrary::{Features, Space, attention};
-use qkvault_graph::op::TensorKind;
-use qkvault_graph::{
-    Attention, BackwardOptions, DType, Form, Interleave, OpGraph, Order, Pass, Role, Storage, Tensor, Valid, lower,
-};
+use qkvault_graph::{Attention, BackwardOptions, DType, Interleave, Order, Pass, Role, Storage, Tensor, Valid};
 use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused};
 
 fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {

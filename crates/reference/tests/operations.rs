@@ -7,12 +7,11 @@
 mod common;
 
 use common::valid;
+use qkvault_cudnn::op::{Constant, Op, TensorId, TensorKind};
+use qkvault_cudnn::{CompileOptions, Profile, Target, lower};
 use qkvault_graph::arbitrary::domain::NUMBERS;
 use qkvault_graph::expr::{Binary, Compare, PointContext, ScoreExpr, Unary, Value, parse_expr};
-use qkvault_graph::op::{Constant, Op, TensorId, TensorKind};
-use qkvault_graph::{
-    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower,
-};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Role};
 use qkvault_reference::{Buffer, Inputs, Precision, forward, interpret};
 
 /// The expression of a number `v` over `@a` and `@b`, each with one element in each row, with a finite value for each

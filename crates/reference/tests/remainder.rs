@@ -4,11 +4,10 @@ mod common;
 
 use common::valid;
 use qkvault_base::random::Rng;
+use qkvault_cudnn::op::{Op, Pointwise};
+use qkvault_cudnn::{CompileOptions, Profile, Target, lower};
 use qkvault_graph::expr::{Binary, Expr, TensorSpec, floor_div_reach, int_scalar, key, query, score, tensor};
-use qkvault_graph::op::{Op, Pointwise};
-use qkvault_graph::{
-    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, Role, Target, lower,
-};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, Role};
 use qkvault_reference::{Buffer, Inputs, Precision, backward, forward, interpret};
 
 /// Whether the lowered remainder of each pair, rounded as declared, equals the language's remainder.

@@ -208,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use qkvault_graph::registry::codes;
+    use crate::codes;
 
     fn policies() -> impl Strategy<Value = ServePolicy> {
         let growth = || prop::option::weighted(0.8, 2..6_u32);

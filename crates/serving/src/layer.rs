@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Attention, Band, Corner, DType, Fp8, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of rows and heads within a page.

@@ -21,6 +21,7 @@
 //! ```
 
 mod buckets;
+pub mod codes;
 mod layer;
 mod policy;
 

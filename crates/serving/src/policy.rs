@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use qkvault_graph::registry::{Code, codes};
+use crate::codes;
+use qkvault_graph::registry::Code;
 use qkvault_graph::{Reason, Refusal};
 
 /// Most sequences of a step, and most new tokens and keys of a sequence: more than any plan runs, and few enough that

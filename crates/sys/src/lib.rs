@@ -28,6 +28,7 @@ mod ending;
 mod error;
 mod execution;
 mod handle;
+pub mod headless;
 mod library;
 pub mod log;
 mod names;

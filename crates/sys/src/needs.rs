@@ -139,7 +139,7 @@ pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
     {
         let why = Unloaded::of(Path::new(DRIVER), &error);
         let install =
-            "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first";
+            "to run, install the NVIDIA driver; to compile without one, call qkvault_sys::headless::ensure() first";
         let mend = "install the NVIDIA driver again, or take the folder of that file out of LD_LIBRARY_PATH";
         let (needed_by, remedy) = ("cuDNN's engines", if why.is_there() { mend } else { install });
         return Err(unloaded(

@@ -13,7 +13,7 @@ const NEWER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9
 
 fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str) {
     let Some(set) = set else { return };
-    qkvault_headless::ensure().expect("a driver or the stand-in");
+    qkvault_sys::headless::ensure().expect("a driver or the stand-in");
     let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
     assert_eq!(Ok(library.version()), version.parse());
     assert_eq!(library.set(), kind);
@@ -55,7 +55,7 @@ fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str
         "NVRTC is inside from 9.21 on: {names:?}"
     );
 
-    if qkvault_headless::is_stand_in_loaded() {
+    if qkvault_sys::headless::is_stand_in_loaded() {
         let error = Handle::create(&library).expect_err("there is no GPU");
         assert!(matches!(error, Error::NoDevice { .. }), "{error:?}");
         assert!(error.to_string().contains("1001"), "{error}");
@@ -102,7 +102,7 @@ fn with_full_9_14() {
 fn on_two_threads_at_once() {
     alone("on_two_threads_at_once", || {
         let Some(set) = fetched("9.27.0") else { return };
-        qkvault_headless::ensure().expect("a driver or the stand-in");
+        qkvault_sys::headless::ensure().expect("a driver or the stand-in");
         let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
         let graphs = [(); 2].map(|()| attention::attention(&library).expect("a plain attention"));
         let threads = graphs.map(|graph| {

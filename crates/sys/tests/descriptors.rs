@@ -13,7 +13,7 @@ const PROFILE: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn
 fn with_library(test: &str, body: impl FnOnce(&Arc<Library>)) {
     alone(test, || {
         let Some(set) = fetched("9.27.0") else { return };
-        qkvault_headless::ensure().expect("a driver or the stand-in");
+        qkvault_sys::headless::ensure().expect("a driver or the stand-in");
         body(&Library::open(&Search::at(&set)).expect("a fetched set is whole"));
     });
 }

@@ -72,7 +72,7 @@ fn libraries_of_two_versions_in_one_folder_are_told_as_such_and_not_as_missing()
             let other = new.join("nvidia/cudnn_jit/lib").join(graph);
             std::fs::hard_link(other, file).expect("the same file system");
         });
-        qkvault_headless::ensure().expect("the stand-in");
+        qkvault_sys::headless::ensure().expect("the stand-in");
         let library = Library::open(&Search::at(copy.path())).expect("the loader takes it at first");
         let error = Descriptor::create(&library, Kind::TENSOR).expect_err("its engines do not fit");
         let Error::Load(LoadError::NotLoaded { library: name, .. }) = &error else { panic!("{error:?}") };
@@ -189,9 +189,9 @@ fn without_a_driver_the_first_descriptor_says_so() {
         };
         let Error::Load(LoadError::Missing { library: name, remedy, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(name, "libcuda.so.1");
-        assert!(remedy.contains("qkvault_headless::ensure()"), "{remedy}");
+        assert!(remedy.contains("qkvault_sys::headless::ensure()"), "{remedy}");
         // The failure is not cached: with the stand-in the check passes.
-        qkvault_headless::ensure().expect("the stand-in");
+        qkvault_sys::headless::ensure().expect("the stand-in");
         Descriptor::create(&library, Kind::TENSOR).expect("there is a libcuda.so.1 now");
     });
 }

@@ -74,7 +74,7 @@ fn cache_and_plan(library: &Arc<Library>) -> (Descriptor, Descriptor) {
 fn audit_6_4_a_kernel_cache_was_used_by_two_threads_at_once() {
     alone("audit_6_4_a_kernel_cache_was_used_by_two_threads_at_once", || {
         let Some(set) = fetched("9.27.0") else { return };
-        qkvault_headless::ensure().expect("a driver or the stand-in");
+        qkvault_sys::headless::ensure().expect("a driver or the stand-in");
         let (inside, is_inside) = sync_channel(1);
         let (go_on, goes_on) = sync_channel(1);
         let armed = Arc::new(AtomicBool::new(false));
@@ -114,7 +114,7 @@ fn audit_6_4_a_kernel_cache_was_used_by_two_threads_at_once() {
 fn plans_of_one_kernel_cache_do_not_wait_for_each_other_for_ever() {
     alone("plans_of_one_kernel_cache_do_not_wait_for_each_other_for_ever", || {
         let Some(set) = fetched("9.27.0") else { return };
-        qkvault_headless::ensure().expect("a driver or the stand-in");
+        qkvault_sys::headless::ensure().expect("a driver or the stand-in");
         let library = Library::open(&Search::at(&set)).expect("a fetched set is whole");
         for _ in 0..20 {
             let (cache, plan) = cache_and_plan(&library);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
-use qkvault_graph::CompileOptions;
 use qkvault_parallel::testing::Member;
 use qkvault_parallel::{InProcess, Nccl, Secret, SessionPlans, Store, World};
 use qkvault_sys::Search;

@@ -2,9 +2,9 @@
 
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
-use qkvault::graph::{CompileOptions, Profile};
 use qkvault::serving::Buckets;
 use qkvault::sys::Search;
+use qkvault::{CompileOptions, Profile};
 use qkvault_server::config::{Limits, Shape};
 use qkvault_skip::{Need, skip};
 

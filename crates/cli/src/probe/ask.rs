@@ -1,7 +1,7 @@
 //! Asks cuDNN itself: compiles the attention and keeps the plan, or cuDNN's refusal, in the vault.
 
 use qkvault_compile::{Compiler, Confirmation, OnMiss, Planner};
-use qkvault_graph::{CompileOptions, Target};
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_probe::{Budget, Request, changes};
 
 use super::super::target::{LibraryArgs, TargetArgs};

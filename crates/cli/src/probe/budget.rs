@@ -1,8 +1,8 @@
 //! The memory budget of attentions: the given one, the free memory of a GPU in this machine, or the target's total
 //! memory.
 
+use qkvault_cudnn::Target;
 use qkvault_exec::{Device, DeviceMemory};
-use qkvault_graph::Target;
 use qkvault_probe::{Budget, on_device};
 
 /// The budget for a target. A process that compiles must not load a driver, so it cannot read the free memory.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use crate::codes;
 use anyhow::Context as _;
-use qkvault_graph::registry::codes;
-use qkvault_graph::{LibrarySet, Profile, Reason, Refusal, Valid};
+use qkvault_cudnn::Profile;
+use qkvault_graph::{LibrarySet, Reason, Refusal, Valid};
 use qkvault_models::Phase;
 use qkvault_probe::{Request, TRIED, check};
 use serde::Serialize;

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use qkvault_compile::{CUDNN, Engine, EngineChoice, Engines, beside};
-use qkvault_graph::{CompileOptions, EnginePolicy, LibrarySet, QuirkSet, Refusal, Target, Valid, text, validate};
+use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
+use qkvault_graph::{EnginePolicy, LibrarySet, Refusal, Valid, text, validate};
 use qkvault_probe::{
     Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, known_from, known_wrong, nearest,
 };

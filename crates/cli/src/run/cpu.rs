@@ -1,6 +1,7 @@
 //! `run` without a GPU: interprets the op graph that cuDNN would get, and compares the result with the oracle.
 
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Role, Valid, lower};
+use qkvault_cudnn::{CompileOptions, Profile, lower};
+use qkvault_graph::{CudnnVersion, LibrarySet, Role, Valid};
 use qkvault_models::Phase;
 use qkvault_reference::{Inputs, Precision, forward, interpret};
 use serde_json::json;

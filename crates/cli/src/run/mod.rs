@@ -7,9 +7,10 @@ mod pack;
 
 use std::path::PathBuf;
 
+use crate::codes;
 use qkvault_compile::OnMiss;
-use qkvault_graph::registry::codes;
-use qkvault_graph::{CompileOptions, Refusal};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::Refusal;
 use qkvault_models::Phase;
 use serde_json::{Value, json};
 

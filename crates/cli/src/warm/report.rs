@@ -6,7 +6,8 @@ use std::path::Path;
 use qkvault_base::on_one_line;
 use qkvault_cache::{Source, StoreError};
 use qkvault_compile::{Because, CUDNN, EngineChoice, PlanError, PlanFacts, Resolution, Why};
-use qkvault_graph::{PlanKey, Refusal, Target};
+use qkvault_cudnn::Target;
+use qkvault_graph::{PlanKey, Refusal};
 use serde_json::{Value, json};
 
 use super::sharing::Sharing;

@@ -3,8 +3,9 @@
 
 use qkvault_compile::times::Times;
 use qkvault_compile::{CUDNN, EngineId, Engines, FA4, KERNELS, OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
-use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
+use qkvault_graph::{EnginePolicy, Valid};
 use serde_json::{Value, json};
 
 use super::Args;

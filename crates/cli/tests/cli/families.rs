@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use qkvault_graph::{CudnnVersion, LibrarySet, Profile, validate};
+use qkvault_cudnn::Profile;
+use qkvault_graph::{CudnnVersion, LibrarySet, validate};
 use qkvault_models::{Kind, LayerKind, Model, Phase};
 use qkvault_probe::{Request, check};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 
 use qkvault_base::is_hidden;
 use qkvault_cache::{Entry, EntryKind, Key, Vault, VaultOptions};
-use qkvault_graph::registry::codes;
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::{Refusal, codec};
 
 use crate::kit::Place;

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Role, Target};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{Choice, CompileOptions, OpGraph, Target};
+use qkvault_graph::registry::Code;
+use qkvault_graph::{Origin, Reason, Role};
 use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library};
 
 use crate::cudnn::bound;

@@ -4,8 +4,9 @@
 //! leaves them as they were, so that delayed scaling would read old numbers. A plan lists what its kernels bind, by
 //! unique id. Backwards are not checked: helper kernels, which the list leaves out, write theirs.
 
-use qkvault_graph::op::TensorKind;
-use qkvault_graph::{OpGraph, Role};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::TensorKind;
+use qkvault_graph::Role;
 
 /// The largest magnitudes of a forward that no kernel of the plan binds. Empty if the plan does not list what its
 /// kernels bind.
@@ -34,7 +35,8 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Scaled, lower, text, validate};
+    use qkvault_cudnn::{CompileOptions, Profile, lower};
+    use qkvault_graph::{CudnnVersion, LibrarySet, Scaled, text, validate};
 
     use super::*;
 

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use qkvault_graph::registry::codes;
-use qkvault_graph::{Choice, CompileOptions, OpGraph, Origin, Reason, Refusal, Target};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{Choice, CompileOptions, OpGraph, Target};
+use qkvault_graph::{Origin, Reason, Refusal};
 use qkvault_sys::log::{self, Message};
 use qkvault_sys::{AttributeName as A, Error, Library, Search};
 
@@ -56,7 +57,7 @@ impl Compiler {
     ///
     /// [`Failure::Broken`] with everything that was tried, [`Failure::StandIn`].
     pub fn open(search: &Search) -> Result<Compiler, Failure> {
-        qkvault_headless::ensure()?;
+        qkvault_sys::headless::ensure()?;
         let library = Library::open(search).map_err(Error::from)?;
         Ok(Compiler { library })
     }
@@ -69,7 +70,7 @@ impl Compiler {
     ///
     /// The same as [`Compiler::open`].
     pub fn open_compile_only(search: &Search) -> Result<Compiler, Failure> {
-        qkvault_headless::force_stub_driver()?;
+        qkvault_sys::headless::force_stub_driver()?;
         Compiler::open(search)
     }
 

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::op::{Knob, NamedEngine};
-use qkvault_graph::registry::{Code, codes};
-use qkvault_graph::{Heuristics, OpGraph, Reason};
+use qkvault_cudnn::op::{Knob, NamedEngine};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{Heuristics, OpGraph};
+use qkvault_graph::Reason;
+use qkvault_graph::registry::Code;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, Kind, KnobType, NumericalNote};
 
 use crate::cudnn::status::{self, About};

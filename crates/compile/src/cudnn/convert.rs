@@ -1,7 +1,8 @@
 //! Converts enumerations to cuDNN's.
 
-use qkvault_graph::op::{Pointwise, Reduce};
-use qkvault_graph::{CompilerEnv, DType, HostArch, NvrtcVersion, Toolchain};
+use qkvault_cudnn::op::{Pointwise, Reduce};
+use qkvault_cudnn::{CompilerEnv, HostArch, NvrtcVersion, Toolchain};
+use qkvault_graph::DType;
 use qkvault_sys as sys;
 
 /// The discriminants of [`Pointwise`] are cuDNN's numbers.

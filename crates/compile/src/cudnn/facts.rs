@@ -1,7 +1,8 @@
 //! The facts that plans of cuDNN have alone, and what only compiling tells of them.
 
-use qkvault_graph::op::Fixed;
-use qkvault_graph::{CudnnVersion, LibrarySet, Role, Toolchain};
+use qkvault_cudnn::Toolchain;
+use qkvault_cudnn::op::Fixed;
+use qkvault_graph::{CudnnVersion, LibrarySet, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::cudnn::passed::PassedOver;

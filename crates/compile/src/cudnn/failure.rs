@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use qkvault_graph::{CompilerEnv, CudnnVersion, LibrarySet, NvrtcVersion, Refusal, Target, Toolchain};
+use qkvault_cudnn::{CompilerEnv, NvrtcVersion, Target, Toolchain};
+use qkvault_graph::{CudnnVersion, LibrarySet, Refusal};
 use qkvault_sys::{CallError, Error, Status};
 
 use crate::cudnn::toolchain::is;
@@ -104,7 +105,7 @@ pub enum Failure {
     },
     /// The stand-in for the driver could not be loaded.
     #[error("there is no NVIDIA driver, and its stand-in could not be loaded: {0}")]
-    StandIn(#[from] qkvault_headless::Error),
+    StandIn(#[from] qkvault_sys::headless::StandInError),
 }
 
 /// A call to cuDNN that returned a status of this machine or this moment.
@@ -161,7 +162,7 @@ impl Failure {
     pub(crate) fn of(error: Error, what: impl Into<String>, target: &Target) -> Failure {
         match error {
             // CUDA_ERROR_NO_BINARY_FOR_GPU, with 9.14 and 9.19 on an H200 for sm_89 and sm_100.
-            Error::Call(call) if call.detail.contains("(209)") && !qkvault_headless::is_stand_in_loaded() => {
+            Error::Call(call) if call.detail.contains("(209)") && !qkvault_sys::headless::is_stand_in_loaded() => {
                 Failure::OtherGpu { sm: target.sm(), words: call.detail }
             }
             Error::Call(call) => Failure::Here(Box::new(Here {

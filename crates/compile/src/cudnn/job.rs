@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
-use qkvault_graph::{
-    Choice, CompileOptions, GraphKey, OpGraph, Origin as ReasonOrigin, PlanKey, Refusal, Target, Valid, codec,
-    plan_key_of,
-};
+use qkvault_cudnn::{Choice, CompileOptions, OpGraph, Target, plan_key_of};
+use qkvault_graph::{GraphKey, Origin as ReasonOrigin, PlanKey, Refusal, Valid, codec};
 use qkvault_probe::{Request, check, lowered};
 
 use crate::blob::Blob;

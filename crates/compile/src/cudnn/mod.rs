@@ -12,6 +12,7 @@ mod open;
 pub(crate) mod others;
 pub(crate) mod passed;
 mod pressure;
+mod rebuild;
 mod status;
 mod toolchain;
 mod uncompiled;
@@ -20,9 +21,13 @@ mod write;
 
 use std::sync::Arc;
 
-use qkvault_graph::{CompileOptions, EnginePolicy, Refusal, Target, Valid};
+use qkvault_cache::Entry;
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid};
 
 use crate::engine::{Engine, EngineId, Gpu, Work};
+use crate::origin::By;
+use crate::rebuild::{RebuildCheck, by_its_engine};
 use job::Job;
 pub(crate) use open::OpenCompiler;
 
@@ -67,6 +72,12 @@ impl Engine for Cudnn {
     ) -> Result<Box<dyn Work + 'a>, Refusal> {
         let target: &Target = on.target.expect("whoever asks an engine that needs a target has one");
         Ok(Box::new(Job::new(attention, target, options, &self.compiler)?))
+    }
+
+    fn rebuild(&self, key: PlanKey, entry: &Entry) -> Option<RebuildCheck> {
+        by_its_engine(key, entry, |stored| {
+            matches!(stored.by, By::Cudnn { .. }).then(|| rebuild::check(stored, &self.compiler))
+        })
     }
 
     fn other_targets(&self, here: &Target) -> Vec<Target> {

@@ -1,6 +1,7 @@
 //! The targets whose plans of cuDNN a machine can load, as data, in the order of the look-up.
 
-use qkvault_graph::{LibrarySet, NvrtcVersion, Target, Toolchain};
+use qkvault_cudnn::{NvrtcVersion, Target, Toolchain};
+use qkvault_graph::LibrarySet;
 
 use crate::fit::{DriverRule, LoadRules};
 

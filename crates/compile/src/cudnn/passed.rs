@@ -1,7 +1,8 @@
 //! Engine configurations that cuDNN listed before a plan's and that gave no plan: part of a plan's facts.
 
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::Reason;
-use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::registry::Code;
 use qkvault_sys::Error;
 use serde::{Deserialize, Serialize};
 

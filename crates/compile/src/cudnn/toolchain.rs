@@ -1,6 +1,6 @@
 //! The toolchain of a compiler, targets with this toolchain, and refusals because it differs or has changed.
 
-use qkvault_graph::{CompilerEnv, NvrtcVersion, Profile, Target, Toolchain};
+use qkvault_cudnn::{CompilerEnv, NvrtcVersion, Profile, Target, Toolchain};
 
 use crate::cudnn::compiler::Compiler;
 use crate::cudnn::convert::library_toolchain;

@@ -5,9 +5,10 @@
 //! others are errors of the moment. Graphs for which no engine has a kernel that compiles have rules
 //! ([`qkvault_probe`]), and the planner asks these.
 
-use qkvault_graph::op::TensorKind;
-use qkvault_graph::registry::{Gpus, Versions};
-use qkvault_graph::{OpGraph, Role, Target};
+use qkvault_cudnn::op::TensorKind;
+use qkvault_cudnn::registry::{Gpus, Versions};
+use qkvault_cudnn::{OpGraph, Target};
+use qkvault_graph::Role;
 
 /// How often the kernel does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +193,8 @@ fn queries(graph: &OpGraph) -> Option<(i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, lower, text, validate};
+    use qkvault_cudnn::{CompileOptions, Profile, lower};
+    use qkvault_graph::{CudnnVersion, LibrarySet, text, validate};
 
     fn often(gpu: &str, minor: u16, engine: i64, given: &str) -> Option<Often> {
         let target = Profile::named(gpu).expect("built in").target(CudnnVersion::v9(minor, 0), LibrarySet::Slim);

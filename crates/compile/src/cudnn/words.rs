@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::Reason;
-use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::registry::Code;
 use qkvault_sys::log::Message;
 
 /// One cause, with the engines that gave it.

@@ -1,16 +1,18 @@
 //! FlashAttention-4's kernels as an engine: its toolchain compiles them in a child process.
 
 mod kept;
+mod rebuild;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::Entry;
+use qkvault_cudnn::CompileOptions;
 use qkvault_fa4::{
     CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told, takes,
     unproven,
 };
-use qkvault_graph::{CompileOptions, GraphKey, PlanKey, Refusal, Valid, codec};
+use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{Recipe, architecture, bindings};
 
 use crate::blob::Blob;
@@ -21,7 +23,8 @@ use crate::kernels::{KernelCompiler, KernelFacts};
 use crate::look::BadEntry;
 use crate::origin::{By, Description, Origin};
 use crate::plan::{BadPlan, Plan};
-pub(crate) use kept::Fa4Compiler;
+use crate::rebuild::{RebuildCheck, by_its_engine};
+use kept::Fa4Compiler;
 
 /// FlashAttention-4's kernels.
 pub const FA4: EngineId = EngineId::new("fa4", "FlashAttention-4");
@@ -61,6 +64,12 @@ impl Engine for Fa4 {
         _options: &CompileOptions,
     ) -> Result<Box<dyn Work + 'a>, Refusal> {
         Ok(Box::new(Fa4Work { plan: Fa4Plan::of(attention, on.sm)?, toolchain: &self.toolchain }))
+    }
+
+    fn rebuild(&self, key: PlanKey, entry: &Entry) -> Option<RebuildCheck> {
+        by_its_engine(key, entry, |stored| {
+            matches!(stored.by, By::Fa4 { .. }).then(|| rebuild::check(stored, &self.toolchain))
+        })
     }
 }
 
@@ -187,12 +196,12 @@ fn own_code(Own { source, options }: &Own) -> Result<Vec<u8>, NvrtcError> {
 }
 
 /// The toolchain by which this version compiles.
-pub(crate) fn name() -> String {
+fn name() -> String {
     let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     format!("FlashAttention-4 {flash_attn} by nvidia-cutlass-dsl {cutlass_dsl}, quack-kernels {quack}")
 }
 
-pub(crate) fn compiler() -> KernelCompiler {
+fn compiler() -> KernelCompiler {
     let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     let [flash_attn, cutlass_dsl, quack] = [flash_attn, cutlass_dsl, quack].map(str::to_owned);
     KernelCompiler::Fa4 { flash_attn, cutlass_dsl, quack }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::{Attention, DType, LibrarySet, Profile, Target, validate};
+use qkvault_cudnn::{Profile, Target};
+use qkvault_graph::{Attention, DType, LibrarySet, validate};
 
 use super::*;
 use crate::{OwnFacts, Plan, Planner};

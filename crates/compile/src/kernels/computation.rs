@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Display};
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{GraphKey, Valid, ValidCombination, ValidConversion};
 use qkvault_kernels::recipe;
 

@@ -2,12 +2,14 @@
 
 pub(crate) mod computation;
 pub(crate) mod nvrtc;
+mod rebuild;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use qkvault_cache::Entry;
-use qkvault_graph::{CompileOptions, GraphKey, PlanKey, Refusal, Valid, codec};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
 use qkvault_kernels::{Generated, generate, takes};
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,7 @@ use crate::facts::{OwnFacts, PlanFacts};
 use crate::look::BadEntry;
 use crate::origin::{By, Origin as PlanOrigin};
 use crate::plan::{BadPlan, Plan};
+use crate::rebuild::{RebuildCheck, by_its_engine};
 pub use computation::Computation;
 use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
 
@@ -49,6 +52,13 @@ impl Engine for Kernels {
         _options: &CompileOptions,
     ) -> Result<Box<dyn Work + 'a>, Refusal> {
         Ok(Box::new(KernelPlan { of: attention, made: generate(attention, on.sm)? }))
+    }
+
+    fn rebuild(&self, key: PlanKey, entry: &Entry) -> Option<RebuildCheck> {
+        by_its_engine(key, entry, |stored| match stored.by {
+            By::Nvrtc { sm } => Some(rebuild::check(stored, sm)),
+            By::Cudnn { .. } | By::Fa4 { .. } => None,
+        })
     }
 }
 
@@ -211,16 +221,4 @@ impl Work for KernelPlan<'_> {
         }
         Ok(Ok(Arc::new(Plan { facts: asked, blob })))
     }
-}
-
-/// Whether an entry's metadata are the facts of a plan of kernels.
-#[must_use]
-pub fn is_of_kernels(meta: &[u8]) -> bool {
-    kernel_compiler_of(meta).is_some()
-}
-
-/// What compiled the kernels of an entry with these metadata; `None` for cuDNN's plans.
-#[must_use]
-pub fn kernel_compiler_of(meta: &[u8]) -> Option<KernelCompiler> {
-    codec::decode::<PlanFacts>(meta).ok()?.kernels().map(|kernels| kernels.by.clone())
 }

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use qkvault_graph::Binding;
 use qkvault_graph::Role;
-use qkvault_graph::op::Binding;
 
 use super::{FaultSink, Needs, check_number, check_tensor, missing};
 use crate::bind_error::BindError;

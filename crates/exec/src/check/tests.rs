@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use qkvault_compile::PlanFacts;
-use qkvault_graph::{Attention, CompileOptions, CudnnVersion, DType, Role, Tensor, lower, validate};
+use qkvault_cudnn::{CompileOptions, lower};
+use qkvault_graph::{Attention, CudnnVersion, DType, Role, Tensor, validate};
 
 use super::*;
 use crate::bind_error::BindErrors;

@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{Entry, EntryKind, Key, Remote, RemoteError, RemoteOptions, Vault, VaultOptions};
-use qkvault_graph::registry::codes;
-use qkvault_graph::{
-    Attention, CompilerEnv, CudnnVersion, DType, HostArch, LibrarySet, NvrtcVersion, PlanKey, Toolchain, codec, lower,
-    plan_key, validate,
-};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompilerEnv, HostArch, NvrtcVersion, Toolchain, lower, plan_key};
+use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, PlanKey, codec, validate};
 
 use qkvault_compile::host::{DRIVERS, NVRTCS, candidates};
 use qkvault_compile::{CUDNN, FA4, KERNELS, Machine, check_fit};
@@ -441,7 +439,7 @@ fn a_missing_plan_of_kernels_is_one_plan_whatever_the_gpu_of_the_architecture_an
     let attention = Attention::bshd(1, (8, 2), (1, 512), 64, DType::BF16).validate().expect("valid");
     let options = CompileOptions { engine: KERNELS.policy(), ..CompileOptions::default() };
     let missing = |profile: &str, cudnn| {
-        let here = qkvault_graph::Profile::named(profile).expect("built in").target(cudnn, LibrarySet::Slim);
+        let here = qkvault_cudnn::Profile::named(profile).expect("built in").target(cudnn, LibrarySet::Slim);
         let load = |_: &Plan| -> Result<(), LoadError> { panic!("there is none") };
         match prepare(&planner, &here, &attention, &options, OnMiss::Load, load) {
             Err(PrepareError::Plan(PlanError::Missing { key, target, .. })) => (key, target),

@@ -1,9 +1,8 @@
 //! Origins of a plan as the planner would write its facts: what is refused, and the numbers that follow.
 
-use qkvault_graph::op::Fixed;
-use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, Corner, CudnnVersion, DType, Origins, Valid, lower,
-};
+use qkvault_cudnn::op::Fixed;
+use qkvault_cudnn::{CompileOptions, lower};
+use qkvault_graph::{Attention, BackwardOptions, Band, Corner, CudnnVersion, DType, Origins, Valid};
 
 use super::*;
 use crate::bindings::RawBindings;

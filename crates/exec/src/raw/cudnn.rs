@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use qkvault_graph::Target;
+use qkvault_cudnn::Target;
 use qkvault_sys::{Library, Search};
 
 use crate::properties::{self, PropertiesError};

@@ -4,8 +4,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use qkvault_compile::PlanFacts;
+use qkvault_cudnn::op::Scratch;
+use qkvault_graph::Binding;
 use qkvault_graph::Role;
-use qkvault_graph::op::{Binding, Scratch};
 use qkvault_sys::{ExecutionPlan, Library, VariantPack};
 use smallvec::SmallVec;
 

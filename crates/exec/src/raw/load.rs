@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use qkvault_compile::{KernelFacts, Plan, PlanFacts};
-use qkvault_graph::Target;
-use qkvault_graph::op::Scratch;
+use qkvault_cudnn::Target;
+use qkvault_cudnn::op::Scratch;
 use qkvault_kernels::recipe::Checked;
 use qkvault_sys::{AttributeName as A, Descriptor, Error, ExecutionPlan, Kind, Library};
 
@@ -253,8 +253,9 @@ impl RawPlan {
 mod tests {
     use super::*;
     use qkvault_compile::{CUDNN, CudnnFacts};
-    use qkvault_graph::op::Binding;
-    use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role, Toolchain};
+    use qkvault_cudnn::Toolchain;
+    use qkvault_graph::Binding;
+    use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role};
 
     fn facts(cudnn: CudnnVersion, buffers: &[(Role, u64)]) -> PlanFacts {
         let buffer =

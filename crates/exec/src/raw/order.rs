@@ -1,7 +1,7 @@
 //! What a caller gives to a launch, in order and by name: a plan's operands less those that it has itself.
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{Role, Valid, nearest_name};
 use smallvec::SmallVec;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use qkvault_graph::Target;
+use qkvault_cudnn::Target;
 use qkvault_sys::Library;
 
 use crate::driver::{NoDriver, driver};

@@ -60,7 +60,8 @@ pub enum TableError<E> {
 /// use qkvault_compile::{OnMiss, Planner};
 /// use qkvault_exec::raw::{PlanTable, RawArgs};
 /// use qkvault_exec::{SessionOptions, prepare};
-/// use qkvault_graph::{CompileOptions, Valid};
+/// use qkvault_cudnn::CompileOptions;
+/// use qkvault_graph::Valid;
 /// # fn run(
 /// #     planner: &Planner, library: &Arc<qkvault_sys::Library>, attention: &Valid, args: RawArgs<'_>,
 /// #     stream: *mut c_void,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
-use qkvault_graph::{DeviceProps, Target};
+use qkvault_cudnn::{DeviceProps, Target};
 use qkvault_sys::Library;
 
 use crate::driver::words::of_cudarc;

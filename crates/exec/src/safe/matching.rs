@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{DType, Role, Valid, nearest_name};
 use smallvec::SmallVec;
 

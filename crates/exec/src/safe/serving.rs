@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_graph::{CompileOptions, Refusal, Valid};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
 use crate::find::PrepareError;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
-use qkvault_graph::{CompileOptions, Target, Valid, ValidCombination, ValidConversion};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::{Valid, ValidCombination, ValidConversion};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};

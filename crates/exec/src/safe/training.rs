@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_graph::{CompileOptions, PlanKey, Role};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{PlanKey, Role};
 
 use crate::driver::words::of_cudarc;
 use crate::find::PrepareError;
@@ -22,7 +23,8 @@ use crate::training::{ForwardRun, Training, TrainingError, forward_run};
 ///
 /// ```no_run
 /// # use qkvault_exec::{Args, Session, TrainStepError, Training, cudarc};
-/// # use qkvault_graph::{Attention, BackwardOptions, DType, CompileOptions};
+/// # use qkvault_cudnn::CompileOptions;
+/// # use qkvault_graph::{Attention, BackwardOptions, DType};
 /// # use qkvault_compile::{OnMiss, Planner};
 /// # use std::{error::Error, sync::Arc};
 /// # fn run(

@@ -1,8 +1,9 @@
 //! The layout of a step's metadata in one block of memory, from a plan and its attention.
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::op::TensorKind;
-use qkvault_graph::{Attention, Corner, DType, OpGraph, Role, Storage, Valid};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::TensorKind;
+use qkvault_graph::{Attention, Corner, DType, Role, Storage, Valid};
 
 use super::error::{BatchInputError, BatchInputErrors};
 

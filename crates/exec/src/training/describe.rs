@@ -1,6 +1,6 @@
 //! The description of both passes: from one attention to a forward with Stats and its backward.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Attention, BackwardOptions, DType, Fp8, Refusal, Tensor, Valid, validate};
 
 /// A forward and its backward from one description, so that the two cannot differ.

@@ -1,5 +1,6 @@
 //! Training without a GPU: errors in pairs of plans are found before a launch.
 
+use crate::codes::TRAINING_BACKWARD;
 use qkvault_compile::PlanFacts;
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
 use qkvault_graph::registry::codes;
@@ -67,7 +68,7 @@ fn both_passes_follow_from_one_description() {
 #[test]
 fn what_cannot_be_trained_is_refused_when_it_is_described() {
     let backward = attention().with_stats().backward(BackwardOptions::default());
-    assert!(refused(&backward).has(&codes::TRAINING_BACKWARD));
+    assert!(refused(&backward).has(&TRAINING_BACKWARD));
     let heads = Attention::bshd(2, (8, 3), (256, 256), 64, DType::BF16);
     assert!(refused(&heads).to_string().contains("heads"), "{}", refused(&heads));
     // A score without a derivative, and a bias that is only compared with.

@@ -3,9 +3,11 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use qkvault_compile::{CUDNN, CudnnFacts, OwnFacts, Plan, PlanFacts};
-use qkvault_graph::op::{Binding, Fixed};
-use qkvault_graph::op::{Constant, OpTensor, TensorKind};
-use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, OpGraph, PlanKey, Profile, Role, Target};
+use qkvault_cudnn::op::Fixed;
+use qkvault_cudnn::op::{Constant, OpTensor, TensorKind};
+use qkvault_cudnn::{OpGraph, Profile, Target};
+use qkvault_graph::Binding;
+use qkvault_graph::{CudnnVersion, DType, GraphKey, LibrarySet, PlanKey, Role};
 
 /// Prints a measurement.
 #[allow(clippy::print_stdout, reason = "a test that cannot run, or measures, says so")]

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{Compiler, Nvrtc, OnMiss, PlanFacts, Planner};
+use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_exec::{
     Args, Device, DeviceError, LoadedPlan, Number, PrepareError, Prepared, Session, Training, TrainingPair, cudarc, raw,
 };
 use qkvault_graph::expr::{library, scalar, score};
-use qkvault_graph::{Attention, BackwardOptions, Band, CompileOptions, DType, Profile, Role, Tensor, Valid, validate};
+use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_reference::{Buffer, Choice, Inputs, Tolerance, backward, compare, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};

@@ -1,5 +1,5 @@
 //! Random attentions for property tests, here and in other crates: valid ones over the whole space, invalid ones with
-//! their faults, changes of one field at a time, and arbitrary op graphs. Only with the feature `testing`.
+//! their faults, and changes of one field at a time. Only with the feature `testing`.
 //!
 //! ```
 //! use proptest::prelude::*;
@@ -17,7 +17,6 @@ pub mod domain;
 mod fault;
 mod library;
 mod mutate;
-mod op_graph;
 mod read;
 mod tensor;
 mod term;
@@ -31,8 +30,7 @@ pub use aligned::aligned;
 pub use fault::{FAULTS, Fault};
 pub use library::modified;
 pub use mutate::{Effect, Mutation, mutations, renamed};
-pub use op_graph::op_graph;
-pub use read::{read_bytes, read_text};
+pub use read::{read_as, read_bytes, read_text};
 pub use term::Term;
 
 /// The largest sizes and the features of random attentions.

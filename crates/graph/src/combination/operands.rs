@@ -1,6 +1,6 @@
 //! What a launch of a combination binds.
 
-use crate::op::Binding;
+use crate::operands::Binding;
 use crate::{Combination, DType, Role, Tensor, ValidCombination};
 
 /// An operand of a combination.

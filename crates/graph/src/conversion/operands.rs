@@ -1,7 +1,6 @@
 //! What a launch of a conversion binds.
 
-use crate::op::{ALIGNMENT, Binding};
-use crate::operands::block_scales;
+use crate::operands::{ALIGNMENT, Binding, block_scales};
 use crate::{Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
 
 impl ValidConversion {

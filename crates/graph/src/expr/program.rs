@@ -117,7 +117,8 @@ impl Program {
 
     /// Whether an integer is known not to be 0 for all inputs: a constant, one that a constant bounds above or below 0,
     /// as `max(x, 1)` does, or the negative of such an integer.
-    pub(crate) fn is_never_zero(&self, id: NodeId) -> bool {
+    #[must_use]
+    pub fn is_never_zero(&self, id: NodeId) -> bool {
         let bound = |id: NodeId| if let Node::Int(n) = self.node(id) { n } else { 0 };
         match self.node(id) {
             Node::Int(n) => n != 0,

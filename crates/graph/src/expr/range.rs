@@ -18,13 +18,13 @@ pub const fn floor_div_reach(divisor: i32) -> i64 {
 
 /// The sizes that bound indices and lengths.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extents {
+pub struct Extents {
     /// Extents of the scores: batch, heads, queries, keys.
-    pub(crate) scores: [i64; 4],
+    pub scores: [i64; 4],
     /// Whether a launch gets lengths for each sequence, of up to these queries and keys.
-    pub(crate) lengths: bool,
+    pub lengths: bool,
     /// Whether a launch says where positions of queries and keys begin.
-    pub(crate) origins: bool,
+    pub origins: bool,
 }
 
 /// The least and the greatest integer of a node.
@@ -59,7 +59,8 @@ impl Range {
 impl Program {
     /// A dividend of [`Binary::FloorDiv`] that may be too large for an exact division, with its least and greatest
     /// value and the divisor.
-    pub(crate) fn far_dividend(&self, extents: &Extents) -> Option<(i64, i64, i32)> {
+    #[must_use]
+    pub fn far_dividend(&self, extents: &Extents) -> Option<(i64, i64, i32)> {
         if !self.nodes().iter().any(|node| matches!(node, Node::Binary(Binary::FloorDiv, ..))) {
             return None;
         }

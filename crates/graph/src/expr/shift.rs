@@ -74,7 +74,8 @@ impl Program {
     }
 
     /// Whether its value is the same if query and key move by the same distance, whatever else it reads.
-    pub(crate) fn counts_distances(&self) -> bool {
+    #[must_use]
+    pub fn counts_distances(&self) -> bool {
         !self.absolutes().contains(&Absolute::Position)
     }
 

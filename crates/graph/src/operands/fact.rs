@@ -1,7 +1,6 @@
 //! The operand list of a valid attention: what a launch of it binds, without a plan, a target or a GPU.
 
-use super::operands;
-use crate::op::{ALIGNMENT, bytes_bound};
+use super::{ALIGNMENT, bytes_bound, operands};
 use crate::{DType, Gradients, Pass, Role, Valid};
 
 /// The facts about one operand of an attention that need no plan.

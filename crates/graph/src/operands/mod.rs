@@ -2,6 +2,7 @@
 //!
 //! Scalars and tensors of the score expression have the first numbers, those of the mask predicate the next.
 
+mod binding;
 mod fact;
 mod named;
 mod nearest;
@@ -10,11 +11,11 @@ mod scales;
 use crate::expr::TensorSpec;
 use crate::{Attention, DType, DropoutSource, Gradients, Lengths, Order, Pass, Role, Storage, Tensor, Varlen};
 
+pub use binding::{ALIGNMENT, Binding, SCRATCH_ALIGNMENT, bytes_bound};
 pub use fact::OperandFact;
 pub use named::{NamedScalar, NamedTensor, ReadBy};
 pub use nearest::nearest as nearest_name;
-pub use scales::BLOCK;
-pub(crate) use scales::block_scales;
+pub use scales::{BLOCK, block_scales};
 
 /// Rows and columns of one tile of a block mask.
 pub const TILE: usize = 128;

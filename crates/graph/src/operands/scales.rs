@@ -61,7 +61,8 @@ fn amaxes(list: &mut List, a: &Attention, scaled: &[Scaled]) {
 /// The scale factors of a microscaled tensor, one per 32 elements, padded to whole 128 × 4 tiles, in cuDNN's order
 /// (`F8_128x4`). Strides tell how many there are; the order of tiles is below them. Along the sequence, the tiles of
 /// the first 128 elements of the head dim of all heads stand before those of the next 128.
-pub(crate) fn block_scales(t: &Tensor, along: Along) -> Tensor {
+#[must_use]
+pub fn block_scales(t: &Tensor, along: Along) -> Tensor {
     let up = |n: i64, to: i64| (n + to - 1) / to * to;
     let groups = |n: i64| up((n + BLOCK as i64 - 1) / BLOCK as i64, 4);
     let [b, h, s, d] = t.dims;

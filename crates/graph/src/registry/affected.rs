@@ -103,6 +103,19 @@ impl Affected {
     /// Every version on every GPU.
     pub const ALL: &'static [Affected] = &[Versions::ALL.on(Gpus::ALL)];
 
+    /// Versions and GPUs in few words, such as `before 9.19.0 on 9.0`; empty if it is all of them.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let versions = self.versions.to_string().replace("cuDNN ", "");
+        let gpus = self.gpus.to_string().replace("compute capability ", "").replace("every GPU", "");
+        match (self.versions == Versions::ALL, self.gpus == Gpus::ALL) {
+            (true, true) => String::new(),
+            (true, false) => format!("on {gpus}"),
+            (false, true) => versions,
+            (false, false) => format!("{versions} on {gpus}"),
+        }
+    }
+
     /// Whether both ranges contain this version and this GPU.
     #[must_use]
     pub fn has(&self, version: CudnnVersion, sm: u32) -> bool {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, entries};
 use crate::{Origin, Reason};
 
-/// The stable name of a reason, such as `heads.group`. The codes of this version are in [`codes`](super::codes).
+/// The stable name of a reason, such as `heads.group`. Those of descriptions are in [`codes`](super::codes).
 ///
 /// Reasons that a newer qkvault wrote, and statuses of cuDNN, may have names without an entry here; these names are
 /// kept. Codes compare, hash and print by name.
@@ -24,7 +24,9 @@ enum Name {
 }
 
 impl Code {
-    pub(super) const fn known(entry: &'static Entry) -> Code {
+    /// The code of an entry.
+    #[must_use]
+    pub const fn known(entry: &'static Entry) -> Code {
         Code(Name::Known(entry))
     }
 
@@ -37,7 +39,7 @@ impl Code {
         }
     }
 
-    /// The entry of the registry, if there is one with this name.
+    /// Its entry; a code that was read has one only if it is a description's.
     #[must_use]
     pub const fn entry(&self) -> Option<&'static Entry> {
         match self.0 {

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::{Affected, Facts, Standing};
-use crate::{CudnnVersion, Origin, Reason};
+use super::{Affected, Standing};
+use crate::{CudnnVersion, Origin};
 
-/// Every known fact about one code.
+/// Every known fact about one code. `C` is the condition under which it applies, for registries that check conditions.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct Entry<C = ()> {
     /// The stable name, such as `head-dim.multiple-of-8`. It is never renamed, and never gets another meaning.
     pub code: &'static str,
     /// What is wrong, in sentences.
@@ -30,28 +30,25 @@ pub struct Entry {
     pub standing: Option<Standing>,
     /// Addresses of public reports and of guards of other projects.
     pub reports: &'static [&'static str],
-    /// For a quirk, its place in [`QuirkSet`](super::QuirkSet) and in keys. It never changes.
+    /// For a quirk, its place in sets of quirks and in keys. It never changes.
     pub quirk: Option<u8>,
     /// How it is found that the entry applies.
-    pub applies: Applies,
+    pub applies: Applies<C>,
 }
-
-/// Returns what was given if the condition holds, and `None` if it does not. Versions and GPUs are checked before.
-pub type Condition = fn(&Facts<'_>) -> Option<String>;
 
 /// How it is found that an entry applies.
 #[derive(Clone, Copy)]
-pub enum Applies {
+pub enum Applies<C = ()> {
     /// The code that finds the fault reports it: validation, the compiler or a command.
     WhereFound,
     /// Lowering checks this condition, and writes no op graph if it holds.
-    Lowering(Condition),
-    /// The rules check this condition before cuDNN is asked. An op graph can still be written if it holds.
-    Rules(Condition),
+    Lowering(C),
+    /// The rules check this condition before a library is asked. An op graph can still be written if it holds.
+    Rules(C),
 }
 
-impl Entry {
-    const fn of(origin: Origin) -> Entry {
+impl<C: Copy> Entry<C> {
+    const fn new(origin: Origin) -> Entry<C> {
         Entry {
             code: "",
             cause: "",
@@ -70,37 +67,56 @@ impl Entry {
     }
 
     /// Defaults of an entry for a description that contradicts itself, on every version and GPU.
-    pub(super) const fn description() -> Entry {
-        Entry { source: "the definition of the description", ..Entry::of(Origin::Description) }
+    #[must_use]
+    pub const fn description() -> Entry<C> {
+        Entry { source: "the definition of the description", ..Entry::new(Origin::Description) }
     }
 
     /// Defaults of an entry for an unsupported feature.
-    pub(super) const fn rule() -> Entry {
-        Entry::of(Origin::Rule)
+    #[must_use]
+    pub const fn rule() -> Entry<C> {
+        Entry::new(Origin::Rule)
     }
 
-    /// Defaults of an entry for a feature that cuDNN computes wrongly. `place` is the next free [`Entry::quirk`].
-    pub(super) const fn quirk(place: u8) -> Entry {
-        Entry { quirk: Some(place), ..Entry::of(Origin::Quirk) }
+    /// Defaults of an entry for a feature that a library computes wrongly. `place` is the next free [`Entry::quirk`].
+    #[must_use]
+    pub const fn quirk(place: u8) -> Entry<C> {
+        Entry { quirk: Some(place), ..Entry::new(Origin::Quirk) }
     }
 
     /// Defaults of an entry for a feature that qkvault does not build yet.
-    pub(super) const fn not_built() -> Entry {
-        Entry::of(Origin::NotBuilt)
+    #[must_use]
+    pub const fn not_built() -> Entry<C> {
+        Entry::new(Origin::NotBuilt)
     }
 
-    /// Defaults of an entry for a refusal of cuDNN itself.
-    pub(super) const fn library() -> Entry {
-        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::of(Origin::Library) }
+    /// Defaults of an entry for a refusal of a library itself.
+    #[must_use]
+    pub const fn library() -> Entry<C> {
+        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::new(Origin::Library) }
     }
 
     /// The condition, if the entry has one.
     #[must_use]
-    pub const fn condition(&self) -> Option<Condition> {
+    pub const fn condition(&self) -> Option<C> {
         match self.applies {
             Applies::WhereFound => None,
             Applies::Lowering(condition) | Applies::Rules(condition) => Some(condition),
         }
+    }
+
+    /// The facts without the condition.
+    #[must_use]
+    pub const fn facts(&self) -> Entry {
+        let applies = match self.applies {
+            Applies::WhereFound => Applies::WhereFound,
+            Applies::Lowering(_) => Applies::Lowering(()),
+            Applies::Rules(_) => Applies::Rules(()),
+        };
+        let Entry {
+            code, cause, origin, affected, field, needed, fix, source, evidence, standing, reports, quirk, ..
+        } = *self;
+        Entry { code, cause, origin, affected, field, needed, fix, source, evidence, standing, reports, quirk, applies }
     }
 
     /// The range of [`Entry::affected`] that contains a version and a GPU, if there is one.
@@ -108,40 +124,36 @@ impl Entry {
     pub fn affects(&self, version: CudnnVersion, sm: u32) -> Option<Affected> {
         self.affected.iter().copied().find(|affected| affected.has(version, sm))
     }
-
-    /// Makes the reason, with what was given and the first version that accepts it.
-    pub(super) fn given(&'static self, given: String, since: Option<CudnnVersion>) -> Reason {
-        let mut reason = super::Code::known(self).reason(given);
-        reason.since = since;
-        if let (true, Some(since)) = (self.needed.is_empty(), since) {
-            reason.needed = format!("cuDNN {since} or newer");
-        }
-        reason
-    }
 }
 
-impl fmt::Debug for Entry {
+impl<C> fmt::Debug for Entry<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry").field("code", &self.code).field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 
-/// Defines a [`Code`](super::Code) for each entry, and the list of the file's entries.
+/// Defines a [`Code`](crate::Code) for each entry, and `ENTRIES`, the list of the file's entries, for this crate or,
+/// after `pub;`, for all.
+#[macro_export]
 macro_rules! entries {
-    [$($name:ident = Entry { code: $code:literal, cause: $cause:literal, $($rest:tt)* }),+ $(,)?] => {
+    [pub; $($rest:tt)*] => {
+        $crate::entries![(pub) $($rest)*];
+    };
+    [($list:vis) $($name:ident = Entry { code: $code:literal, cause: $cause:literal, $($rest:tt)* }),+ $(,)?] => {
         $(
             #[doc = concat!("`", $code, "`: ", $cause)]
-            pub static $name: $crate::registry::Code = {
+            pub static $name: $crate::Code = {
                 const ENTRY: &$crate::registry::Entry = &Entry { code: $code, cause: $cause, $($rest)* };
-                $crate::registry::Code::known(ENTRY)
+                $crate::Code::known(ENTRY)
             };
         )+
 
         /// The entries of this file.
-        pub(in $crate::registry) const ENTRIES: &[&$crate::registry::Entry] = &[
+        $list const ENTRIES: &[&$crate::registry::Entry] = &[
             $(match $name.entry() { Some(entry) => entry, None => panic!("a code of this file is an entry") }),+
         ];
     };
+    [$($rest:tt)*] => {
+        $crate::entries![(pub(crate)) $($rest)*];
+    };
 }
-
-pub(super) use entries;

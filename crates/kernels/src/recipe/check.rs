@@ -1,6 +1,6 @@
 //! The check of a recipe: nothing in it refers to what is not there.
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{DType, Role};
 
 use super::{Checked, CubinKernel, Launch, Param, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value};

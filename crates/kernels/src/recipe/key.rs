@@ -1,6 +1,6 @@
 //! The key of a plan of kernels: everything that can change its code or what a launch does, and nothing else.
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{KEY_FORMAT, PlanKey, Valid, codec};
 
 use super::Recipe;

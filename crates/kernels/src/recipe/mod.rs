@@ -45,7 +45,7 @@ pub struct Recipe {
     /// The oldest CUDA version of a driver that loads the code, as major * 1000 + minor * 10.
     pub driver: u32,
     /// Bytes of scratch memory that a launch needs, aligned to
-    /// [`SCRATCH_ALIGNMENT`](qkvault_graph::op::SCRATCH_ALIGNMENT).
+    /// [`SCRATCH_ALIGNMENT`](qkvault_graph::SCRATCH_ALIGNMENT).
     pub scratch: u64,
     /// The cubins, one after the other in the plan's bytes: the length of each.
     pub modules: Vec<u64>,

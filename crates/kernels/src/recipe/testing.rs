@@ -1,7 +1,7 @@
 //! Recipes for tests and fuzzing: a sample, and what a checked recipe is, said once more from the definition. Not part
 //! of the interface.
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{Attention, DType, Role, codec, validate};
 
 use super::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value, bindings};

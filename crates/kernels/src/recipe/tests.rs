@@ -1,6 +1,6 @@
 //! Every field of a recipe outside of its bounds is refused with one message, and the bytes of a recipe do not change.
 
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{DType, Role, codec};
 
 use super::*;

@@ -8,7 +8,7 @@ mod rows;
 
 use std::fmt::Write as _;
 
-use qkvault_graph::op::SCRATCH_ALIGNMENT;
+use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{Gradients, Lengths, Pass, Role, Storage, Tensor, Valid};
 
 use crate::generate::MACHINE;

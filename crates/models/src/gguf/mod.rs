@@ -12,7 +12,7 @@ use std::io::BufReader;
 
 use serde_json::{Map, Value, json};
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{Reason, Refusal};
 
 use super::{Model, Skipped};

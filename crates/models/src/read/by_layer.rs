@@ -1,6 +1,6 @@
 //! Lists with an entry for each layer. Every such list, of any reader, is compared with the number of layers here.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 
 use super::pattern::MOST_LAYERS;
 use crate::fields::{ConfigFields, Faults};

@@ -1,6 +1,6 @@
 //! Heads and head dims of a layer.
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use serde_json::Value;
 
 use super::by_layer::{ByLayer, Fit, LayerAt};

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 
 use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::lists::LISTS;

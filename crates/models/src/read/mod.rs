@@ -15,7 +15,7 @@ mod stacks;
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{DType, Refusal};
 
 use super::fields::{ConfigFields, Faults, FieldNames};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use qkvault_graph::registry::codes;
+use crate::codes;
 use qkvault_graph::{DType, Reason};
 
 use super::by_layer::{ByLayer, Fit, LayerAt};

@@ -1,8 +1,8 @@
 //! Counts what a text in JSON or TOML is made of, before it is read. A value of two bytes takes a hundred in memory, an
 //! object or a table a thousand.
 
+use crate::codes;
 use qkvault_graph::Refusal;
-use qkvault_graph::registry::codes;
 
 /// The most that a text may have.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::codes;
 use qkvault_graph::Reason;
-use qkvault_graph::registry::codes;
 
 /// Why an exchange cannot happen. Each kind names the rank that is the cause, if one is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

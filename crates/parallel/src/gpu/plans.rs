@@ -1,8 +1,9 @@
 //! Where the plans of a schedule come from.
 
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{LoadedPlan, Prepared, Session};
-use qkvault_graph::{CompileOptions, Valid, ValidCombination};
+use qkvault_graph::{Valid, ValidCombination};
 
 /// Why there is no plan.
 pub type PlanFailure = Box<dyn std::error::Error + Send + Sync>;

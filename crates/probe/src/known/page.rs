@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::registry::{LIBRARIES, Library};
+use crate::reports::{LIBRARIES, Library};
 
 use super::{Guard, Known, Range, Seen, Wrong, known_wrong};
 
@@ -13,7 +13,8 @@ What cuDNN and FlashAttention-4 compute wrongly, who reports it and who saw it; 
 projects, and what of them is true. For maintainers of any project that calls these libraries. Everything as data, with
 how each shows, its command and its range: [known-wrong.json](known-wrong.json).
 
-Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test known` from `crates/graph/src/registry`.
+Written by `UPDATE_GOLDENS=1 cargo test -p qkvault-probe --test known` from `crates/cudnn/src/registry` and
+`crates/probe/src/reports`.
 
 * A code is refused; behind it stand what is wrong, the versions and GPUs, and what to do. What is not *seen* is
   reported, and did not run here. **form**: right in the form that qkvault writes. **open**: neither. **not confirmed**:

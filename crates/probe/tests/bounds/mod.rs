@@ -5,7 +5,8 @@
 pub(crate) mod fp8;
 pub(crate) mod mxfp8;
 
-use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Target, Valid, text, validate};
+use qkvault_cudnn::{Profile, Target};
+use qkvault_graph::{CudnnVersion, LibrarySet, Valid, text, validate};
 use qkvault_probe::{Request, check};
 
 /// A description, a GPU and a version.

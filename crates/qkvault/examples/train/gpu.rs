@@ -8,8 +8,9 @@ use qkvault::Runtime;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::{Args, Device, SavedForBackward, TrainingPair, cudarc};
-use qkvault::graph::{CompileOptions, DType, Profile};
+use qkvault::graph::DType;
 use qkvault::sys::Search;
+use qkvault::{CompileOptions, Profile};
 
 use crate::Failure;
 use crate::model::{Config, Conversions, Machine};

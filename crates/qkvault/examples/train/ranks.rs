@@ -10,11 +10,12 @@ use qkvault::Runtime;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::exec::{Device, Number, cudarc};
-use qkvault::graph::{CompileOptions, DType, Profile, Role};
+use qkvault::graph::{DType, Role};
 use qkvault::parallel::{
     Communicator, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, Secret, Sharding, Store, World, schedule,
 };
 use qkvault::sys::Search;
+use qkvault::{CompileOptions, Profile};
 
 use crate::Failure;
 use crate::gpu::{narrow, widen};

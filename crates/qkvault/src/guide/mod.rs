@@ -29,7 +29,7 @@
 //! | attention | one forward or backward, described as data: [`Attention`](crate::graph::Attention) |
 //! | scalar | a number that a launch reads on the host: the softmax scale, a softcap; its value is under no key |
 //! | role | which operand a buffer is: [`Role`](crate::graph::Role); you bind by role |
-//! | target | a GPU together with the exact cuDNN that compiles and loads: [`Target`](crate::graph::Target) |
+//! | target | a GPU together with the exact cuDNN that compiles and loads: [`Target`](crate::Target) |
 //! | plan | what cuDNN compiled for one attention and one target: [`Plan`](crate::compile::Plan), about 20 KB on disk |
 //! | vault | where plans are kept, under keys that name everything that can change them: [`Vault`](crate::cache::Vault) |
 //! | refusal | why there is no plan, as reasons with stable codes: [`Refusal`](crate::graph::Refusal) |

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
 use qkvault_compile::{CUDNN, OnMiss, Planner, Resolution, beside};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, Profile, Target};
 use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawPlan, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
-use qkvault_graph::registry::codes;
-use qkvault_graph::{CompileOptions, CudnnVersion, EnginePolicy, LibrarySet, PlanKey, Profile, Target, Valid, codec};
+use qkvault_graph::{CudnnVersion, EnginePolicy, LibrarySet, PlanKey, Valid, codec};
 use qkvault_probe::{Explanation, NEWEST, Request};
 use qkvault_sys::{Library, Search};
 

@@ -2,8 +2,9 @@
 
 use qkvault_cache::VaultOptions;
 use qkvault_compile::{FA4, KERNELS};
+use qkvault_cudnn::QuirkSet;
 use qkvault_exec::testing::driver;
-use qkvault_graph::{Attention, DType, QuirkSet};
+use qkvault_graph::{Attention, DType};
 
 use super::*;
 use crate::{ErrorKind, Runtime};
@@ -64,7 +65,7 @@ fn plans_with_other_options_have_other_names_in_the_table_of_the_process() {
     let fingerprint = *attention().fingerprint().bytes();
     let name = |options: RuntimeOptions| opened(options).1.name(&fingerprint);
     assert_eq!(name(Runtime::options()), fingerprint);
-    let quirks: QuirkSet = qkvault_graph::QUIRKS[0].code.parse().expect("a quirk");
+    let quirks: QuirkSet = qkvault_cudnn::QUIRKS[0].code.parse().expect("a quirk");
     let allowed = CompileOptions { allowed: quirks, ..CompileOptions::default() };
     let names = [
         name(Runtime::options()),

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use qkvault_cache::Vault;
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
-use qkvault_graph::{CompileOptions, Target, Valid, ValidCombination, ValidConversion};
+use qkvault_graph::{Valid, ValidCombination, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::record::{Recorder, VARIABLE};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use qkvault_cache::VaultOptions;
 use qkvault_compile::OnMiss;
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, SessionOptions};
-use qkvault_graph::CompileOptions;
 use qkvault_sys::Search;
 
 use super::Runtime;

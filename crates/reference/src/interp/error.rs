@@ -1,7 +1,7 @@
 //! Errors for op graphs that cannot be interpreted.
 
+use qkvault_cudnn::op::{GraphFault, TensorId};
 use qkvault_graph::Role;
-use qkvault_graph::op::{GraphFault, TensorId};
 
 use crate::ReferenceError;
 

@@ -1,7 +1,8 @@
 //! Operations that only move values: views with other strides, rows from a paged pool, and given random numbers.
 
-use qkvault_graph::op::{OpTensor, TensorId};
-use qkvault_graph::{OpGraph, Role};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::{OpTensor, TensorId};
+use qkvault_graph::Role;
 
 use super::grid::{address, indices};
 use super::{Grid, InterpretError};

@@ -1,6 +1,6 @@
 //! The values of a tensor: one float64 per element, row-major over its logical dims, whatever its strides.
 
-use qkvault_graph::op::{Op, OpTensor, TensorId, TensorKind};
+use qkvault_cudnn::op::{Op, OpTensor, TensorId, TensorKind};
 use qkvault_graph::{DType, Order, Role};
 use rayon::prelude::*;
 

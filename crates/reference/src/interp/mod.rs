@@ -23,8 +23,9 @@ mod scales;
 
 use std::collections::BTreeMap;
 
-use qkvault_graph::op::{Op, TensorId, TensorKind, check};
-use qkvault_graph::{DType, OpGraph, Role};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::{Op, TensorId, TensorKind, check};
+use qkvault_graph::{DType, Role};
 
 pub use self::error::InterpretError;
 pub use self::grid::Grid;

@@ -1,9 +1,9 @@
 //! Pointwise operations. Each mode means the same as the operation of that name in score expressions, but for what
 //! cuDNN is known to compute otherwise: a graph that relies on the language's meaning there must fail.
 
+use qkvault_cudnn::op::Pointwise;
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Binary, Compare, Logic, Unary};
-use qkvault_graph::op::Pointwise;
 
 use super::{Grid, InterpretError};
 use crate::score::scalar;

@@ -1,6 +1,6 @@
 //! Operations over rows: reductions, band masks, softmax.
 
-use qkvault_graph::op::{Pointwise, Reduce};
+use qkvault_cudnn::op::{Pointwise, Reduce};
 
 use super::grid::{Line, indices};
 use super::{Grid, InterpretError};

@@ -2,10 +2,8 @@
 //! graphs, and compares the results address by address.
 
 use proptest::prelude::*;
-use qkvault_graph::{
-    CompileOptions, CudnnVersion, DType, Form, Fp8, Lengths, LibrarySet, OpGraph, Profile, Role, Target, VARIANTS,
-    Valid, VariantSet, lower,
-};
+use qkvault_cudnn::{CompileOptions, Form, OpGraph, Profile, Target, VARIANTS, VariantSet, lower};
+use qkvault_graph::{CudnnVersion, DType, Fp8, Lengths, LibrarySet, Role, Valid};
 use qkvault_reference::{
     Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, backward_of_o,
     forward, forward_rows, interpret,
@@ -32,7 +30,7 @@ pub(crate) fn targets_on(gpu: &str, minors: &[u16]) -> Vec<(Target, CompileOptio
         .iter()
         .flat_map(|&minor| {
             [Form::Expanded, Form::Fused].map(|form| {
-                let lab = qkvault_graph::LabOptions::form(form);
+                let lab = qkvault_cudnn::LabOptions::form(form);
                 (target(minor), CompileOptions { lab, ..CompileOptions::default() })
             })
         })
@@ -40,7 +38,7 @@ pub(crate) fn targets_on(gpu: &str, minors: &[u16]) -> Vec<(Target, CompileOptio
     all.push((
         target(minors[0]),
         CompileOptions {
-            lab: qkvault_graph::LabOptions { form: Form::Expanded, without: plain, ..Default::default() },
+            lab: qkvault_cudnn::LabOptions { form: Form::Expanded, without: plain, ..Default::default() },
             ..CompileOptions::default()
         },
     ));

@@ -1,8 +1,9 @@
 //! The results of an op graph as a device would leave them: each element at the address that the graph's strides and
 //! offsets give it.
 
-use qkvault_graph::op::{OpTensor, TensorKind};
-use qkvault_graph::{OpGraph, Role, Valid};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::{OpTensor, TensorKind};
+use qkvault_graph::{Role, Valid};
 use qkvault_reference::{Grid, Inputs, Output};
 
 use super::lens;

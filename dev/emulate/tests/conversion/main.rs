@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use qkvault_emulate::Program;
-use qkvault_graph::op::Binding;
+use qkvault_graph::Binding;
 use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
 use qkvault_kernels::recipe::{Recipe, Step};
 use qkvault_kernels::{Generated, generate_conversion};

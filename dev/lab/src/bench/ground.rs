@@ -10,8 +10,9 @@ use qkvault::Runtime;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out, policy, vault_options};
 use qkvault_compile::{Compiler, Engines, OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::cudarc;
-use qkvault_graph::{CompileOptions, EnginePolicy, Valid};
+use qkvault_graph::{EnginePolicy, Valid};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@
 use qkvault_base::random::Rng;
 use qkvault_cli::{Globals, out};
 use qkvault_compile::OnMiss;
-use qkvault_graph::{CompileOptions, Valid};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::Valid;
 use serde_json::{Value, json};
 
 use super::ground::{Options, clocks};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use qkvault_compile::CUDNN;
-use qkvault_graph::registry::{Code, codes};
+use qkvault_cudnn::registry::codes;
+use qkvault_graph::registry::Code;
 use qkvault_graph::{Origin, Reason};
 use qkvault_probe::{Request, check};
 
@@ -64,7 +65,7 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     if let Some(reason) = verdict.reasons.iter().find(beyond) {
         return Ok(Verdict::NotAsked(reason.code.to_string()));
     }
-    let Ok(graph) = qkvault_graph::lower(&case.attention, &case.target, &case.options) else {
+    let Ok(graph) = qkvault_cudnn::lower(&case.attention, &case.target, &case.options) else {
         let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_str());
         return Ok(Verdict::NotAsked(code.to_owned()));
     };
@@ -94,7 +95,8 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
 mod tests {
     use std::process::Command;
 
-    use qkvault_graph::{CudnnVersion, LibrarySet, Profile, text, validate};
+    use qkvault_cudnn::Profile;
+    use qkvault_graph::{CudnnVersion, LibrarySet, text, validate};
 
     use super::*;
 
@@ -107,7 +109,7 @@ mod tests {
             target: profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim),
             profile: "h200".to_owned(),
             library: PathBuf::from("cudnn"),
-            options: qkvault_graph::CompileOptions::cudnn(),
+            options: qkvault_cudnn::CompileOptions::cudnn(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Random descriptions of 8-bit attention, with one scale per tensor and with block scales.
 
-use qkvault_graph::registry::codes;
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, QUIRKS, QuirkSet};
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, CompileOptions, Corner, DType, DropoutSource, Fp8, Order, Outputs, QUIRKS,
-    QuirkSet, Tensor, Valid, text, validate,
+    Attention, BackwardOptions, Band, Corner, DType, DropoutSource, Fp8, Order, Outputs, Tensor, Valid, text, validate,
 };
 
 use crate::selftest::Draw;

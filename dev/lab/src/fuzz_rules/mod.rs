@@ -19,7 +19,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use qkvault_base::{MANIFEST, cudnn_dir};
-use qkvault_graph::{CompileOptions, CudnnVersion, LibrarySet, Profile, Target, text};
+use qkvault_cudnn::{CompileOptions, Profile, Target};
+use qkvault_graph::{CudnnVersion, LibrarySet, text};
 use serde_json::json;
 
 use crate::workers::Worker;

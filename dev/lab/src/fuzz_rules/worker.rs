@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use qkvault_compile::{Compiler, Failure};
-use qkvault_graph::{CompileOptions, OpGraph, Target, lower};
+use qkvault_cudnn::{CompileOptions, OpGraph, Target, lower};
 use qkvault_sys::Search;
 use serde::{Deserialize, Serialize};
 

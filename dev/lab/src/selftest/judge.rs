@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
+use qkvault_cudnn::CompileOptions;
+use qkvault_cudnn::registry::codes;
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
-use qkvault_graph::registry::codes;
-use qkvault_graph::{Attention, CompileOptions, DropoutSource, Pass, Refusal, Role, Valid, validate};
+use qkvault_graph::{Attention, DropoutSource, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{Buffer, Choice, Defined, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
 
 use super::{Args, batch, eight_bits, philox};
@@ -95,7 +96,7 @@ pub(super) fn prepare(
     attention: Attention,
     number: u64,
     planner: &Planner,
-    target: &qkvault_graph::Target,
+    target: &qkvault_cudnn::Target,
     options: &CompileOptions,
 ) -> Case {
     let (seed, random) = (args.seed, args.file.is_none());

@@ -13,8 +13,9 @@ use anyhow::Context as _;
 use qkvault_base::random::Rng;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
-use qkvault_graph::{Attention, CompileOptions, DType};
+use qkvault_graph::{Attention, DType};
 use qkvault_parallel::{GpuRank, Nccl, RunError, Scheme, Secret, SessionPlans, Sharding, Store, World, schedule};
 use serde_json::{Value, json};
 

@@ -24,7 +24,8 @@ pub(super) use serving::attention as served;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use qkvault_graph::{Attention, EnginePolicy, Form, QuirkSet, VariantSet, text};
+use qkvault_cudnn::{Form, QuirkSet, VariantSet};
+use qkvault_graph::{Attention, EnginePolicy, text};
 use qkvault_reference::Family;
 use rayon::prelude::*;
 use serde_json::{Value, json};

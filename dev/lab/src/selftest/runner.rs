@@ -5,8 +5,9 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{Compiler, Planner};
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::{Attention, CompileOptions, Target};
+use qkvault_graph::Attention;
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -52,7 +53,7 @@ impl Runner<'_> {
         let library = Arc::clone(compiler.library());
         let Args { form, without, allow, about, engine, .. } = *args;
         let allowed = allow.with(about);
-        let lab = qkvault_graph::LabOptions { form, without, ..Default::default() };
+        let lab = qkvault_cudnn::LabOptions { form, without, ..Default::default() };
         let options = CompileOptions { allowed, engine, lab, ..CompileOptions::default() };
         let place = json!({
             "device": name, "cudnn": library.version().to_string(), "cudnn_set": library.set().to_string(),

@@ -259,7 +259,7 @@ impl Lane for Paged {
 #[cfg(test)]
 mod tests {
     use qkvault_compile::{Compiler, OnMiss, Planner};
-    use qkvault_graph::{CompileOptions, Profile};
+    use qkvault_cudnn::{CompileOptions, Profile};
     use qkvault_skip::{Need, skip};
     use qkvault_sys::Search;
 

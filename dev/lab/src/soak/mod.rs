@@ -190,7 +190,7 @@ impl Soak {
         let kinds: BTreeMap<&str, u64> = turns.iter().map(|(kind, count)| (kind.name(), *count)).collect();
         json!({
             "passed": passed, "device": self.runtime.device().name(), "cudnn": target.map(|target| target.cudnn.to_string()),
-            "target": target.map(qkvault_graph::Target::label), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
+            "target": target.map(qkvault_cudnn::Target::label), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
             "seconds": took.as_secs_f64().round(), "plans": self.plans, "keep": args.keep, "loads": session.loads,
             "load_failures": session.load_failures, "handles": session.handles,
             "checked": turns.values().sum::<u64>(), "checked_by_kind": kinds, "failures": failures, "memory": memory,

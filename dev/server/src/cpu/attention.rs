@@ -2,9 +2,10 @@
 //! by the oracle.
 
 use half::bf16;
+use qkvault::cudnn::op::TensorKind;
+use qkvault::cudnn::{CompileOptions, OpGraph, Profile, lower};
 use qkvault::exec::serving::{PlanSet, StepBuffer, StepLayout};
-use qkvault::graph::op::TensorKind;
-use qkvault::graph::{CompileOptions, CudnnVersion, DType, LibrarySet, OpGraph, Profile, Role, Valid, lower};
+use qkvault::graph::{CudnnVersion, DType, LibrarySet, Role, Valid};
 use qkvault::serving::Buckets;
 use qkvault_reference::{Buffer, Inputs, forward};
 

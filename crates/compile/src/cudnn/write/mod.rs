@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::op::{ALIGNMENT, Op, OpTensor, TensorId, TensorKind};
-use qkvault_graph::{BLOCK, DType, OpGraph};
+use qkvault_cudnn::OpGraph;
+use qkvault_cudnn::op::{Op, OpTensor, TensorId, TensorKind};
+use qkvault_graph::ALIGNMENT;
+use qkvault_graph::{BLOCK, DType};
 use qkvault_sys::{
     AttributeName as A, CudnnVersion, DataType, Descriptor, Error, Kind, Library, ReshapeMode, RngDistribution,
     TensorReordering,

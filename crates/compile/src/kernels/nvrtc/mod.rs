@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qkvault_graph::CompilerEnv;
+use qkvault_cudnn::CompilerEnv;
 use qkvault_kernels::recipe::architecture;
 
 pub use error::{NvrtcError, NvrtcTried};

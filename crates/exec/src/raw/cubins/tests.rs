@@ -5,7 +5,8 @@ use std::ffi::{c_char, c_uchar};
 use std::time::Instant;
 
 use qkvault_compile::PlanFacts;
-use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Profile, Tensor, validate};
+use qkvault_cudnn::Profile;
+use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Tensor, validate};
 use qkvault_kernels::recipe::{RECIPE_FORMAT, Value, bindings};
 use qkvault_kernels::{SM, generate};
 
@@ -113,7 +114,7 @@ fn decoding() -> (Cubins, Vec<DeviceBuffer>) {
     let recipe = recipe.check(&facts.bindings, 4).expect("right");
     let modules = Modules::default();
     let (cubins, _) = Cubins::load_with(&COUNTING, &recipe, b"\x7fELF", &table, &modules).expect("loads");
-    let buffer = |(at, binding): (usize, &qkvault_graph::op::Binding)| DeviceBuffer {
+    let buffer = |(at, binding): (usize, &qkvault_graph::Binding)| DeviceBuffer {
         address: (at as u64 + 1) << 40,
         bytes: binding.bytes,
     };

@@ -1,9 +1,8 @@
 //! The order of a launch and its names, of plans that no GPU has loaded.
 
+use qkvault_cudnn::{CompileOptions, Profile, lower};
 use qkvault_graph::expr::{TensorSpec, library, scalar, score, tensor};
-use qkvault_graph::{
-    Attention, BackwardOptions, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, lower, validate,
-};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, DType, LibrarySet, validate};
 
 use super::*;
 use crate::common::forward;

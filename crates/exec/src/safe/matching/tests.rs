@@ -3,8 +3,9 @@
 use std::sync::LazyLock;
 
 use qkvault_compile::PlanFacts;
+use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_graph::expr::{Grad, TensorSpec, library, scalar, score, tensor};
-use qkvault_graph::{Attention, BackwardOptions, CompileOptions, CudnnVersion, lower, validate};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, validate};
 
 use super::*;
 use crate::bind_error::BindError;

@@ -1,7 +1,7 @@
 //! Combinations of tensors: merges, sums, copies and fills.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 entries![
     COMBINATION_PARTS = Entry {

@@ -1,7 +1,7 @@
 //! Conversions between 16 or 32 bits and 8 bits.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 entries![
     CONVERSION_STORAGE = Entry {
@@ -32,14 +32,5 @@ entries![
         needed: "the same dims for both",
         fix: "give both as (batch, heads, sequence, head dim), whatever the order in memory",
         ..Entry::description()
-    },
-    CONVERSION_GPU = Entry {
-        code: "conversion.gpu",
-        cause: "The GPU has no instruction that rounds to 8 bits.",
-        field: "target",
-        needed: "compute capability 8.9 or newer",
-        fix: "convert on a newer GPU, or keep 16 bits",
-        source: "the PTX manual, cvt.rn.satfinite.e4m3x2.f32: sm_89 and higher",
-        ..Entry::not_built()
     },
 ];

@@ -1,7 +1,7 @@
 //! Packing the documents of rows as varlen sequences.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 /// What an expression may read if documents are varlen.
 const RELATIVE: &str =

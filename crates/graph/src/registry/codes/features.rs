@@ -1,7 +1,7 @@
 //! Masks, score expression, dropout, sinks and gradients.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 entries![
     BAND_LEFT = Entry {

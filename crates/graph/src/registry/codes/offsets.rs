@@ -1,7 +1,7 @@
 //! Cumulative lengths, offsets and page tables of a launch.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 entries![
     LENGTHS_NEGATIVE = Entry {

@@ -1,7 +1,7 @@
 //! Tensors on their own, and operands that contradict each other.
 
+use crate::entries;
 use crate::registry::Entry;
-use crate::registry::entry::entries;
 
 entries![
     TENSOR_DIMS = Entry {

@@ -19,8 +19,8 @@ use qkvault_cli::turns::in_turns;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::times::{Table, Times};
 use qkvault_compile::{CUDNN, Compiler, EngineId, FA4, KERNELS, OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session, cudarc};
-use qkvault_graph::CompileOptions;
 use rayon::prelude::*;
 
 use cases::Named;

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_cudnn::registry::codes;
+use qkvault_cudnn::{CompileOptions, LabOptions, QuirkSet, Target};
 use qkvault_exec::{Device, Session};
-use qkvault_graph::registry::codes;
-use qkvault_graph::{CompileOptions, LabOptions, QuirkSet, Target};
 use serde_json::{Value, json};
 
 use super::ground::clocks;

@@ -14,7 +14,8 @@ use qkvault_cli::clock::median;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{Compiler, OnMiss, Planner};
-use qkvault_graph::{BackwardOptions, CompileOptions, Valid};
+use qkvault_cudnn::CompileOptions;
+use qkvault_graph::{BackwardOptions, Valid};
 use qkvault_parallel::{Schedule, schedule};
 use serde_json::{Value, json};
 
@@ -115,7 +116,7 @@ fn passes(case: &Case) -> anyhow::Result<(Valid, Option<Valid>)> {
     Ok((forward, backward))
 }
 
-fn compile(planner: &Planner, target: &qkvault_graph::Target, list: &[Case]) -> anyhow::Result<Outcome> {
+fn compile(planner: &Planner, target: &qkvault_cudnn::Target, list: &[Case]) -> anyhow::Result<Outcome> {
     let options = CompileOptions::default();
     let mut outcome = Outcome::Good;
     for case in list {

@@ -8,8 +8,9 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
 use qkvault_base::random::Rng;
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Args as Operands, LoadedPlan, Session, cudarc};
-use qkvault_graph::{CompileOptions, Role, Valid};
+use qkvault_graph::{Role, Valid};
 
 /// Bytes of the numbers that operands are filled with, again and again.
 const PATTERN: usize = 1 << 20;

@@ -1,7 +1,8 @@
 //! One line of the table: a case in one form, the results of its two plans, and their times.
 
 use qkvault_compile::{OnMiss, PlanFacts, Planner};
-use qkvault_graph::{CompileOptions, Target, Valid};
+use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_graph::Valid;
 use serde_json::{Value, json};
 
 use super::file::Case;

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use qkvault_compile::{Compiler, OnMiss, Planner};
+use qkvault_cudnn::{CompileOptions, Form, Heuristics, VariantSet};
 use qkvault_exec::{Device, Session, SessionOptions};
-use qkvault_graph::{CompileOptions, Form, Heuristics, VariantSet};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ pub(in crate::bench) struct Args {
 }
 
 fn rules(text: &str) -> Result<VariantSet, String> {
-    text.replace('+', ",").parse().map_err(|error: qkvault_graph::BadVariant| error.to_string())
+    text.replace('+', ",").parse().map_err(|error: qkvault_cudnn::BadVariant| error.to_string())
 }
 
 impl Args {
@@ -90,7 +90,7 @@ impl Args {
                 name,
                 CompileOptions {
                     heuristics: self.heuristics,
-                    lab: qkvault_graph::LabOptions { form, without, ..Default::default() },
+                    lab: qkvault_cudnn::LabOptions { form, without, ..Default::default() },
                     ..CompileOptions::cudnn()
                 },
             )

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault_base::random::Rng;
 use qkvault_compile::{OnMiss, Planner};
+use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Bound, LoadedPlan, PrepareError, Session, Workspace, cudarc};
-use qkvault_graph::{CompileOptions, Lengths, Role, Storage, Valid};
+use qkvault_graph::{Lengths, Role, Storage, Valid};
 use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
 

@@ -1,11 +1,12 @@
 //! Random 8-bit attentions for a GPU, from a seed. Most are what the only FP8 kernels of compute capability 9.0 take:
 //! delayed scaling, head dims of 128 in a backward, two queries or more.
 
+use qkvault_cudnn::QuirkSet;
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::expr::{TensorSpec, library, scalar, score};
-use qkvault_graph::registry::{Code, codes};
+use qkvault_graph::registry::Code;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs, QuirkSet,
-    Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs, Tensor,
 };
 
 use crate::selftest::{Draw, layouts};

@@ -97,7 +97,8 @@ pub(in crate::selftest) fn philox_scales(a: &Attention, inputs: &mut Inputs) {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_graph::{QuirkSet, operands as list, validate};
+    use qkvault_cudnn::QuirkSet;
+    use qkvault_graph::{operands as list, validate};
 
     use super::*;
     use crate::selftest::eight_bits::attention;

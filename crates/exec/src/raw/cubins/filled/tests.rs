@@ -1,7 +1,8 @@
 //! What a launch writes into parameters, without a GPU: every value at its place, and nothing beside it.
 
-use qkvault_graph::op::Binding;
-use qkvault_graph::{CudnnVersion, LibrarySet, Profile, Role};
+use qkvault_cudnn::Profile;
+use qkvault_graph::Binding;
+use qkvault_graph::{CudnnVersion, LibrarySet, Role};
 
 use super::*;
 use crate::bindings::Number;

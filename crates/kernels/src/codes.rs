@@ -1,0 +1,96 @@
+//! What qkvault's own kernels do not take. An attention that has such a reason is left to cuDNN.
+
+use qkvault_graph::entries;
+use qkvault_graph::registry::Entry;
+
+const KERNELS: Entry =
+    Entry { fix: "leave it to cuDNN", source: "the kernels' sources in crates/kernels", ..Entry::not_built() };
+
+entries![
+    pub;
+    KERNELS_GPU = Entry {
+        code: "kernels.gpu",
+        cause: "The kernels are written for another GPU.",
+        field: "target",
+        needed: "a GPU of compute capability 9.0",
+        ..KERNELS
+    },
+    KERNELS_BACKWARD = Entry {
+        code: "kernels.backward",
+        cause: "The kernels compute forwards only.",
+        field: "pass",
+        needed: "a forward",
+        ..KERNELS
+    },
+    KERNELS_TYPE = Entry {
+        code: "kernels.type",
+        cause: "The kernels compute with 16-bit elements only.",
+        field: "q",
+        needed: "f16 or bf16",
+        ..KERNELS
+    },
+    KERNELS_HEAD_DIM = Entry {
+        code: "kernels.head-dim",
+        cause: "The kernels multiply 16 columns at a time and hold those of a latent cache.",
+        needed: "a multiple of 16, at most 576 of queries and keys and 512 of values",
+        ..KERNELS
+    },
+    KERNELS_HEADS = Entry {
+        code: "kernels.heads",
+        cause: "The kernels bring keys and values of a head together.",
+        field: "v",
+        needed: "as many heads of values as of keys",
+        ..KERNELS
+    },
+    KERNELS_DROPOUT = Entry {
+        code: "kernels.dropout",
+        cause: "The kernels have no dropout.",
+        field: "dropout",
+        needed: "none",
+        ..KERNELS
+    },
+    KERNELS_BLOCK_MASK = Entry {
+        code: "kernels.block-mask",
+        cause: "The kernels read no block mask.",
+        field: "block_mask",
+        needed: "a band or an expression",
+        fix: "write the mask as an expression, or take FlashAttention-4",
+        ..KERNELS
+    },
+    KERNELS_OUTPUTS = Entry {
+        code: "kernels.outputs",
+        cause: "The kernels write O and Stats only.",
+        field: "outputs",
+        needed: "O, or O and Stats",
+        ..KERNELS
+    },
+    KERNELS_STORAGE = Entry {
+        code: "kernels.storage",
+        cause: "The kernels read dense keys and values, or both in pages of one size.",
+        needed: "dense or paged keys and values",
+        ..KERNELS
+    },
+    KERNELS_SIZE = Entry {
+        code: "kernels.size",
+        cause: "The kernels count sequences, heads, rows and keys in 32 bits.",
+        field: "q.dims",
+        needed: "at most 2^30 sequences, heads, keys, and queries times the heads that share keys, and fewer than 2^38 \
+                 tiles of 16 rows by 32 keys",
+        ..KERNELS
+    },
+    KERNELS_STRIDES = Entry {
+        code: "kernels.strides",
+        cause: "The kernels copy 16 bytes at a time.",
+        needed: "strides that are multiples of 8 elements, below 2^39",
+        ..KERNELS
+    },
+    CONVERSION_GPU = Entry {
+        code: "conversion.gpu",
+        cause: "The GPU has no instruction that rounds to 8 bits.",
+        field: "target",
+        needed: "compute capability 8.9 or newer",
+        fix: "convert on a newer GPU, or keep 16 bits",
+        source: "the PTX manual, cvt.rn.satfinite.e4m3x2.f32: sm_89 and higher",
+        ..Entry::not_built()
+    },
+];
