@@ -13,7 +13,7 @@ use qkvault_graph::{
     Attention, CompileOptions, DType, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Role, Target, Valid, codec,
     registry::codes, validate,
 };
-use qkvault_reference::{Inputs, Outputs, forward};
+use qkvault_reference::{ExactOutputs, Inputs, forward};
 
 const ORACLE: EngineId = EngineId::new("oracle", "the oracle");
 
@@ -152,7 +152,7 @@ impl Fault for NotLoaded {
 }
 
 /// "Launches" a plan.
-fn run(plan: &Plan, inputs: &Inputs) -> Outputs {
+fn run(plan: &Plan, inputs: &Inputs) -> ExactOutputs {
     let attention: Attention = codec::decode(&plan.blob).expect("a description");
     forward(&validate(attention).expect("valid"), inputs).expect("computes")
 }

@@ -12,7 +12,7 @@ use crate::target::LibraryArgs;
 use crate::{Globals, Outcome, out};
 
 /// The result for one entry.
-struct Row {
+struct EntryRow {
     listed: Listed,
     /// `same`, `skipped`, `different`, `failed` or `bad`.
     status: &'static str,
@@ -34,13 +34,13 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     let nvrtc = all.iter().any(by_nvrtc).then(|| Nvrtc::open(None)).transpose()?;
     let fa4 = all.iter().any(by_fa4).then(Installed::find).transpose()?;
     let rebuilder = Rebuilder::new(compiler.as_ref(), nvrtc.as_ref(), fa4.as_ref());
-    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &rebuilder, listed)).collect();
+    let rows: Vec<EntryRow> = all.into_par_iter().map(|listed| check(vault, &rebuilder, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
         let list: Vec<Value> = rows
             .iter()
-            .map(|Row { listed, status, text }| {
+            .map(|EntryRow { listed, status, text }| {
                 let what = listed.header.as_ref().ok().map(|header| header.what.clone());
                 json!({ "key": listed.key.to_string(), "path": listed.path, "what": what, "status": status, "text": text })
             })
@@ -50,7 +50,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             "different": different, "failed": failed, "bad": bad,
         }));
     } else {
-        for Row { listed, status, text } in &rows {
+        for EntryRow { listed, status, text } in &rows {
             out::line(&format!("{status} {}: {text}", &listed.key.to_string()[..12]));
         }
         let rest = format!("{different} different, {failed} failed, {bad} bad");
@@ -59,7 +59,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> Row {
+fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> EntryRow {
     let rebuilt = |entry: &Entry| rebuilder.verify(PlanKey::from_bytes(listed.key.0), entry);
     // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
@@ -80,5 +80,5 @@ fn check(vault: &Vault, rebuilder: &Rebuilder<'_>, listed: Listed) -> Row {
             other => ("failed", format!("{other:?}")),
         },
     };
-    Row { listed, status, text }
+    EntryRow { listed, status, text }
 }

@@ -20,7 +20,7 @@ use qkvault_exec::{
 use qkvault_graph::{
     Attention, CompileOptions, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
 };
-use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward_of_o, convert, forward};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 
@@ -77,7 +77,7 @@ struct Oracle {
 
 impl Oracle {
     /// The outputs of both passes, and the inputs of the backward.
-    fn step(&mut self, step: u64) -> (Outputs, Outputs) {
+    fn step(&mut self, step: u64) -> (ExactOutputs, ExactOutputs) {
         let mut inputs = Inputs::new();
         let mut seen = Vec::new();
         for (role, which, dtype, size) in QUANTIZED {

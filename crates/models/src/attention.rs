@@ -5,7 +5,7 @@ use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, Band, Corner, Refusal, ScoreExpr, Tensor};
 use qkvault_serving::{PageLayout, ServeLayer};
 
-use super::{Kind, Latent, LayerKind, Phase};
+use super::{AttentionKind, Latent, LayerKind, Phase};
 
 /// The tensor of the lengths of prefixes.
 const PREFIX: &str = "prefix";
@@ -80,7 +80,7 @@ impl LayerKind {
     /// does not describe: chunks and biases.
     pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
         if !self.causal {
-            let what = if self.kind == Kind::Cross { "cross-attention" } else { "an encoder" };
+            let what = if self.kind == AttentionKind::Cross { "cross-attention" } else { "an encoder" };
             return Err(codes::MODEL_PHASE.reason(format!("serve, of {what}")).into());
         }
         if let Some(chunk) = self.chunk {

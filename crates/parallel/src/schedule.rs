@@ -6,7 +6,7 @@ use qkvault_graph::{Attention, Refusal, Valid, validate};
 use serde::{Deserialize, Serialize};
 
 use crate::work::ScheduleWork;
-use crate::{Rank, Scheme, Sharding, decode, gather, heads, limits, ring};
+use crate::{RankSchedule, Scheme, Sharding, decode, gather, heads, limits, ring};
 
 /// What every rank does to compute one attention together.
 ///
@@ -35,7 +35,7 @@ pub struct Schedule {
     /// other.
     pub plans: Vec<Valid>,
     /// What each rank does.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<RankSchedule>,
 }
 
 /// Identifies a schedule: equal on all ranks that do the same.
@@ -87,7 +87,7 @@ struct ScheduleForm {
     attention: Attention,
     sharding: Sharding,
     plans: Vec<Attention>,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankSchedule>,
 }
 
 impl From<Schedule> for ScheduleForm {

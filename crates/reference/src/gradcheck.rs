@@ -5,7 +5,7 @@ use qkvault_graph::{Attention, Role, Valid, validate};
 
 use crate::setup::SetupSource;
 use crate::view::SeqLens;
-use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};
+use crate::{ExactOutput, Inputs, ReferenceError, View, backward, forward, operand};
 
 /// The result of a gradient check.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,7 +104,7 @@ fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceE
     let lens = SeqLens::of(a, inputs)?;
     let d_o = SetupSource::of(a, Role::DO, inputs, &lens)?;
     let outputs = forward(plain, inputs)?;
-    let o: &Output = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
+    let o: &ExactOutput = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
     let [_, heads, _, head_dim] = a.o.dims.map(|n| n as usize);
     let mut sum = 0.0;
     for (b, &rows) in lens.q.iter().enumerate() {

@@ -11,7 +11,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid, lower,
     operands,
 };
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward_of_o, forward};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, Unused, backward_of_o, forward};
 
 /// One of a list.
 fn one<T: Copy>(rng: &mut Rng, list: &[T]) -> T {
@@ -180,7 +180,7 @@ fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usi
         targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
     let mut rng = Rng::new(seed ^ 0x5eed);
     let unused = if flag(&mut rng, 0.5) { Unused::Poison } else { Unused::Finite };
-    let choice = Choice { lengths: LengthChoice::Varied, unused, spread: false, ..Choice::default() };
+    let choice = RandomChoice { lengths: LengthChoice::Varied, unused, spread: false, ..RandomChoice::default() };
     let mut inputs = Inputs::random_with(a, seed, &choice).expect("random");
     change(a, &mut inputs, &mut rng);
     common::with_dropout_mask(a, &mut inputs, seed);
@@ -273,7 +273,8 @@ fn widened_inputs_give_the_attention_of_the_real_numbers() {
             if backward { &[(Role::DQ, Scaled::DQ), (Role::DV, Scaled::DV)] } else { &[(Role::O, Scaled::O)] };
         for &(role, scaled) in outputs {
             let scale = inputs.buffer(Role::ScaleOf(scaled)).expect("bound").get(0);
-            let of = |outputs: &qkvault_reference::Outputs| outputs.get(role).expect("an output").values().to_vec();
+            let of =
+                |outputs: &qkvault_reference::ExactOutputs| outputs.get(role).expect("an output").values().to_vec();
             let (exact, expected, rounded) = (of(&exact), of(&expected), of(&rounded));
             let off = |x: &[f64]| x.iter().zip(&expected).map(|(x, y)| (x - y * scale).abs()).fold(0.0, f64::max);
             // Descales are f32, and so are the real numbers here.

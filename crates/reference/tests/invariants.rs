@@ -6,7 +6,7 @@ use common::{near, valid};
 use proptest::prelude::*;
 use qkvault_graph::expr::{TensorSpec, score, tensor};
 use qkvault_graph::{Attention, Band, DType, Fp8, Role, Scaled, Tensor, Valid};
-use qkvault_reference::{Buffer, Inputs, Outputs, Tolerance, compare, forward, operand};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, OutputTolerance, compare, forward, operand};
 
 fn shape() -> impl Strategy<Value = (i64, (i64, i64), (i64, i64), Option<Band>)> {
     let bands = prop::option::of(prop::sample::select(vec![Band::CAUSAL, Band::CAUSAL_BOTTOM_RIGHT]));
@@ -19,7 +19,7 @@ fn attention((b, (h_kv, group), seq, band): (i64, (i64, i64), (i64, i64), Option
     a
 }
 
-fn all(a: &Valid, outputs: &Outputs, role: Role) -> Vec<f64> {
+fn all(a: &Valid, outputs: &ExactOutputs, role: Role) -> Vec<f64> {
     let dims = operand(a, role).expect("there").tensor.dims.map(|n| n as usize);
     let out = outputs.get(role).expect("computed");
     let mut list = Vec::new();
@@ -187,7 +187,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
     let largest = y.iter().fold(0.0, |max: f64, y| max.max((y / scale).abs()));
     assert!(near(amax, largest), "{amax} and {largest}");
     let o = got.get(Role::O).expect("always");
-    let stored = compare(o, &o.buffer(), Tolerance::of(Role::O, o.operand().tensor.dtype));
+    let stored = compare(o, &o.buffer(), OutputTolerance::of(Role::O, o.operand().tensor.dtype));
     assert!(stored.good, "{stored}");
     (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt()
 }
@@ -219,13 +219,13 @@ fn microscaled_factors_multiply_their_own_blocks() {
     // Entry 1 of a tile is row 0, block 1: head dims 32 to 63 of the first query.
     set(&mut inputs, Scaled::Q, &|at| if at == 1 { 1.0 / 16.0 } else { 1.0 / 32.0 });
     let after = forward(&a, &inputs).expect("computes");
-    let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("requested").at(0, 0, s, 0);
+    let stats = |outputs: &ExactOutputs, s| outputs.get(Role::Stats).expect("requested").at(0, 0, s, 0);
     assert!(stats(&before, 0) != stats(&after, 0));
     assert_eq!([stats(&before, 1), stats(&before, 2)], [stats(&after, 1), stats(&after, 2)]);
     // V is scaled along its rows: entry 16 is column 1, rows 0 to 31.
     set(&mut inputs, Scaled::V, &|at| if at == 16 { 4.0 } else { 1.0 });
     let scaled = forward(&a, &inputs).expect("computes");
-    let o = |outputs: &Outputs, d| outputs.get(Role::O).expect("always").at(0, 0, 1, d);
+    let o = |outputs: &ExactOutputs, d| outputs.get(Role::O).expect("always").at(0, 0, 1, d);
     assert!(o(&scaled, 1) != o(&after, 1));
     assert_eq!([o(&scaled, 0), o(&scaled, 2)], [o(&after, 0), o(&after, 2)]);
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use qkvault_graph::expr::library::*;
 use qkvault_graph::expr::{AlibiSlopes, Expr, Grad, TensorId, TensorSpec, scalar, score, tensor};
 use qkvault_graph::{Attention, Band, Corner, DType, Role, ScoreExpr, Valid};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, forward};
 
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 8;
@@ -111,9 +111,9 @@ fn rows(from: &Buffer, row: usize, which: Range<usize>, wanted: usize) -> Buffer
     Buffer::of(from.dtype(), kept.map(|at| from.get(at)).chain(padding).collect::<Vec<_>>())
 }
 
-fn exact(piece: &Range<usize>) -> Choice {
+fn exact(piece: &Range<usize>) -> RandomChoice {
     let lengths = LengthChoice::Exact { q: vec![piece.len()], kv: vec![piece.end] };
-    Choice { lengths, ..Choice::default() }
+    RandomChoice { lengths, ..RandomChoice::default() }
 }
 
 /// O and Stats of each row of a launch, by (head, row).

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Expr, PointContext, Value, head, key, library, query};
 use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Role, Storage, Valid, validate};
@@ -45,7 +45,7 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     for (role, count) in PLACES.into_iter().zip([lines, lines * columns, lines, lines * columns]) {
         buffers.insert(role, vec![POISON; count * 4]);
     }
-    let program = Program::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
     program.launch(&recipe, &mut buffers, &numbers, &[], seed, POISON).expect("runs");
     let numbers = |role| -> Vec<i32> {
         let bytes: &Vec<u8> = &buffers[&role];
@@ -140,7 +140,7 @@ fn blocks(mut a: Attention) -> Attention {
 
 #[test]
 fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let documents = library::document_mask("of_query", "of_key", 2, 150, 230);
@@ -164,7 +164,7 @@ fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
 
 #[test]
 fn lists_of_random_masks_are_those_of_their_definition() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let features = Features { mask_mod: true, score_mod: true, ..Features::NONE };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::{
     Attention, BackwardOptions, DType, PaddedRows, Role, Storage, Tensor, Valid, Varlen, buffer_len, operands, validate,
 };
@@ -103,7 +103,7 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
     let (scratch, modules) = (lists.end, Vec::new());
     let recipe = Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
     // Each function is in the table of the program, so all of the source is compiled.
-    let program = Program::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
     program.launch(&recipe, buffers, &BTreeMap::new(), &[], 3, POISON).expect("runs");
 }
 
@@ -131,10 +131,10 @@ fn of_sequences(a: &Valid, role: Role, given: &Lengths) -> Vec<bool> {
 }
 
 fn can_run() -> bool {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         skip(Need::Cxx, "no C++ compiler of x86-64");
     }
-    Program::can_run()
+    HostProgram::can_run()
 }
 
 #[test]

@@ -91,10 +91,10 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
     }
 }
 
-type Outcome = Result<Prepared<Target>, PrepareError>;
+type PrepareOutcome = Result<Prepared<Target>, PrepareError>;
 
 /// Prepares with the plans of `there` stored, and refuses to load those of `refused`. Also returns the loads it tried.
-fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
+fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (PrepareOutcome, Vec<PlanKey>) {
     let vault = vault();
     there.iter().for_each(|target| store(&vault, target));
     let tried = RefCell::new(Vec::new());
@@ -304,7 +304,7 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
 
 /// Prepares with a remote that has the plans of `there`. Returns the outcome, the loads that were tried, the number of
 /// requests to the remote, and the time.
-fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Vec<PlanKey>, usize, Duration) {
+fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (PrepareOutcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {
         let (key, entry) = Planner::entry_over(&attention(), target, &[1, 2, 3]).expect("lowers");

@@ -2,7 +2,7 @@
 
 use qkvault::exec::{ScaleRecipe, Scales, Training};
 use qkvault::graph::{Role, Scaled, Valid, ValidConversion, operands};
-use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward_of_o, convert, forward};
 
 use crate::Failure;
 use crate::cpu::floats;
@@ -67,7 +67,7 @@ impl Layer {
     }
 
     /// The real numbers of an output.
-    fn dequantize(&mut self, outputs: &Outputs, role: Role, which: Scaled) -> Result<Vec<f32>, Failure> {
+    fn dequantize(&mut self, outputs: &ExactOutputs, role: Role, which: Scaled) -> Result<Vec<f32>, Failure> {
         if let Some(amax) = outputs.get(Role::Amax(which)) {
             self.seen.push((which, amax.values()[0] as f32));
         }

@@ -18,7 +18,7 @@ use crate::{Buffer, Inputs, ReferenceError, View, forward, memory};
 
 /// How to choose random operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct RandomChoice {
     /// Lengths of sequences, if the attention has lengths.
     pub lengths: LengthChoice,
     /// The content of memory outside the rows within lengths.
@@ -71,7 +71,7 @@ impl Inputs {
     ///
     /// [`ReferenceError::Memory`] if there is no room for them; the errors of [`forward`], for a backward.
     pub fn random(attention: &Valid, seed: u64) -> Result<Inputs, ReferenceError> {
-        Inputs::random_with(attention, seed, &Choice::default())
+        Inputs::random_with(attention, seed, &RandomChoice::default())
     }
 
     /// Random values for every operand as [`Inputs::random`] makes them, with choices.
@@ -79,7 +79,7 @@ impl Inputs {
     /// # Errors
     ///
     /// The errors of [`Inputs::random`], and errors for exact lengths that do not fit.
-    pub fn random_with(attention: &Valid, seed: u64, choice: &Choice) -> Result<Inputs, ReferenceError> {
+    pub fn random_with(attention: &Valid, seed: u64, choice: &RandomChoice) -> Result<Inputs, ReferenceError> {
         let a = attention.get();
         memory::for_random(a)?;
         let mut rng = Rng::new(seed);

@@ -3,7 +3,7 @@
 use qkvault_graph::{Attention, BackwardOptions, DType, Role, Valid, validate};
 
 use super::*;
-use crate::{Buffer, Choice, Family, LaunchJudge, Outputs, backward, backward_of_o, forward, forward_f32};
+use crate::{Buffer, ExactOutputs, Family, LaunchJudge, RandomChoice, backward, backward_of_o, forward, forward_f32};
 
 fn pair(of: Attention) -> [Valid; 2] {
     let backward = of.clone().backward(BackwardOptions::default());
@@ -21,8 +21,8 @@ fn attentions() -> Vec<Valid> {
     [plain.clone(), plain.causal(), bias, cap].into_iter().flat_map(pair).collect()
 }
 
-fn exact(a: &Valid, family: Family) -> (Inputs, Outputs) {
-    let inputs = Inputs::random_with(a, 7, &Choice { family, ..Choice::default() }).expect("random");
+fn exact(a: &Valid, family: Family) -> (Inputs, ExactOutputs) {
+    let inputs = Inputs::random_with(a, 7, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
     let outputs = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) };
     (inputs, outputs.expect("computes"))
 }
@@ -122,7 +122,7 @@ fn gradients_of_sinks_whose_weights_are_nearly_zero_may_be_zero() {
     let a = Attention::bshd(1, (1, 1), (96, 96), 64, DType::BF16).with_sink().with_stats().backward(options);
     let a = validate(a).expect("valid");
     let mut inputs =
-        Inputs::random_with(&a, 7, &Choice { family: Family::Above, ..Choice::default() }).expect("random");
+        Inputs::random_with(&a, 7, &RandomChoice { family: Family::Above, ..RandomChoice::default() }).expect("random");
     let stats = inputs.buffer(Role::Stats).expect("an operand").get(0);
     inputs.insert(Role::Sink, Buffer::of(DType::F32, [stats - 86.5]));
     inputs.add_forward(&a).expect("computes");

@@ -7,8 +7,8 @@ use qkvault_graph::{
     Valid, VariantSet, lower,
 };
 use qkvault_reference::{
-    Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, backward_of_o,
-    forward, forward_rows, interpret,
+    Buffer, Defined, ExactOutput, ExactOutputs, Inputs, Precision, RandomChoice, ReferenceError, View, backward,
+    backward_of_o, forward, forward_rows, interpret,
 };
 
 use super::slack::Slack;
@@ -54,7 +54,7 @@ pub(crate) fn same(
     a: &Valid,
     graph: &OpGraph,
     inputs: &Inputs,
-    exact: &Outputs,
+    exact: &ExactOutputs,
     form: Form,
 ) -> Result<(), TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
@@ -101,7 +101,7 @@ pub(crate) fn same(
 }
 
 /// Addresses of the rows of a forward's output that see no key.
-fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
+fn blind_rows(a: &Valid, inputs: &Inputs, out: &ExactOutput) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
     let mut blind = Vec::new();
     if a.is_backward() || a.sink || matches!(out.role(), Role::Amax(_)) {
         return Ok(blind);
@@ -120,7 +120,7 @@ fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::
 }
 
 /// Lowers for every target and compares each graph with the attention. Returns the number of targets that lower it.
-pub(crate) fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> {
+pub(crate) fn check(a: &Valid, seed: u64, choice: &RandomChoice) -> Result<usize, TestCaseError> {
     check_on(targets(), a, seed, choice)
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn check_on(
     targets: Vec<(Target, CompileOptions)>,
     a: &Valid,
     seed: u64,
-    choice: &Choice,
+    choice: &RandomChoice,
 ) -> Result<usize, TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(e.to_string());
     let graphs: Vec<_> = targets
@@ -147,7 +147,7 @@ pub(crate) fn check_on(
 }
 
 /// Random operands, and the oracle's outputs for them.
-pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs, Outputs), ReferenceError> {
+pub(crate) fn computed(a: &Valid, seed: u64, choice: &RandomChoice) -> Result<(Inputs, ExactOutputs), ReferenceError> {
     let mut inputs = Inputs::random_with(a, seed, choice)?;
     inputs.poison_between(a)?;
     with_dropout_mask(a, &mut inputs, seed);

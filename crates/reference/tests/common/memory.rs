@@ -3,7 +3,7 @@
 
 use qkvault_graph::op::{OpTensor, TensorKind};
 use qkvault_graph::{OpGraph, Role, Valid};
-use qkvault_reference::{Grid, Inputs, Output};
+use qkvault_reference::{ExactOutput, Grid, Inputs};
 
 use super::lens;
 
@@ -15,7 +15,7 @@ pub(crate) fn written(
     a: &Valid,
     graph: &OpGraph,
     inputs: &Inputs,
-    out: &Output,
+    out: &ExactOutput,
     grid: &Grid,
 ) -> Result<Vec<Option<f64>>, String> {
     let role = out.role();

@@ -56,10 +56,16 @@ fn the_order_is_the_documented_one() {
     assert_eq!(files(&search), expected.map(|(origin, dir)| (origin.to_owned(), dir.join(SONAME))));
 
     let origins = of(&search).into_iter().map(|place| place.origin).collect::<Vec<_>>();
-    let at = |origin: &Origin| origins.iter().position(|other| other == origin).expect("every origin is listed");
-    assert!(at(&Origin::Variable("CUDNN_HOME")) < at(&Origin::Process), "what the user names beats what is loaded");
-    assert!(at(&Origin::Process) < at(&Origin::Environment("VIRTUAL_ENV")), "what is loaded beats what is installed");
-    assert_eq!(origins.last(), Some(&Origin::Loader));
+    let at = |origin: &SearchStep| origins.iter().position(|other| other == origin).expect("every origin is listed");
+    assert!(
+        at(&SearchStep::Variable("CUDNN_HOME")) < at(&SearchStep::Process),
+        "what the user names beats what is loaded"
+    );
+    assert!(
+        at(&SearchStep::Process) < at(&SearchStep::Environment("VIRTUAL_ENV")),
+        "what is loaded beats what is installed"
+    );
+    assert_eq!(origins.last(), Some(&SearchStep::Loader));
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn a_path_given_and_the_own_variable_are_exact() {
     assert_eq!(files(&named), [("QKVAULT_CUDNN_PATH".to_owned(), there.join(SONAME))]);
     let wrong = search(&[("QKVAULT_CUDNN_PATH", &root.path().join("nowhere")), ("CUDNN_PATH", &here)]);
     assert!(
-        matches!(of(&wrong)[..], [Place { at: At::Nothing(_, Reason::Absent), .. }]),
+        matches!(of(&wrong)[..], [SearchPlace { at: At::Nothing(_, UnusableReason::Absent), .. }]),
         "no fall-back behind the user's back"
     );
 }
@@ -99,9 +105,9 @@ fn fetched_sets_come_slim_and_new_first_and_only_when_complete() {
         }
     }
     let places = of(&search(&[("QKVAULT_CACHE_DIR", root)]));
-    let names = places.iter().filter(|place| place.origin == Origin::Fetched).map(|place| match &place.at {
+    let names = places.iter().filter(|place| place.origin == SearchStep::Fetched).map(|place| match &place.at {
         At::File(file) => file.iter().rev().nth(4).expect("five folders deep").to_string_lossy().into_owned(),
-        At::Nothing(Some(dir), Reason::Incomplete) => {
+        At::Nothing(Some(dir), UnusableReason::Incomplete) => {
             format!("{} incomplete", dir.file_name().expect("it has one").to_string_lossy())
         }
         other => panic!("{other:?}"),

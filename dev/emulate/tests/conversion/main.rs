@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::op::Binding;
 use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
 use qkvault_kernels::recipe::{Recipe, Step};
@@ -86,7 +86,7 @@ impl Case {
     }
 
     /// Runs the recipe over outputs of poison, and compares every byte: the first difference of an output.
-    fn differs(&self, at: usize, program: &Program, recipe: &Recipe) -> Option<String> {
+    fn differs(&self, at: usize, program: &HostProgram, recipe: &Recipe) -> Option<String> {
         let buffer = |binding: &Binding| match binding.output {
             true => vec![POISON; binding.bytes as usize],
             false => self.inputs.get(binding.role).expect("bound").bytes().to_vec(),
@@ -109,7 +109,7 @@ impl Case {
 /// Compiles all cases as one program, with one text of the sources in place of another, and compares each with the
 /// oracle.
 fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         skip(Need::Cxx, "no C++ compiler of x86-64");
         return Vec::new();
     }
@@ -125,7 +125,7 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
     };
     // The type of products of matrices, which these sources have none of.
     let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
-    let program = Program::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
+    let program = HostProgram::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
     let of = |(at, (case, recipe)): (usize, (&Case, &Recipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }
@@ -203,7 +203,7 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_as_by_the_oracle() {
 
 #[test]
 fn faults_of_a_conversion_are_noticed() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return;
     }
     let wide = Tensor::bshd(2, 2, 40, 64, DType::BF16);

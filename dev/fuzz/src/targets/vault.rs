@@ -8,10 +8,10 @@ use qkvault_cache::{
     fuzz, verify_pack,
 };
 
-use super::{Answer, Target, none};
+use super::{FuzzOutcome, FuzzTarget, none};
 
 /// An entry's file.
-pub(super) const ENTRY: Target = Target {
+pub(super) const ENTRY: FuzzTarget = FuzzTarget {
     name: "entry",
     about: "an entry's file",
     seeds: none,
@@ -20,7 +20,7 @@ pub(super) const ENTRY: Target = Target {
 };
 
 /// An entry's file behind its checksums.
-pub(super) const ENTRY_SIGNED: Target = Target {
+pub(super) const ENTRY_SIGNED: FuzzTarget = FuzzTarget {
     name: "entry_signed",
     about: "an entry's file, with right checksums",
     seeds: none,
@@ -29,7 +29,7 @@ pub(super) const ENTRY_SIGNED: Target = Target {
 };
 
 /// A pack.
-pub(super) const PACK: Target = Target {
+pub(super) const PACK: FuzzTarget = FuzzTarget {
     name: "pack",
     about: "a pack, and what it does to a vault",
     seeds: || PACKS.unsealed.clone(),
@@ -38,19 +38,19 @@ pub(super) const PACK: Target = Target {
 };
 
 /// A pack behind its checksums.
-pub(super) const PACK_SIGNED: Target = Target {
+pub(super) const PACK_SIGNED: FuzzTarget = FuzzTarget {
     name: "pack_signed",
     about: "a pack with right checksums, and what it does to a vault",
     seeds: none,
     words: &["sm_90", "9.27.0"],
     check: |bytes| {
-        let Some(pack) = fuzz::signed_pack(bytes) else { return Answer::refused("too short") };
+        let Some(pack) = fuzz::signed_pack(bytes) else { return FuzzOutcome::refused("too short") };
         of(fuzz::pack(&pack).inspect(|manifest| unpacked(&pack, manifest, None)))
     },
 };
 
 /// A sealed pack: whoever has no secret makes none.
-pub(super) const PACK_SEALED: Target = Target {
+pub(super) const PACK_SEALED: FuzzTarget = FuzzTarget {
     name: "pack_sealed",
     about: "a sealed pack, read with the secret",
     seeds: || PACKS.sealed.clone(),
@@ -66,8 +66,8 @@ pub(super) const PACK_SEALED: Target = Target {
     },
 };
 
-fn of<T>(found: Result<T, String>) -> Answer {
-    found.map_or_else(|error| Answer::refused(&error), |_| Answer::taken("whole"))
+fn of<T>(found: Result<T, String>) -> FuzzOutcome {
+    found.map_or_else(|error| FuzzOutcome::refused(&error), |_| FuzzOutcome::taken("whole"))
 }
 
 /// Options for packs without a seal.

@@ -13,9 +13,9 @@ use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::ground::Options;
+use super::ground::GroundOptions;
 use super::peer;
-use super::summary::Summary;
+use super::summary::FigureSummary;
 
 const BATCH: i64 = 2;
 const HEADS: (i64, i64) = (8, 2);
@@ -61,7 +61,7 @@ fn clocked(n: usize, mut call: impl FnMut(usize) -> anyhow::Result<()>) -> anyho
 }
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let ground = options.open(globals)?;
     let (stream, attention) = (&ground.stream, attention()?);
     let plan = ground.runtime.plan(&attention)?;
@@ -76,7 +76,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
     let asked_again = clocked(1_000_000, |_| ground.runtime.plan(&attention).map(drop).map_err(Into::into))?;
     let ways: serde_json::Map<String, Value> = times
         .into_iter()
-        .map(|(name, values)| (name.to_owned(), json!(Summary::of(values))))
+        .map(|(name, values)| (name.to_owned(), json!(FigureSummary::of(values))))
         .chain([("asked_again_us".to_owned(), json!(asked_again))])
         .collect();
     let (of, why) = peer::record(&peer);

@@ -3,7 +3,7 @@
 //! sequences do not hide an error in a short one.
 
 use qkvault_graph::{Attention, DType, Role, Storage, Tensor, Valid};
-use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice, ReferenceError, Unused};
+use qkvault_reference::{Buffer, Family, Inputs, LengthChoice, RandomChoice, ReferenceError, Unused};
 use serde_json::{Value, json};
 
 use super::cases::Draw;
@@ -45,7 +45,7 @@ pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool, family: Famil
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
     // Without `tails` rows behind lengths must be numbers.
     let family = if family == Family::Behind { Family::Normal } else { family };
-    let choice = Choice { lengths: exact, family, ..Choice::default() };
+    let choice = RandomChoice { lengths: exact, family, ..RandomChoice::default() };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
     if apart {
         spread(a, [&q, &kv], &mut draw, &mut inputs)?;

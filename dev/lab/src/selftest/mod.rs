@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use families::Families;
-use judge::{Case, Verdict};
+use judge::{CaseVerdict, LaunchCase};
 use qkvault_cli::target::LibraryArgs;
 use qkvault_cli::{Globals, Outcome, out, policy, word};
 use qkvault_compile::{FA4, KERNELS};
@@ -39,7 +39,7 @@ use tally::Tally;
 
 /// Options of `selftest`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SelftestArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// Number of attentions [default: 200, or all of the file]
@@ -133,7 +133,7 @@ pub struct Args {
 /// Number of random attentions without `--cases`.
 const DEFAULT_CASES: u64 = 200;
 
-impl Args {
+impl SelftestArgs {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
     fn family(&self, number: u64) -> Family {
         match (self.family, &self.file) {
@@ -168,12 +168,12 @@ impl Args {
 
 /// The attentions of a run, from a file or random.
 struct Attentions<'a> {
-    args: &'a Args,
+    args: &'a SelftestArgs,
     given: Option<Vec<Attention>>,
 }
 
 impl Attentions<'_> {
-    fn of(args: &Args) -> anyhow::Result<Attentions<'_>> {
+    fn of(args: &SelftestArgs) -> anyhow::Result<Attentions<'_>> {
         let given = args.file.as_deref().map(attentions).transpose()?;
         if let Some(list) = given.as_ref().filter(|list| args.first >= list.len() as u64) {
             anyhow::bail!("--first is {}, but the file has {} attentions, numbered from 0", args.first, list.len());
@@ -198,7 +198,7 @@ impl Attentions<'_> {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &SelftestArgs) -> anyhow::Result<Outcome> {
     if let Some(code) = args.about.iter().find(|code| eight_bits::ABOUT.iter().all(|known| known.as_str() != *code)) {
         let known: Vec<&str> = eight_bits::ABOUT.iter().map(|code| code.as_str()).collect();
         anyhow::bail!("--about {code} draws no cases; it takes {}", known.join(", "));
@@ -227,7 +227,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     // A separate pool: its threads wait while the GPU is behind, and the oracle of the judging thread must not wait for
     // them.
     let pool = rayon::ThreadPoolBuilder::new().build()?;
-    let (sender, receiver) = std::sync::mpsc::sync_channel::<Case>(2 * pool.current_num_threads());
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<LaunchCase>(2 * pool.current_num_threads());
     std::thread::scope(|scope| {
         let (runner, attentions) = (&runner, &attentions);
         scope.spawn(move || {
@@ -248,7 +248,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// The record row of a case.
-fn row(args: &Args, case: &Case, verdict: &Verdict) -> Value {
+fn row(args: &SelftestArgs, case: &LaunchCase, verdict: &CaseVerdict) -> Value {
     json!({
         "case": case.number, "family": args.family(case.number).name(), "attention": case.attention.to_string(), "text": text::print(&case.attention),
         "lengths": case.prepared.as_ref().ok().map(|ready| batch::lengths(&ready.inputs)), "status": verdict.status, "why": verdict.why,

@@ -18,7 +18,7 @@ pub(super) struct Peers(BTreeMap<(String, String), Vec<(String, f64)>>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct PeerRecord {
     case: String,
     direction: String,
     peer: String,
@@ -33,7 +33,7 @@ impl Peers {
 
     pub(super) fn parse(text: &str) -> anyhow::Result<Peers> {
         let mut peers = Peers::default();
-        for Given { case, direction, peer, ms } in serde_json::from_str::<Vec<Given>>(text)? {
+        for PeerRecord { case, direction, peer, ms } in serde_json::from_str::<Vec<PeerRecord>>(text)? {
             anyhow::ensure!(ms > 0.0, "{peer} takes {ms} ms for {case}; a time is above 0");
             peers.0.entry((case, direction)).or_default().push((peer, ms));
         }
@@ -61,7 +61,7 @@ impl Peers {
 pub(super) struct Beside(Peer);
 
 /// One case beside PyTorch.
-pub(super) struct Turns<'p> {
+pub(super) struct PeerTurns<'p> {
     peer: &'p mut Peer,
     /// The libraries that compute the case, with what they are asked and their times.
     libraries: Vec<(String, Value, Vec<f64>)>,
@@ -79,7 +79,7 @@ impl Beside {
     }
 
     /// Prepares a case. A library that does not compute it is told and left out.
-    pub(super) fn case(&mut self, what: &Value, direction: Direction) -> Turns<'_> {
+    pub(super) fn case(&mut self, what: &Value, direction: Direction) -> PeerTurns<'_> {
         let peer = &mut self.0;
         let mut request = what.clone();
         request["direction"] = direction.name().into();
@@ -95,11 +95,11 @@ impl Beside {
             }
             Err(error) => out::note(&format!("PyTorch does not compute it: {error:#}")),
         }
-        Turns { peer, libraries }
+        PeerTurns { peer, libraries }
     }
 }
 
-impl Turns<'_> {
+impl PeerTurns<'_> {
     /// Times every library once; the first round only warms up.
     pub(super) fn round(&mut self, round: usize) -> anyhow::Result<()> {
         for (_, request, times) in &mut self.libraries {
