@@ -9,7 +9,7 @@ use crate::python::{NoPython, PYTHON_VARIABLE, Python};
 
 /// Versions of the packages that decide what is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Toolchain {
+pub struct Fa4Toolchain {
     /// `flash-attn-4`: the kernels, in Python.
     pub flash_attn: &'static str,
     /// `nvidia-cutlass-dsl`: their compiler, with `ptxas` inside.
@@ -19,7 +19,7 @@ pub struct Toolchain {
 }
 
 /// The one toolchain whose kernels are launched: the host's side of a launch is written for it.
-pub const TOOLCHAIN: Toolchain = Toolchain { flash_attn: "4.0.0b36", cutlass_dsl: "4.8.1", quack: "0.6.5" };
+pub const TOOLCHAIN: Fa4Toolchain = Fa4Toolchain { flash_attn: "4.0.0b36", cutlass_dsl: "4.8.1", quack: "0.6.5" };
 
 /// The oldest CUDA version of a driver that loads what the toolchain compiles, as major * 1000 + minor * 10: its cubins
 /// have the ABI of CUDA 13.

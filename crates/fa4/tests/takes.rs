@@ -7,7 +7,7 @@ use qkvault_fa4::graph::registry::codes;
 use qkvault_fa4::graph::{
     Attention, BackwardOptions, Band, Corner, DType, Origins, PaddedRows, Refusal, Tensor, Valid, validate,
 };
-use qkvault_fa4::{Program, SM, takes, unproven};
+use qkvault_fa4::{Fa4Program, SM, takes, unproven};
 
 fn valid(attention: Attention) -> Valid {
     validate(attention).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -39,7 +39,7 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
         let (batch, heads) = dims;
         let a = Attention::bshd(batch, (heads, heads), (4, 4), 64, DType::BF16);
         let a = validate(a).expect("valid");
-        match Program::of(&a, SM) {
+        match Fa4Program::of(&a, SM) {
             Ok(_) => assert!(taken, "{dims:?}"),
             Err(refusal) => assert!(!taken && refusal.has(&codes::SIZE_GRID), "{dims:?}: {refusal}"),
         }
@@ -51,7 +51,7 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
 fn sums_that_kernels_cannot_count_are_a_refusal() {
     for (rows, taken) in [(1 << 22, true), ((1 << 23) - 128, true), (1 << 23, false), (1 << 24, false)] {
         let a = backward(Attention::bshd(1, (1, 1), (rows, 4), 256, DType::BF16));
-        match Program::of(&valid(a), SM) {
+        match Fa4Program::of(&valid(a), SM) {
             Ok(_) => assert!(taken, "{rows}"),
             Err(refusal) => assert!(!taken && refusal.has(&codes::FA4_SEQUENCE), "{rows}: {refusal}"),
         }
@@ -230,7 +230,7 @@ fn sequences_with_lengths_are_taken_where_their_rows_can_be_counted_through() {
 fn a_plans_key_follows_from_everything_that_a_launch_does() {
     let key = |attention: Attention| {
         let attention = valid(attention);
-        Program::of(&attention, SM).expect("taken").key(attention.key(), (13, 0))
+        Fa4Program::of(&attention, SM).expect("taken").key(attention.key(), (13, 0))
     };
     let longer = Attention::bshd(2, (8, 2), (300, 501), 128, DType::BF16);
     let others = [plain(64), plain(128).with_stats(), backward(plain(128)), longer, plain(128).with_sink()];

@@ -33,7 +33,7 @@ pub struct Wrong {
     /// The attention, or the cause.
     pub attention: &'static str,
     /// The versions of cuDNN and the GPUs.
-    pub affected: Vec<Range>,
+    pub affected: Vec<KnownRange>,
     /// How it shows.
     pub shows: &'static str,
     /// Addresses of reports and of guards of other projects.
@@ -54,7 +54,7 @@ pub struct Guard {
     /// The attention that it keeps from cuDNN, or reports.
     pub attention: &'static str,
     /// The versions of cuDNN and the GPUs.
-    pub affected: Vec<Range>,
+    pub affected: Vec<KnownRange>,
     /// The function that has the guard; empty for a thread.
     pub place: &'static str,
     /// Addresses of the source or the thread.
@@ -71,7 +71,7 @@ pub struct Guard {
 
 /// Versions of cuDNN on GPUs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Range {
+pub struct KnownRange {
     /// The first version; none for every one.
     pub from: Option<String>,
     /// The first version behind the last; none if no version mends it.
@@ -112,9 +112,9 @@ impl Seen {
     }
 }
 
-impl Range {
-    fn all(library: Library, affected: &[Affected]) -> Vec<Range> {
-        let range = |one: &Affected| Range {
+impl KnownRange {
+    fn all(library: Library, affected: &[Affected]) -> Vec<KnownRange> {
+        let range = |one: &Affected| KnownRange {
             from: one.versions.from.map(|version| version.to_string()),
             before: one.versions.before.map(|version| version.to_string()),
             sm_from: one.gpus.from,
@@ -136,7 +136,7 @@ pub fn known_wrong() -> Known {
             code: Some(quirk.code),
             engine: Library::Cudnn.title(),
             attention: quirk.cause,
-            affected: Range::all(Library::Cudnn, quirk.affected),
+            affected: KnownRange::all(Library::Cudnn, quirk.affected),
             shows: quirk.evidence,
             reports: quirk.reports.to_vec(),
             seen: Seen::of(quirk.standing?),
@@ -155,7 +155,7 @@ pub fn known_wrong() -> Known {
             code: None,
             engine: report.library.title(),
             attention: report.attention,
-            affected: Range::all(report.library, report.affected),
+            affected: KnownRange::all(report.library, report.affected),
             shows,
             reports: report.links.to_vec(),
             seen: Seen::of(standing),
@@ -187,7 +187,7 @@ fn guard(report: &'static Report) -> Guard {
     Guard {
         project: report.by.title(),
         attention: report.attention,
-        affected: Range::all(report.library, report.affected),
+        affected: KnownRange::all(report.library, report.affected),
         place: report.place,
         links: report.links,
         finding: report.finding.name(),

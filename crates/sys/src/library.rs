@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::bindings::{AttributeName, Cudnn, Kind, Status};
+use crate::bindings::{AttributeName, CudnnFunctions, Kind, Status};
 use crate::error::{CallError, CudnnLoadError, Error};
 use crate::needs::NvrtcLibrary;
 use crate::search::Search;
@@ -34,7 +34,7 @@ pub struct Library {
 }
 
 /// The function table.
-pub(crate) struct FunctionTable(pub(crate) Cudnn);
+pub(crate) struct FunctionTable(pub(crate) CudnnFunctions);
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -184,7 +184,7 @@ impl Library {
         Ok(())
     }
 
-    pub(crate) fn table(&self) -> &Cudnn {
+    pub(crate) fn table(&self) -> &CudnnFunctions {
         &self.table.0
     }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::Library as Shared;
 
-use crate::bindings::Cudnn;
+use crate::bindings::CudnnFunctions;
 use crate::error::CudnnLoadError;
 use crate::library::{FunctionTable, Library};
 use crate::search::{At, SONAME, Search, SearchPlace, fits};
@@ -138,7 +138,7 @@ fn load(search: &Search, origin: &SearchStep, path: Option<&Path>, name: &OsStr)
     let nvrtc = needs::companions(&path, version, set, cuda, &search.environment)
         .map_err(|error| Refused::Finally(Box::new(error)))?;
     // SAFETY: looks symbols up by name and stores their addresses; the types are those of this major version's header.
-    let table = unsafe { Cudnn::from_library(ManuallyDrop::into_inner(shared).into()) };
+    let table = unsafe { CudnnFunctions::from_library(ManuallyDrop::into_inner(shared).into()) };
     let table = ManuallyDrop::new(FunctionTable(table));
     if let Some(function) = lacking(&table.0) {
         return Err(Refused::Finally(Box::new(CudnnLoadError::Foreign { path, function })));
@@ -204,7 +204,7 @@ fn cuda_version_of(shared: &Shared) -> Option<usize> {
 }
 
 /// The first function that every cuDNN 9 has and this library lacks.
-fn lacking(table: &Cudnn) -> Option<&'static str> {
+fn lacking(table: &CudnnFunctions) -> Option<&'static str> {
     let every = [
         ("cudnnGetLastErrorString", table.cudnnGetLastErrorString.is_ok()),
         ("cudnnCreate", table.cudnnCreate.is_ok()),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use qkvault_graph::Role;
-use qkvault_kernels::recipe::{Launch, Param, Recipe, Step, TensorMap, Value};
+use qkvault_kernels::recipe::{Launch, LaunchRecipe, LaunchValue, Param, RecipeStep, TensorMap};
 
 use crate::EmulateError;
 
@@ -19,7 +19,7 @@ struct JobWriter<'a> {
 
 /// The buffers in the order of their roles, the scratch memory behind them, and the recipe's steps.
 pub(crate) fn write(
-    recipe: &Recipe,
+    recipe: &LaunchRecipe,
     buffers: &BTreeMap<Role, Vec<u8>>,
     numbers: &BTreeMap<Role, Vec<u8>>,
     shared: &[(Role, Role)],
@@ -42,10 +42,10 @@ pub(crate) fn write(
     job.numbers([recipe.steps.len() as u64]);
     for step in &recipe.steps {
         match step {
-            Step::Clear { at, bytes, value } => {
+            RecipeStep::Clear { at, bytes, value } => {
                 job.numbers([0, job.scratch, *at, *bytes, u64::from(*value)]);
             }
-            Step::Launch(launch) => job.launch(launch)?,
+            RecipeStep::Launch(launch) => job.launch(launch)?,
         }
     }
     Ok(job.bytes)
@@ -74,11 +74,11 @@ impl JobWriter<'_> {
         let mut patches = Vec::new();
         for patch in &param.patches {
             match &patch.value {
-                Value::Number(role) => {
+                LaunchValue::Number(role) => {
                     let number = self.numbers.get(role).ok_or(EmulateError::Missing(*role))?;
                     bytes[patch.at as usize..][..number.len()].copy_from_slice(number);
                 }
-                Value::Product(role, by) => {
+                LaunchValue::Product(role, by) => {
                     let number = self.numbers.get(role).ok_or(EmulateError::Missing(*role))?;
                     let number: [u8; 4] = number[..].try_into().map_err(|_| EmulateError::Missing(*role))?;
                     let product = f32::from_ne_bytes(number) * f32::from_bits(*by);
@@ -92,15 +92,15 @@ impl JobWriter<'_> {
         self.numbers([patches.len() as u64]);
         for (at, value) in patches {
             match value {
-                Value::Address(role) => {
+                LaunchValue::Address(role) => {
                     let place = self.place(*role)?;
                     self.numbers([at, 0, place, 0]);
                 }
-                Value::Scratch(offset) => {
+                LaunchValue::Scratch(offset) => {
                     self.numbers([at, 0, self.scratch, *offset]);
                 }
-                Value::Map(map) => self.map(at, map)?,
-                Value::Number(_) | Value::Product(..) => {}
+                LaunchValue::Map(map) => self.map(at, map)?,
+                LaunchValue::Number(_) | LaunchValue::Product(..) => {}
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use qkvault_graph::Role;
-use qkvault_kernels::recipe::{Recipe, Step};
+use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
 
 /// The stand-in, file by file.
 const MACHINE: [(&str, &str); 6] = [
@@ -65,9 +65,11 @@ impl HostProgram {
     /// # Errors
     ///
     /// [`EmulateError::Refused`] with what the compiler said; [`EmulateError::Host`] if there is none, or no room for files.
-    pub fn compile(source: &str, recipe: &Recipe) -> Result<HostProgram, EmulateError> {
+    pub fn compile(source: &str, recipe: &LaunchRecipe) -> Result<HostProgram, EmulateError> {
         let functions: BTreeSet<&str> = (recipe.steps.iter())
-            .filter_map(|step| if let Step::Launch(launch) = step { Some(launch.function.as_str()) } else { None })
+            .filter_map(
+                |step| if let RecipeStep::Launch(launch) = step { Some(launch.function.as_str()) } else { None },
+            )
             .collect();
         let table: String = (functions.iter())
             .map(|name| format!("    {{\"{name}\", [](unsigned char* const* p) {{ emulated::call({name}, p); }}}},\n"))
@@ -112,7 +114,7 @@ impl HostProgram {
     /// no GPU allows; [`EmulateError::Host`] for files.
     pub fn launch(
         &self,
-        recipe: &Recipe,
+        recipe: &LaunchRecipe,
         buffers: &mut BTreeMap<Role, Vec<u8>>,
         numbers: &BTreeMap<Role, Vec<u8>>,
         shared: &[(Role, Role)],

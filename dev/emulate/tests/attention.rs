@@ -340,7 +340,9 @@ extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
     let attention = validate(attention).expect("is valid");
     let mut made = generate(&attention, SM).expect("is taken");
     made.source.push_str(SHARES);
-    let Some(recipe::Step::Launch(launch)) = made.recipe.steps.get_mut(1) else { panic!("a launch without maps") };
+    let Some(recipe::RecipeStep::Launch(launch)) = made.recipe.steps.get_mut(1) else {
+        panic!("a launch without maps")
+    };
     let blocks = launch.grid[0] + 1;
     (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
     made.recipe.steps.remove(0);

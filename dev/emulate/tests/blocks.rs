@@ -8,7 +8,7 @@ use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Expr, PointContext, Value, head, key, library, query};
 use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Role, Storage, Valid, validate};
-use qkvault_kernels::recipe::{self, RECIPE_FORMAT, Recipe, Step};
+use qkvault_kernels::recipe::{self, LaunchRecipe, RECIPE_FORMAT, RecipeStep};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 use qkvault_reference::{Buffer, Inputs, POISON};
 use qkvault_skip::{Need, skip};
@@ -20,18 +20,18 @@ const PLACES: [Role; 4] = [Role::O, Role::Stats, Role::Max, Role::SumExp];
 fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i32>; 2]> {
     let mut launch = lists.launch.clone();
     for patch in launch.params.iter_mut().flat_map(|param| &mut param.patches) {
-        if let recipe::Value::Scratch(at) = patch.value {
+        if let recipe::LaunchValue::Scratch(at) = patch.value {
             let place = lists.at.iter().position(|known| *known == at).expect("one of the lists");
-            patch.value = recipe::Value::Address(PLACES[place]);
+            patch.value = recipe::LaunchValue::Address(PLACES[place]);
         }
     }
-    let recipe = Recipe {
+    let recipe = LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
         scratch: 0,
         modules: Vec::new(),
-        steps: vec![Step::Launch(launch)],
+        steps: vec![RecipeStep::Launch(launch)],
     };
     let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     for role in a.scalars().map(|scalar| scalar.role) {

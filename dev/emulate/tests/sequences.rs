@@ -7,7 +7,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, DType, PaddedRows, Role, Storage, Tensor, Valid, Varlen, buffer_len, operands, validate,
 };
 use qkvault_kernels::Sequences;
-use qkvault_kernels::recipe::{self, Launch, RECIPE_FORMAT, Recipe, Step};
+use qkvault_kernels::recipe::{self, Launch, LaunchRecipe, RECIPE_FORMAT, RecipeStep};
 use qkvault_reference::POISON;
 use qkvault_skip::{Need, skip};
 
@@ -90,18 +90,18 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
     let mut launches = launches.to_vec();
     let patches = launches.iter_mut().flat_map(|launch| &mut launch.params).flat_map(|param| &mut param.patches);
     for patch in patches {
-        if let recipe::Value::Scratch(at) = patch.value {
+        if let recipe::LaunchValue::Scratch(at) = patch.value {
             match lists.at.iter().position(|known| *known == at) {
-                Some(place) => patch.value = recipe::Value::Address(PLACES[place]),
-                None if lists.stats == Some(at) => patch.value = recipe::Value::Address(ROWS_OF_STATS),
-                None if lists.tables == Some(at) => patch.value = recipe::Value::Address(BOTH_TABLES),
+                Some(place) => patch.value = recipe::LaunchValue::Address(PLACES[place]),
+                None if lists.stats == Some(at) => patch.value = recipe::LaunchValue::Address(ROWS_OF_STATS),
+                None if lists.tables == Some(at) => patch.value = recipe::LaunchValue::Address(BOTH_TABLES),
                 None => {}
             }
         }
     }
-    let steps = launches.into_iter().map(Step::Launch).collect();
+    let steps = launches.into_iter().map(RecipeStep::Launch).collect();
     let (scratch, modules) = (lists.end, Vec::new());
-    let recipe = Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
+    let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
     // Each function is in the table of the program, so all of the source is compiled.
     let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
     program.launch(&recipe, buffers, &BTreeMap::new(), &[], 3, POISON).expect("runs");

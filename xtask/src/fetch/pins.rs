@@ -244,7 +244,7 @@ mod tests {
                 let wheel = parcel.wheels.iter().find(|wheel| wheel.name == name);
                 wheel.map(|wheel| wheel.version.clone()).unwrap_or_default()
             };
-            let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = qkvault_fa4::TOOLCHAIN;
+            let qkvault_fa4::Fa4Toolchain { flash_attn, cutlass_dsl, quack } = qkvault_fa4::TOOLCHAIN;
             for (name, of) in
                 [("flash-attn-4", flash_attn), ("nvidia-cutlass-dsl", cutlass_dsl), ("quack-kernels", quack)]
             {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::context::{CallContext, CpuTensors};
 use super::shim::{Shim, current_stream};
-use super::spec::{Few, GivenTensor, Spec, WantedOutputs, beside, dense};
+use super::spec::{Few, GivenTensor, Spec, Wanted, beside, dense};
 use super::value::{TensorShape, dtype, number};
 use crate::status::{CallFailure, QKV_ERROR_DEVICE};
 
@@ -115,9 +115,9 @@ impl TorchCall {
         let types: Vec<DType> = shapes.iter().map(|shape| known(shim, shape)).collect::<Result<_, _>>()?;
         let given = |at: usize| GivenTensor { dtype: types[at], dims: shapes[at].dims(), strides: shapes[at].steps() };
         let attention = match pass {
-            CallPass::Alone => spec.attention([given(0), given(1), given(2)], WantedOutputs::O),
-            CallPass::Forward => spec.attention([given(0), given(1), given(2)], WantedOutputs::Stats),
-            CallPass::Backward => spec.attention([given(1), given(2), given(3)], WantedOutputs::Gradients(given(0))),
+            CallPass::Alone => spec.attention([given(0), given(1), given(2)], Wanted::O),
+            CallPass::Forward => spec.attention([given(0), given(1), given(2)], Wanted::Stats),
+            CallPass::Backward => spec.attention([given(1), given(2), given(3)], Wanted::Gradients(given(0))),
         }?;
         let mut call = TorchCall {
             pass,

@@ -36,7 +36,7 @@ pub(super) struct GivenTensor<'a> {
 
 /// What a call of an attention gives.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum WantedOutputs<'a> {
+pub(super) enum Wanted<'a> {
     O,
     /// O and Stats.
     Stats,
@@ -87,11 +87,7 @@ impl<'a> Spec<'a> {
     }
 
     /// The attention of tensors.
-    pub(super) fn attention(
-        &self,
-        [q, k, v]: [GivenTensor<'_>; 3],
-        wanted: WantedOutputs<'_>,
-    ) -> Result<Valid, CallFailure> {
+    pub(super) fn attention(&self, [q, k, v]: [GivenTensor<'_>; 3], wanted: Wanted<'_>) -> Result<Valid, CallFailure> {
         let batch = self.varlen.map(|[batch, ..]| batch);
         let [rows, keys] = self.varlen.map_or([0, 0], |[_, rows, keys]| [rows, keys]);
         let width = v.dims.last().copied().unwrap_or_default();
@@ -101,7 +97,7 @@ impl<'a> Spec<'a> {
             format!("v: {}", self.keys("V", v, q, batch, keys)?),
             format!("o: {}", like(q, width, batch, rows)?),
         ];
-        if !matches!(wanted, WantedOutputs::O) {
+        if !matches!(wanted, Wanted::O) {
             lines.push("outputs: stats".to_owned());
         }
         let extent = |given: GivenTensor<'_>, at: usize| given.dims.get(at).copied().unwrap_or_default();
@@ -111,7 +107,7 @@ impl<'a> Spec<'a> {
             None => [extent(q, 0), extent(q, 1), extent(q, 2), most],
         };
         lines.extend(self.fields.iter().map(|line| sized(line, extents)));
-        if let WantedOutputs::Gradients(d_o) = wanted {
+        if let Wanted::Gradients(d_o) = wanted {
             lines.push("pass: backward".to_owned());
             lines.push(format!("d_o: {}", tensor("the gradient of O", d_o, batch, rows)?));
             for (name, of, most) in [("d_q", q, rows), ("d_k", k, keys), ("d_v", v, keys)] {
@@ -257,14 +253,14 @@ mod tests {
         let spec = Spec::read("numbers: scale :: mask: causal").expect("it reads");
         assert_eq!((&spec.extra[..], &spec.numbers[..]), (&[][..], &["scale"][..]));
         let keys = GivenTensor { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
-        let valid = spec.attention([BSHD, keys, keys], WantedOutputs::Stats).expect("sound");
+        let valid = spec.attention([BSHD, keys, keys], Wanted::Stats).expect("sound");
         assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal stats");
         assert_eq!(valid.get().q.strides, [512, 8, 32, 1]);
         assert_eq!(valid.get().o.strides, [512, 8, 32, 1], "O lies as Q does");
-        let other = spec.attention([BHSD; 3], WantedOutputs::Stats).expect("sound");
+        let other = spec.attention([BHSD; 3], Wanted::Stats).expect("sound");
         assert_eq!(other.get().o.strides, [512, 128, 8, 1], "O lies as Q does");
         assert_ne!(valid.key(), other.key());
-        let alone = spec.attention([BSHD, keys, keys], WantedOutputs::O).expect("sound");
+        let alone = spec.attention([BSHD, keys, keys], Wanted::O).expect("sound");
         assert_eq!(alone.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal", "as a recorder writes it for inference");
     }
 
@@ -282,7 +278,7 @@ mod tests {
     fn an_expanded_and_an_empty_tensor_are_refused_in_the_words_of_pytorch() {
         let spec = Spec::read("numbers: scale").expect("it reads");
         let said = |given: [GivenTensor<'_>; 3]| {
-            let error = spec.attention(given, WantedOutputs::Stats).expect_err("unusable");
+            let error = spec.attention(given, Wanted::Stats).expect_err("unusable");
             error.message().to_owned()
         };
         let expanded = GivenTensor { strides: &[16 * 8, 0, 8, 1], ..BHSD };
@@ -294,14 +290,14 @@ mod tests {
             said([BHSD, BHSD, GivenTensor { strides: &[0, 128, 8, 1], ..BHSD }]).contains("V repeats one sequence")
         );
         let one = GivenTensor { dims: &[2, 1, 16, 8], strides: &[16 * 8, 0, 8, 1], ..BHSD };
-        assert!(spec.attention([BHSD, one, one], WantedOutputs::Stats).is_ok(), "one head repeats nothing");
+        assert!(spec.attention([BHSD, one, one], Wanted::Stats).is_ok(), "one head repeats nothing");
         for dims in [[0, 4, 16, 8], [2, 4, 0, 8]] {
             let text = said([GivenTensor { dims: &dims, ..BHSD }; 3]);
             assert!(text.contains("which is empty") && text.contains("skip the call"), "{text}");
         }
         let packed = GivenTensor { dtype: DType::F16, dims: &[0, 4, 8], strides: &[32, 8, 1] };
         let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence").expect("it reads");
-        let text = spec.attention([packed; 3], WantedOutputs::O).expect_err("no token").message().to_owned();
+        let text = spec.attention([packed; 3], Wanted::O).expect_err("no token").message().to_owned();
         assert!(text.contains("[0, 4, 8], which is empty"), "{text}");
     }
 
@@ -310,10 +306,10 @@ mod tests {
         let with = "extra: sink :: numbers: scale :: sink: yes :: d_sink: yes :: deterministic: yes";
         let without = "extra: sink :: numbers: scale :: sink: yes";
         let forward =
-            |text| Spec::read(text).expect("it reads").attention([BSHD; 3], WantedOutputs::Stats).expect("sound").key();
+            |text| Spec::read(text).expect("it reads").attention([BSHD; 3], Wanted::Stats).expect("sound").key();
         assert_eq!(forward(with), forward(without));
         let backward =
-            Spec::read(with).expect("it reads").attention([BSHD; 3], WantedOutputs::Gradients(BHSD)).expect("sound");
+            Spec::read(with).expect("it reads").attention([BSHD; 3], Wanted::Gradients(BHSD)).expect("sound");
         assert!(backward.operand_facts().iter().any(|fact| fact.role == Role::DSink));
     }
 
@@ -322,7 +318,7 @@ mod tests {
         let key = |text: &str| {
             let text = format!("extra: bias :: numbers: scale :: {text}");
             let spec = Spec::read(&text).expect("it reads");
-            spec.attention([BHSD; 3], WantedOutputs::Stats).expect("sound").key()
+            spec.attention([BHSD; 3], Wanted::Stats).expect("sound").key()
         };
         let words = "score_mod: tensor @bias: f16[1, head, query, key] grad; score + @bias";
         assert_eq!(key(words), key("score_mod: tensor @bias: f16[1, 4, 16, 16] grad; score + @bias"));
@@ -334,7 +330,7 @@ mod tests {
     fn varlen_tensors_are_tokens_by_heads() {
         let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence :: mask: causal").expect("it reads");
         let packed = GivenTensor { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
-        let valid = spec.attention([packed; 3], WantedOutputs::Stats).expect("sound");
+        let valid = spec.attention([packed; 3], Wanted::Stats).expect("sound");
         assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));
     }
 
@@ -342,12 +338,12 @@ mod tests {
     fn keys_and_values_in_pages_have_the_batch_of_the_queries() {
         let spec = Spec::read("paged: 64 :: lengths: per-sequence").expect("it reads");
         let pool = GivenTensor { dtype: DType::BF16, dims: &[10, 2, 16, 8], strides: &[256, 8, 16, 1] };
-        let valid = spec.attention([BSHD, pool, pool], WantedOutputs::O).expect("sound");
+        let valid = spec.attention([BSHD, pool, pool], Wanted::O).expect("sound");
         assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv64 d8 k:paged10x16 v:paged10x16 lengths");
-        let error = spec.attention([BSHD, pool, pool], WantedOutputs::Gradients(BSHD)).expect_err("no backward");
+        let error = spec.attention([BSHD, pool, pool], Wanted::Gradients(BSHD)).expect_err("no backward");
         assert!(error.message().contains("gather the pages first"), "{}", error.message());
         let flat = GivenTensor { dims: &[160, 2, 8], strides: &[16, 8, 1], ..pool };
-        let error = spec.attention([BSHD, flat, pool], WantedOutputs::O).expect_err("three dims");
+        let error = spec.attention([BSHD, flat, pool], Wanted::O).expect_err("three dims");
         assert!(error.message().contains("K has dims [160, 2, 8]; give (page, head"), "{}", error.message());
         assert!(Spec::read("paged: many").is_err());
     }
@@ -356,7 +352,7 @@ mod tests {
     fn tensors_of_the_wrong_rank_are_named() {
         let spec = Spec::read("mask: causal").expect("it reads");
         let flat = GivenTensor { dims: &[16, 8], strides: &[8, 1], ..BSHD };
-        let error = spec.attention([BSHD, flat, BSHD], WantedOutputs::Stats).expect_err("two dims");
+        let error = spec.attention([BSHD, flat, BSHD], Wanted::Stats).expect_err("two dims");
         assert!(error.message().contains("K has dims [16, 8]"), "{}", error.message());
     }
 }

@@ -124,10 +124,16 @@ fn all_differences_are_told_at_once() {
 
 /// The mismatches of a plan of kernels for sm_90 and a driver of CUDA 13.0, on a machine that differs from an H200.
 fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), String> {
-    use qkvault_kernels::recipe::{RECIPE_FORMAT, Recipe};
+    use qkvault_kernels::recipe::{LaunchRecipe, RECIPE_FORMAT};
     let mut facts = forward(&h200(NEW));
-    let recipe =
-        Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
+    let recipe = LaunchRecipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 0,
+        modules: Vec::new(),
+        steps: Vec::new(),
+    };
     facts.driver = 13_000;
     facts.own = OwnFacts::Kernels(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
     let mut here = Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);

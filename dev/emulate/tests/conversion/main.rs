@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use qkvault_emulate::HostProgram;
 use qkvault_graph::op::Binding;
 use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
-use qkvault_kernels::recipe::{Recipe, Step};
+use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
 use qkvault_kernels::{Generated, generate_conversion};
 use qkvault_reference::{Buffer, Inputs, POISON, convert};
 use qkvault_skip::{Need, skip};
@@ -70,7 +70,7 @@ impl Case {
     }
 
     /// The source in a namespace of its own, and the recipe with functions of that namespace.
-    fn written(&self, at: usize) -> (String, Recipe) {
+    fn written(&self, at: usize) -> (String, LaunchRecipe) {
         let Generated { source, mut recipe, .. } = generate_conversion(&self.conversion, 90).expect("is taken");
         let [of_gpu, by_hand] = INSTRUCTIONS;
         assert!(source.contains(of_gpu), "the instructions are in the source");
@@ -78,7 +78,7 @@ impl Case {
         let names = source.lines().filter_map(|line| line.strip_prefix("#define ")?.split([' ', '(']).next());
         let undefined: String = names.map(|name| format!("#undef {name}\n")).collect();
         for step in &mut recipe.steps {
-            if let Step::Launch(launch) = step {
+            if let RecipeStep::Launch(launch) = step {
                 launch.function = format!("case{at}::{}", launch.function);
             }
         }
@@ -86,7 +86,7 @@ impl Case {
     }
 
     /// Runs the recipe over outputs of poison, and compares every byte: the first difference of an output.
-    fn differs(&self, at: usize, program: &HostProgram, recipe: &Recipe) -> Option<String> {
+    fn differs(&self, at: usize, program: &HostProgram, recipe: &LaunchRecipe) -> Option<String> {
         let buffer = |binding: &Binding| match binding.output {
             true => vec![POISON; binding.bytes as usize],
             false => self.inputs.get(binding.role).expect("bound").bytes().to_vec(),
@@ -113,7 +113,8 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
         skip(Need::Cxx, "no C++ compiler of x86-64");
         return Vec::new();
     }
-    let (sources, recipes): (String, Vec<Recipe>) = cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
+    let (sources, recipes): (String, Vec<LaunchRecipe>) =
+        cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
     let mut all = recipes[0].clone();
     all.steps = recipes.iter().flat_map(|recipe| recipe.steps.clone()).collect();
     let sources = match fault {
@@ -126,7 +127,7 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
     // The type of products of matrices, which these sources have none of.
     let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
     let program = HostProgram::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
-    let of = |(at, (case, recipe)): (usize, (&Case, &Recipe))| case.differs(at, &program, recipe);
+    let of = |(at, (case, recipe)): (usize, (&Case, &LaunchRecipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }
 
