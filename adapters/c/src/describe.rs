@@ -37,7 +37,7 @@ impl DescriptionContent {
         let constants = constant_values(&valid);
         let facts = valid.operand_facts();
         let is_constant = |role| constants.iter().any(|(other, _)| *other == role);
-        let operands = facts.iter().map(|fact| NamedOperand::of(fact, is_constant(fact.role))).collect();
+        let operands = facts.iter().map(|fact| NamedOperand::new(fact, is_constant(fact.role))).collect();
         DescriptionContent { valid, operands }
     }
 

@@ -22,10 +22,10 @@ pub(crate) fn on_host(
             Number::I32(x) => f64::from(x),
             Number::I64(x) => x as f64,
         };
-        inputs.insert(role, Buffer::of(dtype, [value]));
+        inputs.insert(role, Buffer::from_values(dtype, [value]));
     }
     for (role, values) in constant_values(attention) {
-        inputs.insert(role, Buffer::of(DType::F32, values.iter().map(|x| f64::from(*x))));
+        inputs.insert(role, Buffer::from_values(DType::F32, values.iter().map(|x| f64::from(*x))));
     }
     if operand(attention.get(), Role::Sink).is_some() && inputs.get(Role::Sink).is_none() {
         inputs.insert(Role::Sink, sinks(attention, &inputs)?);
@@ -53,5 +53,5 @@ fn sinks(backward: &Valid, inputs: &Inputs) -> Result<Buffer, CallFailure> {
         let sound = parts.filter(|(part, whole)| *part > 0.0 && *part <= 1.0 && whole.is_finite());
         sound.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(f64::from(f32::MIN), |(part, whole)| whole + part.ln())
     };
-    Ok(Buffer::of(DType::F32, (0..heads).map(of)))
+    Ok(Buffer::from_values(DType::F32, (0..heads).map(of)))
 }

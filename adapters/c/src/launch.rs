@@ -208,7 +208,7 @@ pub unsafe extern "C" fn qkv_launch_named(plan: *const qkv_plan, args: *const qk
         unsafe {
             let plan = borrow(plan)?;
             let args = read(args)?;
-            let named = NamedLists::of(&args)?;
+            let named = NamedLists::read(&args)?;
             let NamedLists { tensors, scalars, interleaved } = &named;
             let workspace = buffer(&args.workspace);
             let args_named = NamedArgs { tensors, scalars, workspace, interleaved };
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn qkv_launch_named(plan: *const qkv_plan, args: *const qk
 pub unsafe extern "C" fn qkv_check_named(plan: *const qkv_plan, args: *const qkv_launch_named_args) -> i32 {
     guarded(|| {
         // SAFETY: as for `qkv_launch_named`.
-        let (plan, named) = unsafe { (borrow(plan)?, NamedLists::of(&read(args)?)?) };
+        let (plan, named) = unsafe { (borrow(plan)?, NamedLists::read(&read(args)?)?) };
         let NamedLists { tensors, scalars, interleaved } = &named;
         let args = NamedArgs { tensors, scalars, workspace: DeviceBuffer::default(), interleaved };
         Ok(plan.order.check(&plan.facts, &args).map_err(qkvault::exec::LaunchError::from)?)
@@ -241,7 +241,7 @@ impl<'a> NamedLists<'a> {
     /// # Safety
     ///
     /// The lists must be as long as they say, and their names null or valid strings.
-    unsafe fn of(args: &qkv_launch_named_args) -> Result<NamedLists<'a>, CallFailure> {
+    unsafe fn read(args: &qkv_launch_named_args) -> Result<NamedLists<'a>, CallFailure> {
         // SAFETY: the caller's promise.
         unsafe {
             let tensors = list(args.tensors, args.tensor_count, "tensors")?;

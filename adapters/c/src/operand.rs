@@ -90,7 +90,7 @@ pub(crate) struct NamedOperand {
 }
 
 impl NamedOperand {
-    pub(crate) fn of(fact: &OperandFact<'_>, constant: bool) -> NamedOperand {
+    pub(crate) fn new(fact: &OperandFact<'_>, constant: bool) -> NamedOperand {
         let role = fact.role;
         let name = fact.name.map(|name| match role {
             Role::DScoreTensor(_) => c_string(format!("d_{name}")),
@@ -117,7 +117,7 @@ impl NamedOperand {
         let facts = attention.operand_facts();
         let fact = facts.iter().find(|fact| fact.role == role);
         let unknown = || CallFailure::new(crate::status::QKV_ERROR_INTERNAL, format!("the description has no {role}"));
-        let operand = NamedOperand::of(fact.ok_or_else(unknown)?, false);
+        let operand = NamedOperand::new(fact.ok_or_else(unknown)?, false);
         Ok(NamedOperand { dtype, scalar, output, bytes, alignment, ..operand })
     }
 

@@ -155,11 +155,11 @@ fn converted(given: i32, needed: DType, data: &[u8]) -> Result<Buffer, CallFailu
         let (words, rest) = data.as_chunks::<8>();
         let whole = rest.is_empty();
         let values = words.iter().map(|word| f64::from_ne_bytes(*word));
-        return whole.then(|| Buffer::of(needed, values)).ok_or_else(|| torn("QKV_F64", data.len()));
+        return whole.then(|| Buffer::from_values(needed, values)).ok_or_else(|| torn("QKV_F64", data.len()));
     }
     let buffer = Buffer::new(dtype(given)?, data.to_vec())?;
     if buffer.dtype() == DType::F32 && needed != DType::F32 {
-        return Ok(Buffer::of(needed, (0..buffer.len()).map(|at| buffer.get(at))));
+        return Ok(Buffer::from_values(needed, (0..buffer.len()).map(|at| buffer.get(at))));
     }
     Ok(buffer)
 }

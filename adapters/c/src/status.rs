@@ -193,7 +193,7 @@ struct Last {
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = RefCell::new(Last::of(CallFailure::new(QKV_OK, "")));
+    static LAST: RefCell<Last> = RefCell::new(Last::from_failure(CallFailure::new(QKV_OK, "")));
 }
 
 /// A text as a C string. Null characters, which it cannot hold, become spaces.
@@ -202,7 +202,7 @@ pub(crate) fn c_string(text: impl Into<String>) -> CString {
 }
 
 impl Last {
-    fn of(failure: CallFailure) -> Last {
+    fn from_failure(failure: CallFailure) -> Last {
         let CallFailure { status, message, refusal } = failure;
         let reasons = refusal.as_ref().map_or(&[][..], Refusal::reasons);
         let codes: Vec<&str> = reasons.iter().map(|reason| reason.code.as_str()).collect();
@@ -223,7 +223,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CallFailure>) -> i32 {
     };
     let status = failure.status;
     // While a thread ends it has no last error any more.
-    let _ = catch_unwind(AssertUnwindSafe(|| LAST.try_with(|last| *last.borrow_mut() = Last::of(failure))));
+    let _ = catch_unwind(AssertUnwindSafe(|| LAST.try_with(|last| *last.borrow_mut() = Last::from_failure(failure))));
     status
 }
 

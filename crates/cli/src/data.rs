@@ -141,24 +141,24 @@ fn fill(a: &Valid, operand: &Operand, recipe: &DataRecipe) -> Result<Buffer, Str
     let lengths = |most: i64| {
         let mut rng = Rng::new(recipe.seed ^ 0x6c65_6e67_7468);
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
-        Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
+        Buffer::from_values(DType::I32, (0..len).map(one).collect::<Vec<_>>())
     };
     if let Some(slopes) = alibi_slopes(a, role) {
         return Ok(slopes);
     }
     if let (Some(scale), DType::F32) = (scale(a, role), dtype) {
-        return Ok(Buffer::of(dtype, [scale]));
+        return Ok(Buffer::from_values(dtype, [scale]));
     }
     Ok(match role {
-        Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
+        Role::Scale => Buffer::from_values(dtype, [f64::from(a.default_scale())]),
         // The last chunk of its keys: every query sees one.
-        Role::QueryOrigin => Buffer::of(dtype, [(a.seq().1 - a.seq().0).clamp(0, MAX_ORIGIN.into()) as f64]),
-        Role::KeyOrigin => Buffer::of(dtype, [0.0]),
-        Role::Scalar(n) => Buffer::of(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
+        Role::QueryOrigin => Buffer::from_values(dtype, [(a.seq().1 - a.seq().0).clamp(0, MAX_ORIGIN.into()) as f64]),
+        Role::KeyOrigin => Buffer::from_values(dtype, [0.0]),
+        Role::Scalar(n) => Buffer::from_values(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),
         Role::SeqLenKv => lengths(a.seq().1),
-        Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
+        Role::DropoutSeed | Role::DropoutOffset => Buffer::from_values(dtype, [(recipe.seed % 1_000) as f64]),
         Role::DropoutMask => {
             let drop = a.dropout.map_or(0.0, |d| f64::from(d.probability));
             let keep = |rng: &mut Rng| f64::from(u8::from(rng.unit() >= drop));
@@ -170,7 +170,7 @@ fn fill(a: &Valid, operand: &Operand, recipe: &DataRecipe) -> Result<Buffer, Str
 
 /// A buffer of generated elements that repeat after `PERIOD`.
 fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rng) -> f64) -> Buffer {
-    let block = Buffer::of(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
+    let block = Buffer::from_values(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
     let bytes: Vec<u8> = block.bytes().iter().copied().cycle().take(len * dtype.size()).collect();
     Buffer::new(dtype, bytes).expect("whole elements")
 }
@@ -197,7 +197,7 @@ fn documents(operand: &Operand, documents: &Split) -> Buffer {
     let positions = q.max(k).unsigned_abs();
     let parts = if positions > 1 { documents.parts(positions) } else { vec![documents.count()] };
     let all = operand.tensor.dims.iter().product::<i64>().unsigned_abs() as usize;
-    Buffer::of(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
+    Buffer::from_values(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn sizes<'a>(args: &'a ModelArgs, traffic: &'a TrafficLengths, phase: Phase) -> 
         Phase::Train => (&PREFILL_BATCHES, &TRAIN_LENGTHS),
         Phase::Decode | Phase::Serve => (&DECODE_BATCHES, &DECODE_LENGTHS),
     };
-    (or(&args.batch, batches), or(&args.seq, or(traffic.of(phase), lengths)))
+    (or(&args.batch, batches), or(&args.seq, or(traffic.for_phase(phase), lengths)))
 }
 
 /// Reads the models and lists their attentions. Equal attentions become one job with several uses.

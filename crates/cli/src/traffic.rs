@@ -32,7 +32,7 @@ pub(super) struct TrafficLengths {
 
 impl TrafficLengths {
     /// The lengths of a phase, if traffic says something of it. A training step has those of prompts.
-    pub(super) fn of(&self, phase: Phase) -> &[i64] {
+    pub(super) fn for_phase(&self, phase: Phase) -> &[i64] {
         let phase = if phase == Phase::Train { Phase::Prefill } else { phase };
         self.by_phase.get(&phase).map_or(&[], Vec::as_slice)
     }

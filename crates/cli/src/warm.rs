@@ -148,7 +148,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     let report = |(place, target)| TargetReport {
         target,
         rows: rows.iter().filter(|row| row.target() == place).collect(),
-        sharing: Sharing::of(all.iter().filter(|work| work.target == place).map(|work| (work.job, work.key))),
+        sharing: Sharing::count(all.iter().filter(|work| work.target == place).map(|work| (work.job, work.key))),
         part: args.part,
         seconds,
     };
@@ -174,7 +174,7 @@ fn keyed<'j>(
 
 /// The refusal by rules, which cuDNN would give too.
 fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Refusal> {
-    Refusal::of(check(&Request::new(attention, target).with_policy(*policy)).reasons)
+    Refusal::from_reasons(check(&Request::new(attention, target).with_policy(*policy)).reasons)
 }
 
 /// Compiles what ranks merge, add up, copy and fill, for the GPUs of all targets; a note about it.

@@ -127,7 +127,7 @@ impl<'a> Rebuilder<'a> {
 
     fn cudnn(&self, key: PlanKey, entry: &Entry, plan: &Plan, job: &Job<'_>) -> Result<RebuildCheck, Stop> {
         same_key(key, job.key)?;
-        same_facts(&plan.facts, &job.facts(Made::of(&plan.facts)))?;
+        same_facts(&plan.facts, &job.facts(Made::from_facts(&plan.facts)))?;
         same_labels(entry, &plan.to_entry(&job.target))?;
         let Compiled { blob, engine, passed_over, workspace, milliseconds } = match self.compiled(job)? {
             Ok(compiled) => compiled,
@@ -199,7 +199,7 @@ impl<'a> Rebuilder<'a> {
     }
 
     fn fa4(&self, key: PlanKey, entry: &Entry, plan: &Plan, attention: &Valid) -> Result<RebuildCheck, Stop> {
-        let now = Fa4Plan::of(attention, SM)?;
+        let now = Fa4Plan::for_attention(attention, SM)?;
         let by = plan.facts.kernels().map(|kernels| &kernels.by);
         if now.key() != key && by.is_some_and(|by| matches!(by, KernelCompiler::Fa4 { .. }) && *by != compiler()) {
             return skipped(format!("another compiler than {} compiled it", name()));
@@ -241,7 +241,7 @@ impl<'a> Rebuilder<'a> {
             }
             match self.compiled(job)? {
                 Err(Failure::Refused(now)) if now == stored => Ok(RebuildCheck::SameRefusal),
-                Err(Failure::Refused(now)) => Err(Altered::of("reasons", &stored, &now).into()),
+                Err(Failure::Refused(now)) => Err(Altered::new("reasons", &stored, &now).into()),
                 Err(failure) => Ok(RebuildCheck::Failed(failure)),
                 Ok(_) => Err(Difference::NotRefused.into()),
             }
@@ -257,7 +257,7 @@ fn of_job(
     choice: qkvault_graph::Choice,
     check: impl FnOnce(&Job<'_>) -> Result<RebuildCheck, Stop>,
 ) -> Result<RebuildCheck, Stop> {
-    let compiler = OpenCompiler::of(None);
+    let compiler = OpenCompiler::new(None);
     check(&Job::choosing(attention, target, options, choice, &compiler)?)
 }
 
@@ -278,10 +278,10 @@ fn same_labels(stored: &Entry, expected: &Entry) -> Result<(), Altered> {
         ("library in the header", &stored.library, library),
     ];
     if stored.kind != *kind {
-        return Err(Altered::of("kind", &stored.kind, kind));
+        return Err(Altered::new("kind", &stored.kind, kind));
     }
     match labels.into_iter().find(|(_, stored, expected)| stored != expected) {
-        Some((label, stored, expected)) => Err(Altered::of(label, stored, expected)),
+        Some((label, stored, expected)) => Err(Altered::new(label, stored, expected)),
         None => Ok(()),
     }
 }

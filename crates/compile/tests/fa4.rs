@@ -105,9 +105,9 @@ fn what_the_kernels_do_not_take_is_an_answer_without_a_toolchain() {
         planner.plan_by(FA4, &dropout, HOPPER, &CompileOptions::default(), OnMiss::Compile).expect("an answer");
     let refusal = answer.outcome.expect_err("refused");
     assert!(refusal.to_string().contains("fa4.dropout"), "{refusal}");
-    assert!(Fa4Plan::of(&valid(forward()), 100).is_err(), "another GPU");
+    assert!(Fa4Plan::for_attention(&valid(forward()), 100).is_err(), "another GPU");
     let backward = valid(forward().backward(BackwardOptions::default()));
     let (one, other) = (valid(forward()), &backward);
-    let key = |attention| Fa4Plan::of(attention, SM).expect("taken").key();
+    let key = |attention| Fa4Plan::for_attention(attention, SM).expect("taken").key();
     assert_ne!(key(&one), key(other));
 }

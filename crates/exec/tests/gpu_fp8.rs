@@ -66,7 +66,7 @@ fn to(dtype: DType) -> ValidConversion {
 fn numbers(step: u64, role: Role, size: f64) -> Buffer {
     let mut rng = qkvault_base::random::Rng::new(step * 1_000 + role.uid().unsigned_abs());
     let count = DIMS.iter().product::<i64>() as usize;
-    Buffer::of(DType::BF16, (0..count).map(|_| size * rng.normals()[0]).collect::<Vec<_>>())
+    Buffer::from_values(DType::BF16, (0..count).map(|_| size * rng.normals()[0]).collect::<Vec<_>>())
 }
 
 /// The same steps with the oracle.

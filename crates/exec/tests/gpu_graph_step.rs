@@ -166,7 +166,7 @@ impl Model {
         let (outputs, gradients) = (outputs.expect("the oracle"), gradients.expect("the oracle"));
         for (role, name) in [(Role::O, "O"), (Role::DQ, "dQ"), (Role::DK, "dK"), (Role::DV, "dV")] {
             let expected = outputs.get(role).or_else(|| gradients.get(role)).expect("the oracle has it");
-            let usual = OutputTolerance::of(role, pass.q.dtype);
+            let usual = OutputTolerance::for_role(role, pass.q.dtype);
             // Kernels round probabilities and their gradients to 16 bits before they multiply them.
             let relative = usual.relative * if role == Role::O { 1.0 } else { 4.0 };
             let buffer = Buffer::new(pass.q.dtype, bytes(found(name))).expect("whole");

@@ -45,7 +45,7 @@ fn right(attention: &Valid, inputs: &Inputs, found: &[bf16]) {
     let expected = forward(attention, inputs).expect("the oracle can do it");
     let buffer = Buffer::new(attention.o.dtype, bytes(found)).expect("whole");
     let output = expected.get(Role::O).expect("it has O");
-    let found = compare(output, &buffer, OutputTolerance::of(Role::O, attention.o.dtype));
+    let found = compare(output, &buffer, OutputTolerance::for_role(Role::O, attention.o.dtype));
     assert!(found.good, "{attention}: {found}");
 }
 
@@ -131,7 +131,7 @@ fn a_backward_replays_new_gradients_a_thousand_times() {
             let replayed = stream.clone_dtoh(graph.slice::<bf16>(role).expect("it owns it")).expect("read");
             assert!(same_bits(&replayed, &stream.clone_dtoh(slice).expect("read")), "replay {step}: {role} differs");
             if let Some(expected) = &expected {
-                let usual = OutputTolerance::of(role, pass.q.dtype);
+                let usual = OutputTolerance::for_role(role, pass.q.dtype);
                 // Kernels round probabilities and their gradients to 16 bits before they multiply them.
                 let tolerance = OutputTolerance { relative: 4.0 * usual.relative, ..usual };
                 let buffer = Buffer::new(pass.q.dtype, bytes(&replayed)).expect("whole");

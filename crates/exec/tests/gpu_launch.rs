@@ -195,7 +195,7 @@ fn right(attention: &Valid, inputs: &Inputs, found: &[bf16]) {
     let output = expected.get(Role::O).expect("it has O");
     let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
     let buffer = Buffer::new(attention.o.dtype, bytes).expect("whole");
-    let found = compare(output, &buffer, OutputTolerance::of(Role::O, attention.o.dtype));
+    let found = compare(output, &buffer, OutputTolerance::for_role(Role::O, attention.o.dtype));
     assert!(found.good, "{attention}: {found}");
 }
 

@@ -65,7 +65,7 @@ impl Own {
         let found = Buffer::new(attention.o.dtype, own.expected.clone()).expect("whole elements");
         let all = forward(attention, &inputs).expect("the oracle can do it");
         let found =
-            compare(all.get(Role::O).expect("it has O"), &found, OutputTolerance::of(Role::O, attention.o.dtype));
+            compare(all.get(Role::O).expect("it has O"), &found, OutputTolerance::for_role(Role::O, attention.o.dtype));
         assert!(found.good, "alone: {found}");
         own
     }

@@ -87,7 +87,7 @@ impl Layer {
         for (role, bytes) in self.gradients(gpu) {
             let output = expected.get(role).expect("the oracle has every gradient");
             let dtype = output.operand().tensor.dtype;
-            let usual = OutputTolerance::of(role, dtype);
+            let usual = OutputTolerance::for_role(role, dtype);
             // Kernels round probabilities and their gradients to 16 bits before they multiply them.
             let tolerance = OutputTolerance { relative: 4.0 * usual.relative, ..usual };
             let found = compare(output, &Buffer::new(dtype, bytes).expect("whole"), tolerance);

@@ -23,7 +23,7 @@ impl ProgramWriter<'_> {
         let (head_dim, head_dim_v) = a.head_dims();
         let ((s_q, s_kv), (heads, key_heads, _), batch) = (a.seq(), a.heads(), a.batch());
         let local = self.window.local();
-        let tiling = BackwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
+        let tiling = BackwardTiling::for_dims(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
         let BackwardTiling { tile_m, tile_n, .. } = tiling;
         // First of all: each kernel behind it waits for the one before, so the last one sees them.
         let lists = self.lists(tile_m, tile_n, true);

@@ -134,7 +134,7 @@ impl Installed {
     ///
     /// [`CompileError`] with the child's last words, or what is not as expected in its answer.
     pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<CompiledKernel>, CompileError> {
-        let request = KernelRequest::of(kernels).map_err(unreadable)?;
+        let request = KernelRequest::for_kernels(kernels).map_err(unreadable)?;
         let _span = tracing::info_span!("fa4.compile").entered();
         let room = ChildRoom::with(&FILES)?;
         let count = u32::try_from(kernels.len()).unwrap_or(u32::MAX);
@@ -152,7 +152,7 @@ impl Installed {
         }
         printed
             .into_iter()
-            .map(|printed| CompiledKernel::of(printed).map_err(|why| CompileError::Answer { why }))
+            .map(|printed| CompiledKernel::from_printed(printed).map_err(|why| CompileError::Answer { why }))
             .collect()
     }
 
@@ -171,7 +171,7 @@ impl Installed {
 }
 
 impl CompiledKernel {
-    fn of(printed: Printed) -> Result<CompiledKernel, String> {
+    fn from_printed(printed: Printed) -> Result<CompiledKernel, String> {
         let Printed { cubin, params, maps, block, shared, attributes, host } = printed;
         let Attributes { overlap, cooperative } = attributes;
         if cooperative != 0 {

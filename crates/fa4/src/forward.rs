@@ -25,7 +25,8 @@ impl ProgramWriter<'_> {
         let local = self.window.local();
         let paged = a.k.is_paged();
         // Pages need the tiles that block lists need.
-        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some() || paged);
+        let tiling =
+            ForwardTiling::for_dims(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some() || paged);
         let tiling = if paged { pages::whole_copies(tiling, (head_dim, head_dim_v)) } else { tiling };
         let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
         let lists = self.lists(tile_m, tile_n, false);

@@ -1,7 +1,7 @@
 //! FlashAttention-4 as an engine: its kernels for dense attention on Hopper, forward and backward.
 //!
 //! * [`takes`] says which attentions the kernels take, and why not.
-//! * [`Fa4Program::of`] says which kernels a launch runs, with which arguments, without compiling anything.
+//! * [`Fa4Program::for_attention`] says which kernels a launch runs, with which arguments, without compiling anything.
 //! * [`Installed`] is the fetched toolchain: it compiles kernels in a child process of Python, on any machine.
 //! * [`Fa4Program::plan`] makes a launch [`LaunchRecipe`](qkvault_kernels::recipe::LaunchRecipe) of both.
 //!

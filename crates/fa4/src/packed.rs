@@ -73,7 +73,7 @@ impl ProgramWriter<'_> {
     pub(crate) fn sequences(&mut self) -> Option<Lists> {
         let a = self.attention;
         let Sequences { source, options, before, after, at, tables, stats, end } =
-            Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::of(a, self.program.scratch))?;
+            Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::for_attention(a, self.program.scratch))?;
         self.program.scratch = end;
         self.program.own = Some(Own { source, options });
         self.program.steps.extend(before.into_iter().map(|launch| ProgramStep::Own(Box::new(launch))));

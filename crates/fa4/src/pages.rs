@@ -87,7 +87,7 @@ mod tests {
     fn tiles_are_whole_numbers_of_copies() {
         for (head_dim, head_dim_v) in (1..=16).map(|n| (16 * n, 16 * n)).chain([(192, 128)]) {
             for (causal, local) in [(false, false), (true, false), (false, true)] {
-                let usual = ForwardTiling::of(head_dim, head_dim_v, causal, local, true);
+                let usual = ForwardTiling::for_dims(head_dim, head_dim_v, causal, local, true);
                 let tiling = whole_copies(usual, (head_dim, head_dim_v));
                 let threads = common_divisor(common_divisor(head_dim, head_dim_v), 64) / 8;
                 let what = format!("{head_dim}, {head_dim_v}: {tiling:?}");

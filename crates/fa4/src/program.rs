@@ -54,7 +54,7 @@ impl Fa4Program {
     /// # Errors
     ///
     /// The reasons why the kernels do not take it ([`takes`]), and a launch grid that no driver takes.
-    pub fn of(attention: &Valid, sm: u32) -> Result<Fa4Program, Refusal> {
+    pub fn for_attention(attention: &Valid, sm: u32) -> Result<Fa4Program, Refusal> {
         takes(attention, sm)?;
         let mut writer = ProgramWriter::new(attention);
         if attention.is_backward() {
@@ -180,7 +180,8 @@ impl ProgramWriter<'_> {
     /// Lists of the tiles that a predicate leaves, which a kernel of our own makes first; nothing without a predicate.
     pub(crate) fn lists(&mut self, queries: i64, keys: i64, by_keys: bool) -> Vec<Arg> {
         let a = self.attention;
-        let Some(lists) = BlockLists::of(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch) else {
+        let Some(lists) = BlockLists::for_attention(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch)
+        else {
             return Vec::new();
         };
         let BlockLists { source, options, launch, batch, heads, rows, columns, at, end } = lists;

@@ -17,7 +17,7 @@ impl KernelRequest {
     /// # Errors
     ///
     /// None happens: the kernels are numbers and text.
-    pub fn of(kernels: &[Kernel]) -> Result<KernelRequest, serde_json::Error> {
+    pub fn for_kernels(kernels: &[Kernel]) -> Result<KernelRequest, serde_json::Error> {
         serde_json::to_string(kernels).map(KernelRequest)
     }
 

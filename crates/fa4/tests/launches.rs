@@ -48,7 +48,8 @@ fn launches_are_those_of_the_printed_host_functions() {
     for (name, write) in &families {
         let list = shapes(&mut random, SHAPES).into_iter().map(|shape| valid(write(shape)));
         for attention in list {
-            let program = Fa4Program::of(&attention, SM).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+            let program =
+                Fa4Program::for_attention(&attention, SM).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
             for kernel in &program.kernels {
                 if !kernels.contains(kernel) {
                     kernels.push(kernel.clone());

@@ -104,7 +104,7 @@ fn hash(tag: &str, bytes: &[u8]) -> [u8; 32] {
 
 impl GraphKey {
     /// The key of an attention in canonical form.
-    pub(crate) fn of(canonical: &Attention) -> GraphKey {
+    pub(crate) fn from_canonical(canonical: &Attention) -> GraphKey {
         GraphKey(hash(ATTENTION_TAG, &canon::attention(canonical)))
     }
 }

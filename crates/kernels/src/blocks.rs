@@ -56,7 +56,7 @@ impl BlockLists {
     /// The lists of an attention with a predicate or a block mask, dense tensors and one length for all sequences;
     /// `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
-    pub fn of(a: &Valid, tiles: ScoreTiles, scratch: u64) -> Option<BlockLists> {
+    pub fn for_attention(a: &Valid, tiles: ScoreTiles, scratch: u64) -> Option<BlockLists> {
         let program = a.mask.mask_mod.as_ref().map(|e| e.program());
         let masked = program.is_some() || a.block_mask;
         if !masked || a.mask.lengths != Lengths::Full || a.origins.is_some() {

@@ -118,7 +118,7 @@ fn defines(conversion: &ValidConversion) -> Vec<(&'static str, String)> {
             number(name, value);
         }
     } else {
-        let rows = ConvertedRows::of(&wide, &narrow);
+        let rows = ConvertedRows::between(&wide, &narrow);
         number("VECTOR", rows.aligned(8).into());
         number("READ", if wide.dtype == DType::F32 { 2 } else { 4 });
         number("ROW", rows.row);
@@ -144,7 +144,7 @@ fn chunks(conversion: &ValidConversion) -> u64 {
     let (rows, row) = match kind.along() {
         Some(_) => (wide.dims[..3].iter().product::<i64>(), wide.dims[3]),
         None => {
-            let rows = ConvertedRows::of(&wide, &narrow);
+            let rows = ConvertedRows::between(&wide, &narrow);
             (rows.outer.iter().map(|axis| axis.n).product(), rows.row)
         }
     };

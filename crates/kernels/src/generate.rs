@@ -39,7 +39,7 @@ pub struct Generated {
 ///
 /// The reasons why the kernels do not take it ([`takes`]).
 pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
-    generate_with(attention, sm, Tiling::of)
+    generate_with(attention, sm, Tiling::for_sizes)
 }
 
 /// [`generate`] with a tiling of the caller's, to measure others.
@@ -49,7 +49,7 @@ pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
 /// As [`generate`].
 pub fn generate_with(attention: &Valid, sm: u32, tiling: impl FnOnce(Sizes) -> Tiling) -> Result<Generated, Refusal> {
     takes(attention, sm)?;
-    let shape = Shape::of(attention);
+    let shape = Shape::for_attention(attention);
     let tiling = tiling(shape.sizes);
     Ok(SourceWriter { attention, shape, tiling }.write(sm))
 }
@@ -66,7 +66,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    fn of(a: &Valid) -> Shape {
+    fn for_attention(a: &Valid) -> Shape {
         let [batch, heads, queries, head_dim] = a.q.dims;
         let (key_heads, keys) = (a.k.heads(), a.k.seq());
         let group = heads / key_heads;
@@ -233,8 +233,8 @@ impl SourceWriter<'_> {
 /// The numbers and the parameters of an attention's source, and the keys of a tile.
 #[cfg(test)]
 pub(crate) fn written_for(attention: &Valid) -> (String, i64) {
-    let shape = Shape::of(attention);
-    let writer = SourceWriter { attention, shape, tiling: Tiling::of(shape.sizes) };
+    let shape = Shape::for_attention(attention);
+    let writer = SourceWriter { attention, shape, tiling: Tiling::for_sizes(shape.sizes) };
     (writer.defines() + &writer.params(0).text(), writer.tiling.tile.into())
 }
 

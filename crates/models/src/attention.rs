@@ -132,7 +132,7 @@ impl LayerKind {
         }
         if let Some(alibi) = alibi {
             let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-            let slopes = AlibiSlopes::of(number(alibi.model_heads)).with_bias_max(alibi.bias_max);
+            let slopes = AlibiSlopes::for_heads(number(alibi.model_heads)).with_bias_max(alibi.bias_max);
             let slopes = slopes.map_err(|bad| {
                 let needed = "a finite number above 0";
                 codes::MODEL_SCORE_MOD.reason(bad.given.to_string()).at("alibi_bias_max").with_needed(needed)
@@ -153,6 +153,7 @@ fn own_chunk(length: i64) -> Expr {
 fn built(expr: Expr) -> Result<ScoreExpr, Refusal> {
     expr.build().map_err(|errors| {
         let reasons = errors.list().iter().map(|e| codes::MODEL_SCORE_MOD.reason(e.to_string()));
-        Refusal::of(reasons.collect()).unwrap_or_else(|| codes::MODEL_SCORE_MOD.reason("no expression").into())
+        Refusal::from_reasons(reasons.collect())
+            .unwrap_or_else(|| codes::MODEL_SCORE_MOD.reason("no expression").into())
     })
 }

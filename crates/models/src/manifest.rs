@@ -268,7 +268,7 @@ impl Manifest {
 }
 
 fn refusal(reasons: Vec<qkvault_graph::Reason>) -> Refusal {
-    Refusal::of(reasons).unwrap_or_else(|| codes::MANIFEST_PARSE.reason("nothing").into())
+    Refusal::from_reasons(reasons).unwrap_or_else(|| codes::MANIFEST_PARSE.reason("nothing").into())
 }
 
 /// An error of several lines as one, without the rest of a long line that it quotes.

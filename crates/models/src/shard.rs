@@ -40,7 +40,7 @@ impl Model {
                 Err(refusal) => reasons.extend(Vec::from(refusal)),
             }
         }
-        Refusal::of(reasons).map_or(Ok(model), Err)
+        Refusal::from_reasons(reasons).map_or(Ok(model), Err)
     }
 }
 

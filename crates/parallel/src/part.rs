@@ -88,7 +88,7 @@ pub(crate) fn attention(whole: &Attention, part: &AttentionPart, strides: &dyn S
     }
     if !whole.is_backward() {
         let Outputs { stats, max, sum_exp, .. } = whole.outputs;
-        a.outputs = Outputs::of(stats || part.stats, max, sum_exp);
+        a.outputs = Outputs::new(stats || part.stats, max, sum_exp);
     }
     a.mask.mask_mod = whole.mask.mask_mod.as_ref().map(|e| expression(whole, part, e, "mask.mask_mod")).transpose()?;
     if let Some(also) = bands::predicate(whole, part)? {

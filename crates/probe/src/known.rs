@@ -101,7 +101,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn of(standing: Standing) -> Seen {
+    fn from_standing(standing: Standing) -> Seen {
         let sight = standing.sight();
         Seen {
             standing: standing.name(),
@@ -139,7 +139,7 @@ pub fn known_wrong() -> Known {
             affected: KnownRange::all(Library::Cudnn, quirk.affected),
             shows: quirk.evidence,
             reports: quirk.reports.to_vec(),
-            seen: Seen::of(quirk.standing?),
+            seen: Seen::from_standing(quirk.standing?),
             answer: "refused",
             to_do: quirk.fix,
         })
@@ -158,7 +158,7 @@ pub fn known_wrong() -> Known {
             affected: KnownRange::all(report.library, report.affected),
             shows,
             reports: report.links.to_vec(),
-            seen: Seen::of(standing),
+            seen: Seen::from_standing(standing),
             answer: report.finding.name(),
             to_do: says,
         })
@@ -192,7 +192,7 @@ fn guard(report: &'static Report) -> Guard {
         links: report.links,
         finding: report.finding.name(),
         codes,
-        seen: standing.map(Seen::of),
+        seen: standing.map(Seen::from_standing),
         says,
     }
 }

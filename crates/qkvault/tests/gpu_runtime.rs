@@ -163,7 +163,7 @@ fn launch_and_check(runtime: &Runtime, stream: &Arc<CudaStream>, attention: &Val
     let found = Buffer::new(DType::BF16, stream.clone_dtoh(&o).expect("read")).expect("whole");
     let expected = forward(attention, &inputs).expect("the oracle can do it");
     let output = expected.get(Role::O).expect("it has O");
-    let found = compare(output, &found, OutputTolerance::of(Role::O, DType::BF16));
+    let found = compare(output, &found, OutputTolerance::for_role(Role::O, DType::BF16));
     assert!(found.good, "{attention}: {found}");
 }
 

@@ -27,7 +27,7 @@ impl OutputTolerance {
     ///
     /// The 16-bit bounds leave a margin on the H200, where errors of about 2.3e-3 were measured for bf16.
     #[must_use]
-    pub const fn of(role: Role, dtype: DType) -> OutputTolerance {
+    pub const fn for_role(role: Role, dtype: DType) -> OutputTolerance {
         if matches!(role, Role::Stats | Role::Max) {
             return OutputTolerance { relative: f64::INFINITY, absolute: 1e-4 };
         }
@@ -217,7 +217,7 @@ mod tests {
     /// From the self-test (seed 61, case 2071): the result was 2925.8146973 for 2925.8144655, which is the next f32.
     #[test]
     fn a_large_log_sum_exp_may_be_off_by_a_step_of_its_format() {
-        let tolerance = OutputTolerance::of(Role::Stats, DType::F32);
+        let tolerance = OutputTolerance::for_role(Role::Stats, DType::F32);
         let judged = |expected: f64, actual: f64| {
             let mut tally = CompareTally::default();
             let written = Buffer::new(DType::F32, (actual as f32).to_ne_bytes().to_vec()).expect("one number");
@@ -234,8 +234,8 @@ mod tests {
     fn a_log_sum_exp_near_the_lowest_float_is_right_wherever_it_is_that_low() {
         let judged = |expected: f64, actual: f32| {
             let mut tally = CompareTally::default();
-            tally.element(0, expected, &Buffer::of(DType::F32, [f64::from(actual)]));
-            tally.finish(OutputTolerance::of(Role::Stats, DType::F32), |_| None).good
+            tally.element(0, expected, &Buffer::from_values(DType::F32, [f64::from(actual)]));
+            tally.finish(OutputTolerance::for_role(Role::Stats, DType::F32), |_| None).good
         };
         let lowest = f64::from(f32::MIN);
         assert!(judged(lowest, f32::MIN) && judged(lowest, -2.275e38) && judged(-3e38, -2.25e38));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_wrong_is_told_apart() {
-        let (o, tolerance) = (exact(), OutputTolerance::of(Role::O, DType::BF16));
+        let (o, tolerance) = (exact(), OutputTolerance::for_role(Role::O, DType::BF16));
         let good = o.buffer();
         assert!(compare(&o, &good, tolerance).good);
         let mut late = good.clone();

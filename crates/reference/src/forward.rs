@@ -183,13 +183,13 @@ impl ForwardHead {
             head.stats.push(RowStat { max: max.f64(), sum: sum.f64(), stats: stats.f64() });
             if let Some(factors) = setup.survivors(row.at, row.first..row.first + row.scores.len()) {
                 for (p, factor) in row.scores.iter_mut().zip(factors) {
-                    *p = *p * T::of(factor);
+                    *p = *p * T::from_f64(factor);
                 }
             }
             if let Some(rounded) = setup.factors.probabilities() {
                 for p in &mut row.scores {
                     head.amax = head.amax.max(p.f64().abs());
-                    *p = T::of(rounded.through(p.f64()));
+                    *p = T::from_f64(rounded.through(p.f64()));
                 }
             }
         }

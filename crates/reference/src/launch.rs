@@ -11,7 +11,7 @@ impl OutputTolerance {
     /// and their gradients are operands of matrix products.
     #[must_use]
     pub fn of_launch(role: Role, dtype: DType) -> OutputTolerance {
-        let usual = OutputTolerance::of(role, dtype);
+        let usual = OutputTolerance::for_role(role, dtype);
         match role {
             Role::DQ | Role::DK | Role::DV => OutputTolerance { relative: 3.0 * usual.relative, ..usual },
             Role::DScoreTensor(_) | Role::DSink => OutputTolerance { relative: 3e-2, ..usual },
@@ -93,7 +93,7 @@ impl<'a> LaunchJudge<'a> {
             let fault = (!compared.good).then(|| format!("{role}: {compared}"));
             return OutputVerdict { found, of_roundings: None, fault };
         }
-        match self.roundings.get_or_init(|| Roundings::of(self.attention, self.inputs)) {
+        match self.roundings.get_or_init(|| Roundings::for_attention(self.attention, self.inputs)) {
             Ok(roundings) => {
                 let judged = roundings.judge(expected, written);
                 let of_roundings = judged.as_ref().map(|judged| judged.worst);
@@ -159,6 +159,6 @@ mod tests {
     fn gradients_may_be_off_by_three_times_as_much_as_o() {
         let relative = |role| OutputTolerance::of_launch(role, DType::BF16).relative;
         assert_eq!(relative(Role::DQ), 3.0 * relative(Role::O));
-        assert_eq!(OutputTolerance::of_launch(Role::O, DType::F16), OutputTolerance::of(Role::O, DType::F16));
+        assert_eq!(OutputTolerance::of_launch(Role::O, DType::F16), OutputTolerance::for_role(Role::O, DType::F16));
     }
 }

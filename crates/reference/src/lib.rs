@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, validate};
-//! use qkvault_reference::{Inputs, Tolerance, backward, check_gradients, compare, forward};
+//! use qkvault_reference::{Inputs, OutputTolerance, backward, check_gradients, compare, forward};
 //!
 //! // Two sequences, 4 query heads over 2 key heads, 5 queries over 7 keys, head dim 16.
 //! let attention = validate(Attention::bshd(2, (4, 2), (5, 7), 16, DType::BF16).with_band(Band::CAUSAL).with_stats())?;
@@ -21,7 +21,7 @@
 //!
 //! // The buffer of a device that computes exactly and rounds once.
 //! let o = outputs.get(Role::O).expect("a forward has O");
-//! let found = compare(o, &o.buffer(), Tolerance::of(Role::O, DType::BF16));
+//! let found = compare(o, &o.buffer(), OutputTolerance::for_role(Role::O, DType::BF16));
 //! assert!(found.good, "{found}");
 //!
 //! let attention = validate(attention.backward(BackwardOptions::default()))?;
@@ -42,7 +42,7 @@
 //! before the second product, the order and precision of running sums, the lazy rescaling of Blackwell's 8-bit kernels
 //! (it rounds probabilities relative to an older maximum), 16-bit rounding of dK and dV before the heads of a group are
 //! summed, and the dropout mask that NVIDIA's graph of an 8-bit backward does not apply to the gradient of the
-//! probabilities. The bounds of [`OutputTolerance::of`] allow for all of them except the last.
+//! probabilities. The bounds of [`OutputTolerance::for_role`] allow for all of them except the last.
 //!
 //! Philox masks are not computed, because the assignment of numbers to elements is not documented; bind the mask that
 //! the library dumps.

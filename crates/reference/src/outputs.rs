@@ -37,7 +37,7 @@ impl ExactOutput {
         lens: &SeqLens,
     ) -> Result<ExactOutput, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
-        let view = View::of(&operand, inputs, lens)?;
+        let view = View::for_operand(&operand, inputs, lens)?;
         let len = elements(&operand)?;
         let rows = match operand.tensor.storage {
             Storage::Varlen { .. } => lens.side(role).to_vec(),

@@ -74,7 +74,7 @@ impl Case {
         let keep = a.mask.mask_mod.as_ref().expect("a predicate");
         for name in ["of_query", "of_key"] {
             let role = Role::ScoreTensor((first + keep.tensor_named(name).expect("its own").at()) as u16);
-            inputs.insert(role, Buffer::of(DType::I32, self.ids().into_iter().map(f64::from)));
+            inputs.insert(role, Buffer::from_values(DType::I32, self.ids().into_iter().map(f64::from)));
         }
         if a.is_backward() {
             inputs.add_forward(a).expect("computes");

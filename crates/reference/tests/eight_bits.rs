@@ -57,7 +57,7 @@ fn drawn(seed: u64, scales: Scales) -> Valid {
         (Scales::PerTensor, true) => Fp8::Current,
         (Scales::PerTensor, false) => Fp8::Delayed,
     });
-    a.outputs = Outputs::of(flag(rng, 0.5), false, false);
+    a.outputs = Outputs::new(flag(rng, 0.5), false, false);
     a.outputs.amax = flag(rng, 0.8);
     if flag(rng, 0.5) {
         a = a.with_lengths();
@@ -137,7 +137,7 @@ fn rescale_blocks(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
         };
         let Some(len) = inputs.get(operand.role).map(Buffer::len).filter(|_| power(rng).is_some()) else { continue };
         let powers: Vec<f64> = (0..len).filter_map(|_| power(rng)).map(|n| 2f64.powi(n)).collect();
-        inputs.insert(operand.role, Buffer::of(DType::E8M0, powers));
+        inputs.insert(operand.role, Buffer::from_values(DType::E8M0, powers));
     }
 }
 
@@ -168,7 +168,7 @@ fn edges(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
                 _ => 1.0,
             })
             .collect();
-        inputs.insert(role, Buffer::of(dtype, numbers));
+        inputs.insert(role, Buffer::from_values(dtype, numbers));
     }
 }
 
@@ -261,7 +261,7 @@ fn widened_inputs_give_the_attention_of_the_real_numbers() {
         ] {
             let (Some(stored), Some(descale)) = (inputs.get(role), inputs.get(Role::Descale(scaled))) else { continue };
             let numbers = (0..stored.len()).map(|at| stored.get(at) * descale.get(0));
-            real.insert(role, Buffer::of(DType::F32, numbers));
+            real.insert(role, Buffer::from_values(DType::F32, numbers));
         }
         real.insert(Role::Scale, inputs.buffer(Role::Scale).expect("bound").clone());
         let compute = |a: &Valid, inputs: &Inputs| {

@@ -144,7 +144,7 @@ fn gradients_in_eight_bits_are_near_those_in_sixteen() {
     for (role, which) in pairs {
         let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
         let stored = inputs.get(role).expect("bound");
-        same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
+        same.insert(role, Buffer::from_values(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
     }
     let (want, got) = (backward(&sixteen, &same).expect("computes"), backward(&eight, &inputs).expect("computes"));
     for (role, which) in [(Role::DQ, Scaled::DQ), (Role::DK, Scaled::DK), (Role::DV, Scaled::DV)] {

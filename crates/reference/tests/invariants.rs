@@ -60,7 +60,7 @@ fn rows_of_the_lowest_float_weigh_all_their_keys_alike_and_minus_infinity_hides(
     let (lowest, hidden) = (f64::from(f32::MIN), f64::NEG_INFINITY);
     let rows = [[lowest; 6], [hidden, lowest, hidden, lowest, lowest, hidden], [0.0, lowest, hidden, lowest, 0.0, 0.0]];
     let rows: Vec<f64> = rows.into_iter().chain([[hidden; 6]]).flatten().collect();
-    inputs.insert(Role::ScoreTensor(0), Buffer::of(DType::F32, rows));
+    inputs.insert(Role::ScoreTensor(0), Buffer::from_values(DType::F32, rows));
     let outputs = forward(&a, &inputs).expect("computes");
     let v = |key: usize, d: usize| {
         let strides = a.v.strides.map(|n| n as usize);
@@ -150,7 +150,7 @@ fn a_far_lower_sink_is_as_good_as_none_and_a_far_higher_one_takes_everything() {
     let plain = valid(Attention::bshd(1, (2, 2), (3, 5), 8, DType::BF16).with_stats());
     let with = valid(plain.clone().into_inner().with_sink());
     let mut inputs = Inputs::random(&with, 9).expect("random");
-    inputs.insert(Role::Sink, Buffer::of(DType::F32, [-1e4, 1e4]));
+    inputs.insert(Role::Sink, Buffer::from_values(DType::F32, [-1e4, 1e4]));
     let [x, y] = [&plain, &with].map(|a| all(a, &forward(a, &inputs).expect("computes"), Role::O));
     let half = |list: &[f64], h: usize| list[h * 24..(h + 1) * 24].to_vec();
     assert_eq!(half(&x, 0), half(&y, 0));
@@ -174,7 +174,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
         // The factors are powers of two, so the products are exact in bf16.
         let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
         let stored = inputs.get(role).expect("bound");
-        same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
+        same.insert(role, Buffer::from_values(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
     }
     let want = forward(&plain, &same).expect("computes");
     let scale = inputs.get(Role::ScaleOf(Scaled::O)).map_or(1.0, |b| b.get(0));
@@ -187,7 +187,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
     let largest = y.iter().fold(0.0, |max: f64, y| max.max((y / scale).abs()));
     assert!(near(amax, largest), "{amax} and {largest}");
     let o = got.get(Role::O).expect("always");
-    let stored = compare(o, &o.buffer(), OutputTolerance::of(Role::O, o.operand().tensor.dtype));
+    let stored = compare(o, &o.buffer(), OutputTolerance::for_role(Role::O, o.operand().tensor.dtype));
     assert!(stored.good, "{stored}");
     (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt()
 }
@@ -210,7 +210,7 @@ fn microscaled_factors_multiply_their_own_blocks() {
     let mut inputs = Inputs::random(&a, 5).expect("random");
     let set = |inputs: &mut Inputs, which, factor: &dyn Fn(usize) -> f64| {
         let len = inputs.get(Role::Descale(which)).expect("bound").len();
-        inputs.insert(Role::Descale(which), Buffer::of(DType::E8M0, (0..len).map(factor)));
+        inputs.insert(Role::Descale(which), Buffer::from_values(DType::E8M0, (0..len).map(factor)));
     };
     set(&mut inputs, Scaled::Q, &|_| 1.0 / 32.0);
     set(&mut inputs, Scaled::K, &|_| 1.0 / 32.0);

@@ -94,7 +94,7 @@ fn agreeing(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
         let mut longer = inputs.clone();
         for (role, buffer) in inputs.iter().filter(|(_, buffer)| buffer.dtype().is_float()) {
             let more = (0..buffer.len() + 4096).map(|at| if at < buffer.len() { buffer.get(at) } else { 0.25 });
-            longer.insert(role, Buffer::of(buffer.dtype(), more));
+            longer.insert(role, Buffer::from_values(buffer.dtype(), more));
         }
         same(a, &graph, &longer, &exact, form).is_ok()
     };

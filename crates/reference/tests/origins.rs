@@ -78,7 +78,7 @@ fn inputs_of(whole: &Valid, chunk: &Valid, given: &Inputs, at: &Chunk) -> Inputs
     let mut inputs = Inputs::new();
     for of_chunk in operands(chunk).iter().filter(|o| !o.output) {
         let (role, dims) = (of_chunk.role, of_chunk.tensor.dims.map(|n| n as usize));
-        let origin = |range: &Range<usize>| Buffer::of(of_chunk.tensor.dtype, [range.start as f64]);
+        let origin = |range: &Range<usize>| Buffer::from_values(of_chunk.tensor.dtype, [range.start as f64]);
         let first = match role {
             Role::QueryOrigin => {
                 inputs.insert(role, origin(&at.queries));
@@ -109,7 +109,7 @@ fn inputs_of(whole: &Valid, chunk: &Valid, given: &Inputs, at: &Chunk) -> Inputs
                 );
             }
         }
-        inputs.insert(role, Buffer::of(of_chunk.tensor.dtype, numbers));
+        inputs.insert(role, Buffer::from_values(of_chunk.tensor.dtype, numbers));
     }
     inputs
 }

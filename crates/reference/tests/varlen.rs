@@ -146,7 +146,7 @@ fn wrong_offsets_lengths_and_pages_are_error_values() {
         let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
         let mut inputs =
             Inputs::random_with(a, 1, &RandomChoice { lengths, ..RandomChoice::default() }).expect("random");
-        inputs.insert(role, Buffer::of(dtype, values.iter().copied()));
+        inputs.insert(role, Buffer::from_values(dtype, values.iter().copied()));
         forward(a, &inputs).map(|_| ()).expect_err("wrong")
     };
     let offsets = |values: &[f64]| with(&varlen, Role::Offsets(Varlen::Q), values, DType::I64);

@@ -137,7 +137,7 @@ pub(crate) fn engines(library: &Path) -> Result<(), CudnnLoadError> {
     if process::already_open(DRIVER).is_none()
         && let Err(error) = process::open(OsStr::new(DRIVER))
     {
-        let why = Unloaded::of(Path::new(DRIVER), &error);
+        let why = Unloaded::new(Path::new(DRIVER), &error);
         let install =
             "to run, install the NVIDIA driver; to compile without one, call qkvault_headless::ensure() first";
         let mend = "install the NVIDIA driver again, or take the folder of that file out of LD_LIBRARY_PATH";
@@ -160,7 +160,7 @@ fn dir_of(library: &Path) -> &Path {
 fn sub_library(library: &Path, name: &str) -> Result<(), CudnnLoadError> {
     let file = dir_of(library).join(name);
     process::open(file.as_os_str()).map(drop).map_err(|error| {
-        let why = Unloaded::of(&file, &error);
+        let why = Unloaded::new(&file, &error);
         let mut tried = vec![why.to_string()];
         tried.extend(who_lacks(library, name, &tried[0]));
         unloaded(name, &library.display().to_string(), tried, why.is_there(), AGAIN)
@@ -255,13 +255,13 @@ impl Companions<'_> {
             }
             match process::open(file.as_os_str()) {
                 Ok(_) => return Ok(file),
-                Err(error) => looked_in.push(Unloaded::of(&file, &error).to_string()),
+                Err(error) => looked_in.push(Unloaded::new(&file, &error).to_string()),
             }
         }
         match process::open(OsStr::new(soname)) {
             Ok(_) => Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname))),
             Err(error) => {
-                let why = Unloaded::of(Path::new(soname), &error);
+                let why = Unloaded::new(Path::new(soname), &error);
                 looked_in.push(why.to_string());
                 Err(self.unloaded(soname, looked_in, there || why.is_there(), wheel))
             }
@@ -281,7 +281,7 @@ impl Companions<'_> {
         }
         let Err(first) = process::open(beside.as_os_str()) else { return Ok(()) };
         process::open(OsStr::new(&soname)).map(drop).map_err(|error| {
-            let (first, by_name) = (Unloaded::of(&beside, &first), Unloaded::of(Path::new(&soname), &error));
+            let (first, by_name) = (Unloaded::new(&beside, &first), Unloaded::new(Path::new(&soname), &error));
             let there = first.is_there() || by_name.is_there();
             self.unloaded(&soname, vec![first.to_string(), by_name.to_string()], there, "nvidia-cuda-nvrtc")
         })

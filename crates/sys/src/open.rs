@@ -113,7 +113,7 @@ fn load(search: &Search, origin: &SearchStep, path: Option<&Path>, name: &OsStr)
         return Err(Refused::Place(UnusableReason::UnknownVersion { wanted }));
     }
     let shared = process::open(name).map_err(|error| {
-        let why = qkvault_base::Unloaded::of(Path::new(name), &error);
+        let why = qkvault_base::Unloaded::new(Path::new(name), &error);
         // A place without a path has the name in its reason.
         let detail = if path.is_some() { why.why().to_owned() } else { why.to_string() };
         Refused::Place(UnusableReason::NotOpened { detail })

@@ -17,7 +17,7 @@ pub(crate) const TOOLKIT_VARIABLES: &[&str] = &["CUDA_HOME", "CUDA_PATH"];
 const ONLY_IN_FULL: &str = "libcudnn_ops.so.9";
 
 /// Every place of a search, in order.
-pub(crate) fn of(search: &Search) -> Vec<SearchPlace> {
+pub(crate) fn in_order(search: &Search) -> Vec<SearchPlace> {
     let env = &search.environment;
     if let Some(path) = &search.path {
         return vec![SearchPlace { origin: SearchStep::Path, at: at(path) }];

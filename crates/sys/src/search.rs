@@ -56,7 +56,7 @@ impl Search {
 
     /// Every place of this search, in order; loads nothing.
     pub(crate) fn places(&self) -> Vec<SearchPlace> {
-        places::of(self)
+        places::in_order(self)
     }
 
     /// A description of the requested cuDNN, for errors.

@@ -247,7 +247,7 @@ fn other_divisions_of_the_work_compute_the_same() {
         let mut all = Vec::new();
         generate_with(&a, SM, |sizes| {
             all = Tiling::others(sizes);
-            Tiling::of(sizes)
+            Tiling::for_sizes(sizes)
         })
         .expect("is taken");
         for (name, tiling) in all {

@@ -124,7 +124,7 @@ fn expected(a: &Valid, lists: &BlockLists, inputs: &Inputs, tiles: ScoreTiles) -
 
 fn check(a: &Valid, tiles: ScoreTiles, seed: u64) {
     let inputs = Inputs::random(a, seed).expect("random operands");
-    let lists = BlockLists::of(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
+    let lists = BlockLists::for_attention(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
     let (found, expected) = (made(a, &lists, &inputs, seed), expected(a, &lists, &inputs, tiles));
     assert_eq!(found, expected, "{a}, {tiles:?}");
 }

@@ -97,7 +97,7 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
             Role::PartRows(_) => f64::from(noise.below(3) > 0),
             _ => noise.number(),
         };
-        let buffer = Buffer::of(binding.dtype, (0..len).map(number));
+        let buffer = Buffer::from_values(binding.dtype, (0..len).map(number));
         buffers.insert(binding.role, buffer.bytes().to_vec());
         inputs.insert(binding.role, buffer);
     }

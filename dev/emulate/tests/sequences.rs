@@ -61,7 +61,7 @@ fn ints(list: &[i32]) -> Vec<u8> {
 
 /// Runs the kernels in front; the lists, and the buffers that a launch writes.
 fn made(a: &Valid, given: &Lengths, shift: Option<(Varlen, usize, i64)>) -> ([Vec<i32>; 4], BTreeMap<Role, Vec<u8>>) {
-    let lists = Sequences::of(a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(a, 0).expect("sequences one after another");
     let mut buffers = BTreeMap::from([(Role::SeqLenQ, ints(&given.used[0])), (Role::SeqLenKv, ints(&given.used[1]))]);
     for operand in operands(a) {
         if let Some(of) = operand.offsets() {
@@ -237,7 +237,7 @@ fn paged() -> (Valid, [Vec<i32>; 2]) {
 
 /// The lists over pages, the table of both pools, and O.
 fn made_of_pages(a: &Valid, given: &Lengths, tables: &[Vec<i32>; 2]) -> ([Vec<i32>; 4], Vec<i32>, Vec<u8>) {
-    let lists = Sequences::of(a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(a, 0).expect("sequences one after another");
     let step = a.q.strides[2];
     let offsets: Vec<u8> = given.rows[0].iter().flat_map(|row| (row * step).to_le_bytes()).collect();
     let o = vec![POISON; buffer_len(a, Role::O).expect("a size") * 2];
@@ -325,7 +325,7 @@ fn rows_of_no_sequence_become_zeros_and_all_others_are_left() {
     let given = lengths();
     for (varlen, backward) in [(true, false), (false, false), (true, true), (false, true)] {
         let a = zeros(varlen, backward);
-        let lists = Sequences::of(&a, 0).expect("sequences one after another");
+        let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
         assert_eq!(lists.before[0].function, "fill_rows");
         let mut written: Vec<Role> = operands(&a).into_iter().filter(|one| one.output).map(|one| one.role).collect();
         written.retain(|role| *role != Role::Stats || varlen);
@@ -382,7 +382,7 @@ fn stats_of_dense_queries_are_moved_there_and_back() {
     let empty = || vec![POISON; dense.len() * 4];
 
     let a = zeros(false, true);
-    let lists = Sequences::of(&a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
     let gather = lists.before.last().expect("there are some");
     assert_eq!((gather.function.as_str(), lists.after.len()), ("gather_stats", 0));
     let mut of_rows = buffers(bytes(&dense), empty());
@@ -390,7 +390,7 @@ fn stats_of_dense_queries_are_moved_there_and_back() {
     let of_rows = of_rows.remove(&ROWS_OF_STATS).expect("is there");
 
     let a = zeros(false, false);
-    let lists = Sequences::of(&a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
     assert_eq!(lists.after.iter().map(|launch| launch.function.as_str()).collect::<Vec<_>>(), ["spread_stats"]);
     let mut back = buffers(empty(), of_rows.clone());
     run(&lists, &lists.after, &mut back);

@@ -36,7 +36,7 @@ pub fn run(target: &FuzzTarget, seed: u64, until: Until, current: &Path) -> Resu
     let begin = Instant::now();
     let file = File::create(current).with_context(|| format!("{} cannot be written", current.display()))?;
     let keep = Current { file, length: 0 };
-    let mut pool = InputPool::of(target)?;
+    let mut pool = InputPool::for_target(target)?;
     let mut random = Random::new(target.name, seed);
     let (mut runs, mut slowest, mut most, mut accepted) = (0_u64, Duration::ZERO, 0, 0_u64);
     let mut keep = keep;

@@ -59,7 +59,7 @@ impl InputPool {
     /// # Errors
     ///
     /// As for [`kept`].
-    pub fn of(target: &FuzzTarget) -> Result<InputPool> {
+    pub fn for_target(target: &FuzzTarget) -> Result<InputPool> {
         let kept = kept(target)?.into_iter().map(|(_, bytes)| bytes);
         let inputs: Vec<Vec<u8>> = kept.chain((target.seeds)()).collect();
         Ok(InputPool { first: inputs.len(), inputs, answers: HashSet::new(), words: target.words })

@@ -97,7 +97,7 @@ pub(super) fn serve<'a>(
 ) -> Result<SmallVec<[MadeTensor<'a>; 8]>, CallFailure> {
     let mut shapes: SmallVec<[TensorShape; 16]> = SmallVec::new();
     for tensor in tensors {
-        shapes.push(TensorShape::of(shim, *tensor)?);
+        shapes.push(TensorShape::read(shim, *tensor)?);
     }
     let call = find(shim, chosen, pass, spec, &shapes)?;
     let needed = call.scalars.iter().filter_map(|(_, at, _)| *at).max().map_or(0, |most| most + 1);

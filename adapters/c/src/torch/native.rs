@@ -162,7 +162,7 @@ unsafe fn recorded(
 
 /// Copies a gradient whose strides cuDNN does not take, such as that of a sum, which has one element.
 fn plain(shim: &Shim, gradient: &mut TorchHandle) -> Result<(), CallFailure> {
-    let shape = TensorShape::of(shim, *gradient)?;
+    let shape = TensorShape::read(shim, *gradient)?;
     let aligned = |(n, stride): (&i64, &i64)| *n == 1 || (*stride > 0 && stride % 8 == 0);
     let Some((last, outer)) = shape.steps().split_last() else { return Ok(()) };
     if *last == 1 && shape.dims().iter().zip(outer).all(aligned) {

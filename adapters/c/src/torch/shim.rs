@@ -31,7 +31,7 @@ macro_rules! functions {
         pub(super) const NAMES: &[&str] = &[$($name),+];
 
         impl Shim {
-            fn of(library: &Library) -> Result<Shim, libloading::Error> {
+            fn load(library: &Library) -> Result<Shim, libloading::Error> {
                 Ok(Shim {
                     $($field: {
                         // SAFETY: the header of PyTorch 2.10 declares it like this, and later versions keep it.
@@ -128,7 +128,7 @@ pub(super) fn shim() -> Result<&'static Shim, CallFailure> {
         let text = format!("this PyTorch has not all of the stable interface of 2.10 ({error}); use 2.10 or later");
         CallFailure::new(QKV_ERROR_LIBRARY, text)
     };
-    let found = Shim::of(&library).map_err(old)?;
+    let found = Shim::load(&library).map_err(old)?;
     std::mem::forget(library);
     Ok(SHIM.get_or_init(|| found))
 }

@@ -172,7 +172,7 @@ pub(super) struct TensorShape {
 }
 
 impl TensorShape {
-    pub(super) fn of(shim: &Shim, tensor: TorchHandle) -> Result<TensorShape, CallFailure> {
+    pub(super) fn read(shim: &Shim, tensor: TorchHandle) -> Result<TensorShape, CallFailure> {
         let (mut rank, mut sizes, mut steps) = (0, std::ptr::null(), std::ptr::null());
         let (mut dtype, mut kind, mut index) = (0, 0, 0);
         // SAFETY: the kernel has the tensor, and the places are valid.

@@ -52,7 +52,7 @@ static CALLS: LazyLock<Calls> = LazyLock::new(Calls::default);
 
 impl XlaCall {
     /// What a frame's call computes.
-    pub(super) fn of(frame: Frame<'_>) -> Result<Arc<XlaCall>, CallFailure> {
+    pub(super) fn from_frame(frame: Frame<'_>) -> Result<Arc<XlaCall>, CallFailure> {
         let (key, text) = (frame.text("key")?, frame.text("text")?);
         let known = |calls: &HashMap<String, Vec<Arc<XlaCall>>>| {
             calls.get(key).and_then(|calls| calls.iter().find(|call| call.text == text)).cloned()

@@ -83,7 +83,7 @@ pub(super) fn planned<T>(
     made: impl FnOnce(&T),
 ) -> Result<Arc<T>, CallFailure> {
     let gpu = frame.ordinal()?;
-    plans.of(gpu, || load(frame, call, gpu), made)
+    plans.on_gpu(gpu, || load(frame, call, gpu), made)
 }
 
 /// Scratch memory of a plan: the result behind the outputs, from its first address that is aligned on.
@@ -115,7 +115,7 @@ pub(super) fn scratch(
 }
 
 fn execute(frame: Frame<'_>) -> Result<(), CallFailure> {
-    let call = XlaCall::of(frame)?;
+    let call = XlaCall::from_frame(frame)?;
     call.check(frame)?;
     let stream = frame.stream()?;
     let loaded = planned(frame, &call, &call.plans, load, |_| ())?;
@@ -140,7 +140,7 @@ fn execute(frame: Frame<'_>) -> Result<(), CallFailure> {
 
 /// XLA calls it before every execution, so all calls but the first return at once.
 fn initialize(frame: Frame<'_>) -> Result<(), CallFailure> {
-    let call = XlaCall::of(frame)?;
+    let call = XlaCall::from_frame(frame)?;
     // A plan whose kernels are not loaded is launched all the same, the first time in a millisecond more.
     planned(frame, &call, &call.plans, load, |loaded| drop(loaded.ready.plan().load_kernels()))?;
     Ok(())

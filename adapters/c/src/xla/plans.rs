@@ -17,7 +17,7 @@ impl<T> Default for CallPlans<T> {
 
 impl<T> CallPlans<T> {
     /// The plan of a GPU. If there is none, `load` makes it, and `made` sees it once, before anybody launches it.
-    pub(super) fn of(
+    pub(super) fn on_gpu(
         &self,
         gpu: i32,
         load: impl FnOnce() -> Result<T, CallFailure>,

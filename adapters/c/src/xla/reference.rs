@@ -18,7 +18,7 @@ use crate::status::{CallFailure, QKV_ERROR_DEVICE, QKV_OK};
 static ALLOWED: AtomicBool = AtomicBool::new(true);
 
 fn compute(frame: Frame<'_>) -> Result<(), CallFailure> {
-    let call = XlaCall::of(frame)?;
+    let call = XlaCall::from_frame(frame)?;
     call.check(frame)?;
     if !ALLOWED.load(Relaxed) {
         let text = "the arrays are on the CPU, where the oracle computes for tests, slowly, and this process has a GPU; \

@@ -102,7 +102,7 @@ type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut c_void;
 
 impl MadeCall {
     /// A call of a description: random inputs, with the shapes that `qkvault.jax` gives them.
-    fn of(description: &str) -> (MadeCall, Valid, Inputs) {
+    fn new(description: &str) -> (MadeCall, Valid, Inputs) {
         let attention = validate(text::parse(description).expect("a description")).expect("sound");
         let mut inputs = Inputs::random(&attention, 7).expect("inputs");
         if attention.is_backward() {
@@ -238,14 +238,14 @@ const FORWARD: &str = "q: bf16 [2,4,16,8]\nk: [2,2,16,8]\nmask: causal\noutputs:
 
 #[test]
 fn a_call_computes_what_the_oracle_computes() {
-    let (mut made, attention, inputs) = MadeCall::of(FORWARD);
+    let (mut made, attention, inputs) = MadeCall::new(FORWARD);
     made.call(qkv_xla_reference, abi::EXECUTE).expect("it computes");
     let exact = forward(&attention, &inputs).expect("it computes");
     for (ret, role) in made.rets.iter().zip([Role::O, Role::Stats]) {
         assert_eq!(ret.bytes, exact.buffer(role).expect("an output").bytes(), "{role}");
     }
     let both = text::print(&attention.backward(qkvault::graph::BackwardOptions::default()));
-    let (mut made, attention, inputs) = MadeCall::of(&both);
+    let (mut made, attention, inputs) = MadeCall::new(&both);
     made.rets.push(GivenBuffer { dtype: DType::U8, dims: vec![0], bytes: Vec::new() });
     made.call(qkv_xla_reference, abi::EXECUTE).expect("scratch memory is no output");
     let exact = backward(&attention, &inputs).expect("it computes");
@@ -256,12 +256,12 @@ fn a_call_computes_what_the_oracle_computes() {
 
 #[test]
 fn scalars_are_those_of_the_call() {
-    let (mut made, attention, mut inputs) = MadeCall::of(FORWARD);
+    let (mut made, attention, mut inputs) = MadeCall::new(FORWARD);
     let cap = attention.scalar_role("cap").expect("it has one");
     let place = attention.operand_facts().iter().filter(|fact| fact.scalar).position(|fact| fact.role == cap);
     made.scalars[place.expect("a scalar")] = 0.25;
     made.call(qkv_xla_reference, abi::EXECUTE).expect("it computes");
-    inputs.insert(cap, Buffer::of(DType::F32, [0.25]));
+    inputs.insert(cap, Buffer::from_values(DType::F32, [0.25]));
     let exact = forward(&attention, &inputs).expect("it computes");
     assert_eq!(made.rets[0].bytes, exact.buffer(Role::O).expect("an output").bytes());
 }
@@ -281,7 +281,7 @@ fn a_wrong_call_is_an_error_that_says_what_came() {
         ("dtype.input", |made| (made.text, made.key) = ("q: f32 [1,1,8,8]".into(), "fe".repeat(32))),
     ];
     for (part, change) in wrong {
-        let (mut made, ..) = MadeCall::of(FORWARD);
+        let (mut made, ..) = MadeCall::new(FORWARD);
         change(&mut made);
         let (code, message) = made.call(qkv_xla_reference, abi::EXECUTE).expect_err(part);
         assert!(code == 3 && message.contains(part), "{part}: {code} {message}");
@@ -291,7 +291,7 @@ fn a_wrong_call_is_an_error_that_says_what_came() {
 #[test]
 fn a_call_for_gpus_without_one_is_an_error_with_the_words_of_xla() {
     for (handler, stage) in [(qkv_xla_initialize as Handler, abi::INITIALIZE), (qkv_xla_execute, abi::EXECUTE)] {
-        let (mut made, ..) = MadeCall::of(FORWARD);
+        let (mut made, ..) = MadeCall::new(FORWARD);
         let (code, message) = made.call(handler, stage).expect_err("there is no stream");
         assert!(code == 13 && message.contains("there is no GPU here"), "{code} {message}");
     }
@@ -304,6 +304,6 @@ unsafe extern "C" fn panics(frame: *mut CallFrame) -> *mut c_void {
 
 #[test]
 fn a_panic_is_an_error() {
-    let (code, message) = MadeCall::of(FORWARD).0.call(panics, abi::EXECUTE).expect_err("it panics");
+    let (code, message) = MadeCall::new(FORWARD).0.call(panics, abi::EXECUTE).expect_err("it panics");
     assert!(code == 13 && message.contains("on purpose"), "{code} {message}");
 }

@@ -42,7 +42,7 @@ pub(super) fn attentions(
     let mut manifest = manifest.clone();
     manifest.attention.retain(|entry| args.phase.is_empty() || args.phase.contains(&entry.phase));
     for entry in &mut manifest.attention {
-        let lengths = or(&args.seq, traffic.of(entry.phase));
+        let lengths = or(&args.seq, traffic.for_phase(entry.phase));
         for (own, given) in [(&mut entry.batch, &args.batch[..]), (&mut entry.seq, lengths)] {
             if !own.is_empty() && !given.is_empty() {
                 *own = given.to_vec();

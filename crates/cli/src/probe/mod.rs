@@ -100,7 +100,7 @@ pub(super) fn run(globals: &Globals, args: &ProbeArgs) -> anyhow::Result<Outcome
     notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = CompileOptions { allowed, ..CompileOptions::default() };
-    let budget = budget::of(args.memory, &target, args.ask);
+    let budget = budget::for_target(args.memory, &target, args.ask);
     let mut rows = Vec::new();
     for (what, attention) in list {
         let mut row = by_rules(what, attention, &target, budget, policy);
@@ -168,7 +168,7 @@ fn by_rules(
     let request = Request::new(valid, target).with_policy(policy);
     let mut reasons = check(&request).reasons;
     let nearest = nearest(&request, &TRIED).into_iter().map(|near| (near, None)).collect();
-    let footprint = Footprint::of(valid, target, &request.policy);
+    let footprint = Footprint::for_attention(valid, target, &request.policy);
     reasons.extend(footprint.and_then(|f| f.over(budget)));
     ProbeRow { what, attention, reasons, nearest, footprint, library: None }
 }

@@ -125,7 +125,7 @@ impl Run<'_> {
             let Some(actual) = memory.download(self.stream, role)? else { continue };
             let dtype = actual.dtype();
             let view = View::new(self.attention, role, inputs).map_err(failed)?;
-            let found = compare_rows(&rows, role, &view, &actual, OutputTolerance::of(role, dtype));
+            let found = compare_rows(&rows, role, &view, &actual, OutputTolerance::for_role(role, dtype));
             // This counts all elements of an output, also those of rows that are not compared.
             let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
             let whole =

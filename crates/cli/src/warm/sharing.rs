@@ -19,7 +19,7 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Counts over every job with the key of its plan, of all parts.
-    pub(super) fn of<'j>(jobs: impl Iterator<Item = (&'j AttentionJob, Option<PlanKey>)>) -> Sharing {
+    pub(super) fn count<'j>(jobs: impl Iterator<Item = (&'j AttentionJob, Option<PlanKey>)>) -> Sharing {
         let mut models = BTreeSet::new();
         let mut plans: BTreeMap<PlanKey, BTreeSet<&str>> = BTreeMap::new();
         let mut uses = 0;

@@ -61,7 +61,7 @@ pub(super) fn run(
     if globals.json {
         out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(TuneRow::json).collect::<Vec<_>>() }));
     } else {
-        let cell = |row: &TuneRow, engine| row.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+        let cell = |row: &TuneRow, engine| row.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         let cells = rows.iter().map(|row| {
             let [cudnn, kernels, fa4] = [CUDNN, KERNELS, FA4].map(|engine| cell(row, engine));
             vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_string(), row.status.to_owned()]

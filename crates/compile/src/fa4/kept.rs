@@ -34,7 +34,7 @@ impl Fa4Compiler {
         compile: impl FnOnce(&[Kernel]) -> Result<Vec<CompiledKernel>, CompileError>,
     ) -> Result<Vec<CompiledKernel>, CompileError> {
         let name = |kernel: &Kernel| {
-            let request = KernelRequest::of(std::slice::from_ref(kernel));
+            let request = KernelRequest::for_kernels(std::slice::from_ref(kernel));
             let request = request.map_err(|error| CompileError::Answer { why: error.to_string() })?;
             Ok(request.text().to_owned())
         };
@@ -84,7 +84,7 @@ mod tests {
         let plain = Attention::bshd(1, (4, 4), (seq, seq), 64, DType::BF16);
         let a = if causal { plain.causal() } else { plain };
         let a = a.with_stats().backward(Default::default()).validate().expect("valid");
-        Fa4Program::of(&a, qkvault_fa4::SM).expect("taken").kernels
+        Fa4Program::for_attention(&a, qkvault_fa4::SM).expect("taken").kernels
     }
 
     /// A stand-in for the child process, which cannot run without its packages.

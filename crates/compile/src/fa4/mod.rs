@@ -60,7 +60,7 @@ impl Engine for Fa4 {
         on: Gpu<'_>,
         _options: &CompileOptions,
     ) -> Result<Box<dyn Work + 'a>, Refusal> {
-        Ok(Box::new(Fa4Work { plan: Fa4Plan::of(attention, on.sm)?, toolchain: &self.toolchain }))
+        Ok(Box::new(Fa4Work { plan: Fa4Plan::for_attention(attention, on.sm)?, toolchain: &self.toolchain }))
     }
 }
 
@@ -91,8 +91,8 @@ impl<'a> Fa4Plan<'a> {
     /// # Errors
     ///
     /// The reasons why the kernels do not take it.
-    pub fn of(attention: &'a Valid, sm: u32) -> Result<Fa4Plan<'a>, Refusal> {
-        Ok(Fa4Plan { attention, program: Fa4Program::of(attention, sm)? })
+    pub fn for_attention(attention: &'a Valid, sm: u32) -> Result<Fa4Plan<'a>, Refusal> {
+        Ok(Fa4Plan { attention, program: Fa4Program::for_attention(attention, sm)? })
     }
 
     /// The key of the plan: the same on every GPU of the architecture.

@@ -25,7 +25,7 @@ const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
 
 /// Whether a plan for a target fits a machine.
 fn fit(target: &Target, here: &Target) -> Result<(), OtherMachine> {
-    check_fit(&forward(target), &Machine::of(here))
+    check_fit(&forward(target), &Machine::from_target(here))
 }
 
 /// The mismatches of a plan for an H200 on a machine that differs from it.
@@ -46,10 +46,10 @@ fn on(cudnn: CudnnVersion, change: impl FnOnce(&mut Target)) -> Vec<Mismatch> {
 #[test]
 fn rules_are_in_order_and_every_version_has_some() {
     assert!(LOAD_RULES.is_sorted_by(|a, b| a.since < b.since));
-    assert_eq!(LoadRules::of(CudnnVersion::v9(0, 0)), &LOAD_RULES[0]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(22, 99)), &LOAD_RULES[0]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(23, 0)), &LOAD_RULES[1]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(99, 0)), &LOAD_RULES[2]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(0, 0)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(22, 99)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(23, 0)), &LOAD_RULES[1]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(99, 0)), &LOAD_RULES[2]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
     facts.own = OwnFacts::Kernels(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
     let mut here = Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
-    let Machine { sm, driver, .. } = Machine::of(&here);
+    let Machine { sm, driver, .. } = Machine::from_target(&here);
     check_fit_of_kernels(&facts, sm, driver).map_err(|error| error.to_string())
 }
 

@@ -373,7 +373,7 @@ impl Case {
             let output = expected.get(role).expect("the oracle has every output");
             let dtype = output.operand().tensor.dtype;
             let actual = Buffer::new(dtype, bytes).expect("whole elements");
-            let found = compare(output, &actual, OutputTolerance::of(role, dtype));
+            let found = compare(output, &actual, OutputTolerance::for_role(role, dtype));
             say(&format!("{}: {role}: {found}", self.attention));
             assert!(found.good, "{}: {role}: {found}", self.attention);
         }

@@ -167,7 +167,7 @@ impl Stage {
             let (role, dtype) = (output.role(), output.operand().tensor.dtype);
             let bytes = gpu.stream.clone_dtoh(&self.memory[&role]).expect("it can be read");
             let actual = Buffer::new(dtype, bytes).expect("whole elements");
-            let found = compare(output, &actual, OutputTolerance::of(role, dtype));
+            let found = compare(output, &actual, OutputTolerance::for_role(role, dtype));
             say(&format!("{}: {role}: {found}", self.attention));
             assert!(found.good, "{}: {role}: {found}: {drawn:?}", self.attention);
         }
@@ -199,7 +199,7 @@ pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
     let cumulative = |lengths: &[i32]| CuSeqlens::from_lengths(lengths).expect("lengths");
     for (varlen, offsets) in ragged_offsets(a, &cumulative(&queries), &cumulative(&keys)).expect("they fit") {
         let elements = offsets.elements().iter().map(|&n| n as f64);
-        inputs.insert(Role::Offsets(varlen), Buffer::of(DType::I64, elements));
+        inputs.insert(Role::Offsets(varlen), Buffer::from_values(DType::I64, elements));
     }
     inputs.poison_unused(a, Unused::Pages).expect("pages are known");
     inputs

@@ -51,7 +51,7 @@ pub enum Applies {
 }
 
 impl Entry {
-    const fn of(origin: Origin) -> Entry {
+    const fn with_origin(origin: Origin) -> Entry {
         Entry {
             code: "",
             cause: "",
@@ -71,27 +71,27 @@ impl Entry {
 
     /// Defaults of an entry for a description that contradicts itself, on every version and GPU.
     pub(super) const fn description() -> Entry {
-        Entry { source: "the definition of the description", ..Entry::of(Origin::Description) }
+        Entry { source: "the definition of the description", ..Entry::with_origin(Origin::Description) }
     }
 
     /// Defaults of an entry for an unsupported feature.
     pub(super) const fn rule() -> Entry {
-        Entry::of(Origin::Rule)
+        Entry::with_origin(Origin::Rule)
     }
 
     /// Defaults of an entry for a feature that cuDNN computes wrongly. `place` is the next free [`Entry::quirk`].
     pub(super) const fn quirk(place: u8) -> Entry {
-        Entry { quirk: Some(place), ..Entry::of(Origin::Quirk) }
+        Entry { quirk: Some(place), ..Entry::with_origin(Origin::Quirk) }
     }
 
     /// Defaults of an entry for a feature that qkvault does not build yet.
     pub(super) const fn not_built() -> Entry {
-        Entry::of(Origin::NotBuilt)
+        Entry::with_origin(Origin::NotBuilt)
     }
 
     /// Defaults of an entry for a refusal of cuDNN itself.
     pub(super) const fn library() -> Entry {
-        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::of(Origin::Library) }
+        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::with_origin(Origin::Library) }
     }
 
     /// The condition, if the entry has one.

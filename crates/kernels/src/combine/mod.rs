@@ -91,7 +91,7 @@ impl<'a> CombinationWriter<'a> {
         }
         // A number for each row keeps rows apart.
         let by_row = operands.iter().any(|operand| !operand.wide);
-        let axes = Axes::of(result.dims, &lie, !by_row);
+        let axes = Axes::in_memory_order(result.dims, &lie, !by_row);
         let chunk = if adds { 8 } else { 16 / result.dtype.size() as i64 };
         CombinationWriter { of, operands, axes, result, chunk }
     }

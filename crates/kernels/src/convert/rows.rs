@@ -21,7 +21,7 @@ pub(super) struct ConvertedRows {
 
 impl ConvertedRows {
     /// The rows of two tensors, in the memory order of the second. Both have a head dim of stride 1.
-    pub(super) fn of(wide: &Tensor, narrow: &Tensor) -> ConvertedRows {
+    pub(super) fn between(wide: &Tensor, narrow: &Tensor) -> ConvertedRows {
         let axis = |i: usize| ConvertedAxis { n: wide.dims[i], wide: wide.strides[i], narrow: narrow.strides[i] };
         let mut axes: Vec<ConvertedAxis> = (0..3).map(axis).filter(|axis| axis.n > 1).collect();
         axes.sort_by_key(|axis| axis.narrow);
@@ -54,22 +54,22 @@ mod tests {
     fn a_contiguous_tensor_is_one_row_whatever_its_order() {
         for order in Order::ALL {
             let t = Tensor::dense(order, [2, 3, 5, 24], DType::BF16);
-            assert_eq!(ConvertedRows::of(&t, &t).row, 2 * 3 * 5 * 24);
+            assert_eq!(ConvertedRows::between(&t, &t).row, 2 * 3 * 5 * 24);
         }
     }
 
     #[test]
     fn a_change_of_order_leaves_rows_of_the_head_dim_and_gaps_leave_what_is_together() {
         let (wide, narrow) = (Tensor::bshd(2, 3, 5, 24, DType::BF16), Tensor::bhsd(2, 3, 5, 24, DType::E4M3));
-        let rows = ConvertedRows::of(&wide, &narrow);
+        let rows = ConvertedRows::between(&wide, &narrow);
         let axis = |n, wide, narrow| ConvertedAxis { n, wide, narrow };
         assert_eq!((rows.outer, rows.row), ([axis(2, 360, 360), axis(3, 24, 120), axis(5, 72, 24)], 24));
         assert!(rows.aligned(8) && !rows.aligned(16));
         // The queries of a projection that has keys and values behind them in each row.
         let part = Tensor { strides: [5 * 216, 24, 216, 1], ..wide };
-        let rows = ConvertedRows::of(&part, &wide);
+        let rows = ConvertedRows::between(&part, &wide);
         assert_eq!((rows.outer, rows.row), ([axis(1, 0, 0), axis(1, 0, 0), axis(10, 216, 72)], 72));
         let one = Tensor::bshd(1, 1, 7, 1, DType::F32);
-        assert_eq!(ConvertedRows::of(&one, &one).row, 7);
+        assert_eq!(ConvertedRows::between(&one, &one).row, 7);
     }
 }

@@ -62,7 +62,7 @@ struct SequenceRows {
 struct ScratchRoom(u64);
 
 impl ScratchRoom {
-    fn of(&mut self, numbers: u64) -> u64 {
+    fn take(&mut self, numbers: u64) -> u64 {
         let at = self.0.next_multiple_of(SCRATCH_ALIGNMENT);
         self.0 = at + numbers * 4;
         at
@@ -73,7 +73,7 @@ impl Sequences {
     /// The lists of an attention with lengths whose sequences lie one after another ([`sequence_rows`]), keys also in
     /// pages; `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
-    pub fn of(a: &Valid, scratch: u64) -> Option<Sequences> {
+    pub fn for_attention(a: &Valid, scratch: u64) -> Option<Sequences> {
         let [queries, keys] = sides(a);
         let capacity = |side: &[SequenceRows]| side.iter().map(|rows| sequence_rows(&rows.tensor)).min().flatten();
         let all = queries.iter().chain(&keys).all(|rows| sequence_rows(&rows.tensor).is_some());
@@ -81,19 +81,19 @@ impl Sequences {
             return None;
         }
         let (s_q, s_kv) = a.seq();
-        let paged = pages::Pages::of(a);
+        let paged = pages::Pages::for_attention(a);
         // Rows of pages are not counted through, so each sequence has those of the longest.
         let (query_rows, key_rows) = (capacity(&queries)?, if paged.is_some() { s_kv } else { capacity(&keys)? });
         let batch = a.batch().unsigned_abs();
         let mut room = ScratchRoom(scratch);
-        let at = [batch + 1, batch + 1, batch, batch].map(|count| room.of(count));
+        let at = [batch + 1, batch + 1, batch, batch].map(|count| room.take(count));
         let mut params = params(&queries, &keys, at);
         let tables = paged.as_ref().map(|paged| {
-            let (good, tables) = (room.of(batch), room.of(paged.entries(batch)));
+            let (good, tables) = (room.take(batch), room.take(paged.entries(batch)));
             paged.params(&mut params, good, tables);
             tables
         });
-        let more = rows::More::of(a, &queries, &keys, &mut params, &mut room);
+        let more = rows::More::for_attention(a, &queries, &keys, &mut params, &mut room);
         let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
         for (name, value) in [
             ("BATCH", a.batch()),

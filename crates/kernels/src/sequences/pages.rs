@@ -22,7 +22,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Those of an attention, if its keys are in pages.
-    pub(super) fn of(a: &Valid) -> Option<Pages> {
+    pub(super) fn for_attention(a: &Valid) -> Option<Pages> {
         let pool = |storage| match storage {
             Storage::Paged { pages, page_size } => Some((pages, page_size)),
             Storage::Dense | Storage::Varlen { .. } => None,

@@ -35,7 +35,7 @@ pub(super) struct More {
 
 impl More {
     /// Those of an attention; what they read and write goes into `params`.
-    pub(super) fn of(
+    pub(super) fn for_attention(
         a: &Valid,
         queries: &[SequenceRows],
         keys: &[SequenceRows],
@@ -47,7 +47,7 @@ impl More {
         let reads = a.outputs.stats || a.is_backward();
         if reads && !is_varlen(&stats) {
             let count = [a.batch(), a.seq().0, a.q.heads()].map(i64::unsigned_abs).into_iter().product();
-            let at = room.of(count);
+            let at = room.take(count);
             params.pointer("float", "stats_rows", LaunchValue::Scratch(at));
             params.pointer("float", "dense_stats", LaunchValue::Address(Role::Stats));
             more.stats = Some(at);

@@ -72,10 +72,10 @@ pub(super) fn run(
                 }
             }
             Bind::Given(of) => numbers.inputs.buffer(*of)?.clone(),
-            Bind::Int(n) => Buffer::of(DType::I32, [f64::from(*n)]),
+            Bind::Int(n) => Buffer::from_values(DType::I32, [f64::from(*n)]),
             Bind::Sequences(which) => {
                 let list = numbers.by_sequence(*which, launch.slice).map_err(wrong)?;
-                Buffer::of(dtype, list.into_iter().map(|n| n as f64))
+                Buffer::from_values(dtype, list.into_iter().map(|n| n as f64))
             }
         };
         inputs.insert(role, buffer);
@@ -145,7 +145,7 @@ fn leave_empty(of: &Operand, part: &PartLengths, to: &mut [f64]) {
 
 /// The numbers in an element type; `None` if one of them is rounded by it.
 fn exact(dtype: DType, numbers: &[f64]) -> Option<Buffer> {
-    let buffer = Buffer::of(dtype, numbers.iter().copied());
+    let buffer = Buffer::from_values(dtype, numbers.iter().copied());
     let same = |(at, x): (usize, &f64)| x.is_nan() || buffer.get(at) == *x;
     numbers.iter().enumerate().all(same).then_some(buffer)
 }

@@ -215,9 +215,9 @@ fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64
         a.dropout = Some(Dropout::new(source, 0.25));
     }
     let backward = chance(rng, 2);
-    a.outputs = Outputs::of(backward || chance(rng, 2), false, false);
+    a.outputs = Outputs::new(backward || chance(rng, 2), false, false);
     if !backward && scheme != Scheme::Ring && chance(rng, 4) {
-        a.outputs = Outputs::of(true, true, true);
+        a.outputs = Outputs::new(true, true, true);
     }
     let forward = validate(a).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let attention = if backward {
@@ -251,7 +251,7 @@ fn cached(space: &CaseSpace, rng: &mut Rng, ranks: u32, seed: u64) -> ShardedCas
     a.score_mod = score(rng, scores, true).map(|text| parse_expr(text).expect("parses"));
     a.mask.mask_mod = predicate(rng, scores, true).map(|text| parse_expr(&text).expect("parses"));
     a.sink = chance(rng, 3);
-    a.outputs = Outputs::of(chance(rng, 2), false, false);
+    a.outputs = Outputs::new(chance(rng, 2), false, false);
     let attention = validate(a).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     ShardedCase { attention, sharding: Sharding::new(ranks, Scheme::Decode { run }), seed }
 }

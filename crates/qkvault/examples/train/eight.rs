@@ -56,7 +56,7 @@ impl Layer {
         values: &[f32],
     ) -> Result<(), Failure> {
         let mut inputs = Inputs::new();
-        inputs.insert(Role::Wide, Buffer::of(conversion.wide.dtype, values.iter().map(|&x| f64::from(x))));
+        inputs.insert(Role::Wide, Buffer::from_values(conversion.wide.dtype, values.iter().map(|&x| f64::from(x))));
         inputs.set_f32(Role::NarrowScale, self.scales.number(Role::ScaleOf(which)).ok_or("a tensor without a scale")?);
         let mut out = convert(conversion, &inputs)?;
         let mut take = |role| out.remove(&role).ok_or("a conversion lacks an output");

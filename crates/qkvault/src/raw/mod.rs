@@ -144,7 +144,7 @@ impl RawRuntime {
     #[must_use]
     pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
         let (policy, sm) = (self.inner.compile.engine, target.sm());
-        let mut said = Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile));
+        let mut said = Explanation::for_request(&Request::new(attention, target).with_policy(self.inner.compile));
         let engines = self.inner.planner.engines();
         let named = match policy {
             EnginePolicy::Named(name) if name != CUDNN.name() => engines.named(name),

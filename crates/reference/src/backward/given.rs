@@ -38,7 +38,7 @@ impl<'a> BackwardGiven<'a> {
             if given < needed {
                 return Err(ReferenceError::TooShort { role, given, needed });
             }
-            View::of(&operand, inputs, lens)
+            View::for_operand(&operand, inputs, lens)
         };
         Ok(BackwardGiven { whole, o: view(Role::O, whole.o.len())?, stats: view(Role::Stats, whole.stats.len())? })
     }

@@ -85,7 +85,7 @@ fn compute(
     let setup = Setup::new(a, inputs)?;
     let mut sums = GradientSums::new(a, inputs, &setup, d_sink)?;
     let shared = HeadShared {
-        d_o: SetupSource::of(a, Role::DO, inputs, &setup.lens)?,
+        d_o: SetupSource::for_role(a, Role::DO, inputs, &setup.lens)?,
         d_o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::DO))?,
@@ -100,7 +100,9 @@ fn compute(
             }),
         },
         given: whole.map(|whole| BackwardGiven::new(a, whole, inputs, &setup.lens)).transpose()?,
-        o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| SetupSource::of(a, Role::O, inputs, &setup.lens)).transpose()?,
+        o: (of_o && a.fp8 != Some(Fp8::Block))
+            .then(|| SetupSource::for_role(a, Role::O, inputs, &setup.lens))
+            .transpose()?,
         o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::O))?,
@@ -181,7 +183,7 @@ impl GradientSums {
         }
         list.extend(d_sink);
         list.extend(tensors);
-        let lens = crate::view::SeqLens::of(a, inputs)?;
+        let lens = crate::view::SeqLens::for_attention(a, inputs)?;
         for (which, amax) in measured {
             let role = Role::Amax(which);
             if operand(a, role).is_some() {

@@ -19,7 +19,7 @@ struct ScaleTiles {
 impl ScaleTiles {
     /// The order for `x` of these dims and strides. Blocks along the head dim, which is contiguous, are one matrix for
     /// each head. Blocks along the sequence are one matrix for all heads.
-    fn of(x: [usize; 4], strides: [i64; 4], scales: [usize; 4]) -> Option<ScaleTiles> {
+    fn for_dims(x: [usize; 4], strides: [i64; 4], scales: [usize; 4]) -> Option<ScaleTiles> {
         let [batch, heads, ..] = x;
         let padded = |axis: usize| {
             let other = 5 - axis;
@@ -50,7 +50,7 @@ pub(super) fn dequantize(
 ) -> Result<Grid, InterpretError> {
     same_dims(op, x.dims(), dims)?;
     let rule = "scales have the dims of their tensor, one for 32 elements and padded to 4, the other padded to 128";
-    let tiles = ScaleTiles::of(dims, strides, scales.dims()).ok_or(InterpretError::Dims {
+    let tiles = ScaleTiles::for_dims(dims, strides, scales.dims()).ok_or(InterpretError::Dims {
         op,
         given: scales.dims(),
         with: dims,

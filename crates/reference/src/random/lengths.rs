@@ -108,7 +108,7 @@ pub(super) fn offsets(
             starts.push(start);
         }
         let step = operand.tensor.strides[2] as f64;
-        inputs.insert(role, Buffer::of(DType::I64, starts.iter().map(|&token| token as f64 * step)));
+        inputs.insert(role, Buffer::from_values(DType::I64, starts.iter().map(|&token| token as f64 * step)));
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn page_table(t: &Tensor, drawn: &DrawnLengths, rng: &mut Rng) -> Opt
             table.push(if entry < used { next.next().unwrap_or(0) } else { pool[0] } as f64);
         }
     }
-    Some(Buffer::of(DType::I32, table))
+    Some(Buffer::from_values(DType::I32, table))
 }
 
 #[cfg(test)]

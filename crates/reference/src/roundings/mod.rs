@@ -95,7 +95,7 @@ impl Roundings {
     /// # Errors
     ///
     /// The errors of [`crate::forward`] and [`crate::backward`]; [`ReferenceError::NotModelled`] in 8 bits.
-    pub fn of(attention: &Valid, inputs: &Inputs) -> Result<Roundings, ReferenceError> {
+    pub fn for_attention(attention: &Valid, inputs: &Inputs) -> Result<Roundings, ReferenceError> {
         let a = attention.get();
         if a.fp8.is_some() {
             return Err(ReferenceError::NotModelled {

@@ -61,7 +61,7 @@ pub(crate) fn same(
     let results = interpret(graph, inputs, Precision::Exact).map_err(|e| failed(&e))?;
     for out in exact.iter() {
         let role = out.role();
-        let slack = Slack::of(a, inputs, exact, out);
+        let slack = Slack::for_output(a, inputs, exact, out);
         let mut flips = 0;
         // The sum for a sink includes padded rows, whose contribution is undefined.
         if role == Role::DSink && a.mask.lengths == Lengths::PerSequence {
@@ -177,7 +177,7 @@ fn with_exact_forward(a: &Valid, inputs: &Inputs) -> Inputs {
         let out = outputs.get(role).expect("a backward has both");
         let left = if role == Role::O { 7.0 } else { f64::NAN };
         let number = |at| if out.defined()[at] == Defined::Value { out.values()[at] } else { left };
-        wide.insert(role, Buffer::of(DType::F32, (0..out.values().len()).map(number)));
+        wide.insert(role, Buffer::from_values(DType::F32, (0..out.values().len()).map(number)));
     }
     wide
 }

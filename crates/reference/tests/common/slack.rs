@@ -20,7 +20,7 @@ pub(crate) struct Slack {
 }
 
 impl Slack {
-    pub(crate) fn of(a: &Valid, inputs: &Inputs, exact: &ExactOutputs, out: &ExactOutput) -> Slack {
+    pub(crate) fn for_output(a: &Valid, inputs: &Inputs, exact: &ExactOutputs, out: &ExactOutput) -> Slack {
         let relative = if a.dropout.is_some() || a.is_backward() { 1e-5 } else { 0.0 };
         let mut slack = Slack { relative, floor: 1.0, flip: 0.0, flips: 0 };
         if a.fp8.is_none() || relative == 0.0 {

@@ -47,7 +47,7 @@ fn bytes(noise: &mut Noise, binding: &Binding, wild: bool) -> Buffer {
         let unit = noise.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0;
         unit * 2f64.powi((at / 32 % 7) as i32 * 3 - 9)
     };
-    Buffer::of(dtype, (0..count).map(number))
+    Buffer::from_values(dtype, (0..count).map(number))
 }
 
 impl Case {
@@ -58,9 +58,11 @@ impl Case {
         let mut inputs = Inputs::new();
         for binding in conversion.bindings().iter().filter(|b| !b.output) {
             let buffer = match binding.role {
-                Role::NarrowScale => Buffer::of(DType::F32, [[0.0, 1.0, 0.37, 448.0, 3e38, -2.5][seed as usize % 6]]),
+                Role::NarrowScale => {
+                    Buffer::from_values(DType::F32, [[0.0, 1.0, 0.37, 448.0, 3e38, -2.5][seed as usize % 6]])
+                }
                 Role::NarrowDescale if binding.dtype == DType::F32 => {
-                    Buffer::of(DType::F32, [[1.0, 0.0123, 2f64.powi(-20), 2f64.powi(120)][seed as usize % 4]])
+                    Buffer::from_values(DType::F32, [[1.0, 0.0123, 2f64.powi(-20), 2f64.powi(120)][seed as usize % 4]])
                 }
                 _ => bytes(&mut noise, binding, wild),
             };
@@ -179,7 +181,7 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_as_by_the_oracle() {
         let bytes = (0..count).flat_map(|bits| bits.to_ne_bytes()[..dtype.size()].to_vec()).collect();
         Buffer::new(dtype, bytes).expect("whole elements")
     };
-    let number = |x: f64| Buffer::of(DType::F32, [x]);
+    let number = |x: f64| Buffer::from_values(DType::F32, [x]);
     for narrow in [DType::E4M3, DType::E5M2] {
         for wide in [DType::F16, DType::BF16] {
             for scale in [1.0, 0.0371, 2f64.powi(20), 2f64.powi(-12)] {

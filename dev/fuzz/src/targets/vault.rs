@@ -16,7 +16,7 @@ pub(super) const ENTRY: FuzzTarget = FuzzTarget {
     about: "an entry's file",
     seeds: none,
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::entry(bytes)),
+    check: |bytes| outcome(fuzz::entry(bytes)),
 };
 
 /// An entry's file behind its checksums.
@@ -25,7 +25,7 @@ pub(super) const ENTRY_SIGNED: FuzzTarget = FuzzTarget {
     about: "an entry's file, with right checksums",
     seeds: none,
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::entry_signed(bytes)),
+    check: |bytes| outcome(fuzz::entry_signed(bytes)),
 };
 
 /// A pack.
@@ -34,7 +34,7 @@ pub(super) const PACK: FuzzTarget = FuzzTarget {
     about: "a pack, and what it does to a vault",
     seeds: || PACKS.unsealed.clone(),
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::pack(bytes).inspect(|manifest| unpacked(bytes, manifest, None))),
+    check: |bytes| outcome(fuzz::pack(bytes).inspect(|manifest| unpacked(bytes, manifest, None))),
 };
 
 /// A pack behind its checksums.
@@ -45,7 +45,7 @@ pub(super) const PACK_SIGNED: FuzzTarget = FuzzTarget {
     words: &["sm_90", "9.27.0"],
     check: |bytes| {
         let Some(pack) = fuzz::signed_pack(bytes) else { return FuzzOutcome::refused("too short") };
-        of(fuzz::pack(&pack).inspect(|manifest| unpacked(&pack, manifest, None)))
+        outcome(fuzz::pack(&pack).inspect(|manifest| unpacked(&pack, manifest, None)))
     },
 };
 
@@ -62,11 +62,11 @@ pub(super) const PACK_SEALED: FuzzTarget = FuzzTarget {
             assert!(PACKS.sealed.iter().any(|pack| pack == bytes), "a pack that nobody sealed was accepted");
             unpacked(bytes, manifest, Some(seal()));
         }
-        of(found.map(|manifest| manifest.entries.len()).map_err(|error| error.to_string()))
+        outcome(found.map(|manifest| manifest.entries.len()).map_err(|error| error.to_string()))
     },
 };
 
-fn of<T>(found: Result<T, String>) -> FuzzOutcome {
+fn outcome<T>(found: Result<T, String>) -> FuzzOutcome {
     found.map_or_else(|error| FuzzOutcome::refused(&error), |_| FuzzOutcome::taken("whole"))
 }
 

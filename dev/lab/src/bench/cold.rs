@@ -65,10 +65,10 @@ pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<
     }
     Ok(json!({
         "machine": machine, "builds": builds, "no_peer": why, "steps_ms": steps,
-        "first_output_s": FigureSummary::of(vault), "first_output_built_s": FigureSummary::of(built),
-        "torch_first_output_s": FigureSummary::of(torch), "flex_first_output_s": FigureSummary::of(flex),
-        "further_plan_ms": FigureSummary::of(plan), "further_output_ms": FigureSummary::of(output),
-        "further_floor_ms": FigureSummary::of(floor), "torch_further_ms": FigureSummary::of(theirs),
+        "first_output_s": FigureSummary::from_values(vault), "first_output_built_s": FigureSummary::from_values(built),
+        "torch_first_output_s": FigureSummary::from_values(torch), "flex_first_output_s": FigureSummary::from_values(flex),
+        "further_plan_ms": FigureSummary::from_values(plan), "further_output_ms": FigureSummary::from_values(output),
+        "further_floor_ms": FigureSummary::from_values(floor), "torch_further_ms": FigureSummary::from_values(theirs),
     }))
 }
 

@@ -130,7 +130,7 @@ pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<
                     }
                 }
             }
-            let (ours, other) = (FigureSummary::of(ours), FigureSummary::of(other));
+            let (ours, other) = (FigureSummary::from_values(ours), FigureSummary::from_values(other));
             let rate = |of: Option<FigureSummary>| of.map(|of| flops / of.median / 1e9);
             let ratio = other.zip(ours).map(|(other, ours)| other.median / ours.median);
             let text = ratio.map_or_else(String::new, |r| format!(", {r:.3} times PyTorch's speed"));

@@ -128,12 +128,12 @@ pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<
             }
         }
     }
-    let [asked, preloaded, theirs] = [asked, preloaded, theirs].map(FigureSummary::of);
+    let [asked, preloaded, theirs] = [asked, preloaded, theirs].map(FigureSummary::from_values);
     let faster = |ours: Option<FigureSummary>| theirs.zip(ours).map(|(t, o)| t.median / o.median);
     Ok(json!({
         "machine": machine, "shapes": list().len(), "builds": builds, "no_peer": why,
         "seconds": asked, "preloaded_seconds": preloaded, "torch_seconds": theirs,
-        "each_ms": FigureSummary::of(each), "torch_each_ms": FigureSummary::of(further),
+        "each_ms": FigureSummary::from_values(each), "torch_each_ms": FigureSummary::from_values(further),
         "times_as_fast": faster(asked), "preloaded_times_as_fast": faster(preloaded),
     }))
 }

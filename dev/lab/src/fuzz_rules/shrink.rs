@@ -22,7 +22,7 @@ const STEPS: &[fn(&mut Attention)] = &[
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,
     |a| a.dropout = None,
     |a| a.sink = false,
-    |a| a.outputs = Outputs::of(a.is_backward(), false, false),
+    |a| a.outputs = Outputs::new(a.is_backward(), false, false),
     |a| {
         rewrite(a, |t| {
             if t.storage == Storage::Dense {

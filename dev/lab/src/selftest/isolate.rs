@@ -104,7 +104,7 @@ fn take(tally: &mut Tally<'_>, report: CaseReport) {
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });
-            tally.take(&CaseVerdict::of("failed", why), number, || row);
+            tally.take(&CaseVerdict::new("failed", why), number, || row);
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct CaseVerdict {
 
 impl CaseVerdict {
     /// A verdict without an error figure.
-    pub(super) fn of(status: &'static str, why: String) -> CaseVerdict {
+    pub(super) fn new(status: &'static str, why: String) -> CaseVerdict {
         CaseVerdict { status, why, worst: 0.0, of_roundings: 0.0, note: None }
     }
 }
@@ -71,9 +71,9 @@ pub(super) fn dry(case: &LaunchCase) -> CaseVerdict {
             let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
             let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
-            CaseVerdict::of(status, why.join("; "))
+            CaseVerdict::new(status, why.join("; "))
         }
-        Err((status, why)) => CaseVerdict::of(status, why.clone()),
+        Err((status, why)) => CaseVerdict::new(status, why.clone()),
     }
 }
 
@@ -154,7 +154,7 @@ pub(super) fn prepare(
 /// otherwise be right whatever it computes.
 fn expect(valid: &Valid, inputs: &Inputs, random: bool) -> Result<ExpectedOutputs, RowFailure> {
     if valid.fp8.is_some() {
-        let expected = eight_bits::Expected::of(valid, inputs).map_err(failed)?;
+        let expected = eight_bits::Expected::for_attention(valid, inputs).map_err(failed)?;
         return Ok(ExpectedOutputs::EightBits(Arc::new(expected)));
     }
     let outputs = match valid.get().pass {
@@ -214,9 +214,9 @@ pub(super) fn judge(case: &LaunchCase, session: &Session, stream: &Arc<CudaStrea
     match done {
         Ok(Launched { worst, of_roundings, faults, note }) => {
             let status = if faults.is_empty() { "right" } else { "wrong" };
-            CaseVerdict { worst, of_roundings, note, ..CaseVerdict::of(status, faults.join("; ")) }
+            CaseVerdict { worst, of_roundings, note, ..CaseVerdict::new(status, faults.join("; ")) }
         }
-        Err((status, why)) => CaseVerdict::of(status, why),
+        Err((status, why)) => CaseVerdict::new(status, why),
     }
 }
 

@@ -139,7 +139,7 @@ impl SelftestArgs {
         match (self.family, &self.file) {
             // All families of an attention, one after the other.
             (Families::Mixed, None) if self.engine == FA4.policy() => Family::ALL[(number % own::SHARED) as usize],
-            _ => self.family.of(number),
+            _ => self.family.for_case(number),
         }
     }
 
@@ -173,7 +173,7 @@ struct Attentions<'a> {
 }
 
 impl Attentions<'_> {
-    fn of(args: &SelftestArgs) -> anyhow::Result<Attentions<'_>> {
+    fn from_args(args: &SelftestArgs) -> anyhow::Result<Attentions<'_>> {
         let given = args.file.as_deref().map(attentions).transpose()?;
         if let Some(list) = given.as_ref().filter(|list| args.first >= list.len() as u64) {
             anyhow::bail!("--first is {}, but the file has {} attentions, numbered from 0", args.first, list.len());
@@ -209,7 +209,7 @@ pub(super) fn run(globals: &Globals, args: &SelftestArgs) -> anyhow::Result<Outc
         (Some(ranks), None) => return ranks::run(globals, args, ranks),
         (None, _) => {}
     }
-    let attentions = Attentions::of(args)?;
+    let attentions = Attentions::from_args(args)?;
     if args.show {
         let printed = attentions.numbers().map(|n| text::print(&attentions.attention(n)));
         printed.for_each(|text| out::lines(&format!("{text}\n---")));

@@ -49,39 +49,39 @@ fn compiled(planner: &Planner, target: &Target, made: &Schedule) -> CaseVerdict 
     for plan in &made.plans {
         match planner.plan(plan, target, &CompileOptions::default(), OnMiss::Compile).map(|answer| answer.outcome) {
             Ok(Ok(_)) => {}
-            Ok(Err(refusal)) => return CaseVerdict::of("refused", refusal.to_string()),
-            Err(error) => return CaseVerdict::of("failed", error.to_string()),
+            Ok(Err(refusal)) => return CaseVerdict::new("refused", refusal.to_string()),
+            Err(error) => return CaseVerdict::new("failed", error.to_string()),
         }
     }
     let list = match made.combinations() {
         Ok(list) => list,
-        Err(refusal) => return CaseVerdict::of("refused", refusal.to_string()),
+        Err(refusal) => return CaseVerdict::new("refused", refusal.to_string()),
     };
     for of in list {
         if let Err(error) = planner.combination(&of, target.sm(), OnMiss::Compile) {
-            return CaseVerdict::of("failed", error.to_string());
+            return CaseVerdict::new("failed", error.to_string());
         }
     }
-    CaseVerdict::of("right", String::new())
+    CaseVerdict::new("right", String::new())
 }
 
 fn judge(ready: &ReadyRanks, run: impl FnOnce(&Schedule, &Inputs) -> Vec<Ran>) -> CaseVerdict {
     let (made, inputs, exact) = match &ready.prepared {
         Ok(prepared) => prepared,
-        Err((status, why)) => return CaseVerdict::of(status, why.clone()),
+        Err((status, why)) => return CaseVerdict::new(status, why.clone()),
     };
     let mut outputs = Vec::new();
     for (rank, result) in run(made, inputs).into_iter().enumerate() {
         match result {
             Ok(of_rank) => outputs.push(of_rank),
             Err(RunError::Plan { what, source }) if matches!(source.downcast_ref(), Some(PrepareError::Refused(_))) => {
-                return CaseVerdict::of("refused", format!("{what}: {source}"));
+                return CaseVerdict::new("refused", format!("{what}: {source}"));
             }
-            Err(error) => return CaseVerdict::of("failed", format!("rank {rank}: {error}")),
+            Err(error) => return CaseVerdict::new("failed", format!("rank {rank}: {error}")),
         }
     }
     let found = wrong(made, inputs, exact, &collected(made, &outputs));
-    CaseVerdict::of(if found.is_empty() { "right" } else { "wrong" }, found.join("; "))
+    CaseVerdict::new(if found.is_empty() { "right" } else { "wrong" }, found.join("; "))
 }
 
 fn row(ready: &ReadyRanks, verdict: &CaseVerdict) -> Value {

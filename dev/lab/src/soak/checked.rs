@@ -64,7 +64,7 @@ impl CheckedOutputs {
         let expected = all
             .find_map(|outputs| outputs.get(role))
             .ok_or_else(|| anyhow!("{}: the oracle has no {role}", self.what))?;
-        let usual = OutputTolerance::of(role, buffer.dtype());
+        let usual = OutputTolerance::for_role(role, buffer.dtype());
         // Kernels round probabilities and their gradients to 16 bits before they multiply them.
         let times = if matches!(role, Role::O | Role::Stats) { 1.0 } else { 4.0 };
         let found = compare(expected, buffer, OutputTolerance { relative: times * usual.relative, ..usual });

@@ -239,7 +239,7 @@ impl Paged {
             inputs.set_i32(Role::SeqLenKv, keys);
             let entries = || tables.iter().flatten().map(|page| f64::from(*page));
             for role in [Role::PageTableK, Role::PageTableV] {
-                inputs.insert(role, Buffer::of(DType::I32, entries()));
+                inputs.insert(role, Buffer::from_values(DType::I32, entries()));
             }
             let checked = CheckedOutputs::new(what, vec![forward(&attention, &inputs)?], false);
             steps.push((tables, checked));

@@ -53,7 +53,7 @@ impl Graphs {
     }
 
     /// The captured step for a decode: its rows and its graph.
-    pub(super) fn of(&self, step: &ModelStep, attention: &GpuAttention) -> Option<(usize, &CudaGraph)> {
+    pub(super) fn for_step(&self, step: &ModelStep, attention: &GpuAttention) -> Option<(usize, &CudaGraph)> {
         if !step.chunks.is_empty() || step.picks.len() != step.decodes {
             return None;
         }

@@ -97,7 +97,7 @@ impl ServedModel for GpuModel {
     fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
         let GpuModel { graphs, engine, .. } = self;
         engine.attention.update(step, &engine.stream)?;
-        let graph = graphs.of(step, &engine.attention);
+        let graph = graphs.for_step(step, &engine.attention);
         let (rows, picks) = match graph {
             Some((rows, _)) => (rows, rows),
             None => engine.buffers.padded(step),

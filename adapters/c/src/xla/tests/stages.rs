@@ -26,7 +26,7 @@ unsafe extern "C" fn counts(frame: *mut CallFrame) -> *mut c_void {
             0 => Err(CallFailure::new(QKV_ERROR_MISSING, "the vault has no plan")),
             _ => Ok("a plan"),
         };
-        let call = XlaCall::of(frame)?;
+        let call = XlaCall::from_frame(frame)?;
         let made = |_: &&str| _ = COUNTED[1].fetch_add(1, Relaxed);
         cuda::planned(frame, &call, &TABLE, load, made).map(drop)
     };
@@ -36,7 +36,7 @@ unsafe extern "C" fn counts(frame: *mut CallFrame) -> *mut c_void {
 
 #[test]
 fn a_second_initialize_loads_nothing_and_captures_nothing_anew() {
-    let (mut made, ..) = MadeCall::of(FORWARD);
+    let (mut made, ..) = MadeCall::new(FORWARD);
     let (code, message) = made.call(counts, abi::INITIALIZE).expect_err("the first load fails");
     assert!(code == 5 && message == "the vault has no plan", "XLA's NOT_FOUND: {code} {message}");
     for _ in 0..5 {
@@ -67,7 +67,7 @@ fn a_program_that_was_traced_for_another_plan_is_told_what_to_do() {
 #[test]
 fn integers_of_64_bits_may_be_two_words() {
     const PACKED: &str = "q: bf16 [3,4,16,8] varlen tokens 20\nk: [3,2,16,8] varlen tokens 20\nlengths: per-sequence";
-    let (mut made, attention, inputs) = MadeCall::of(PACKED);
+    let (mut made, attention, inputs) = MadeCall::new(PACKED);
     let facts = attention.operand_facts();
     let arguments = facts.iter().filter(|fact| !fact.scalar && !fact.output);
     for (given, fact) in made.args.iter_mut().zip(arguments) {
@@ -89,7 +89,7 @@ fn integers_of_64_bits_may_be_two_words() {
 
 #[test]
 fn a_call_with_dropout_on_a_cpu_is_an_error_that_says_what_to_do() {
-    let (mut made, ..) = MadeCall::of(FORWARD);
+    let (mut made, ..) = MadeCall::new(FORWARD);
     let dropped = validate(text::parse("q: bf16 [1,1,8,8]\ndropout: philox 0.5").expect("it reads")).expect("sound");
     made.text = text::print(&dropped);
     made.key = dropped.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect();

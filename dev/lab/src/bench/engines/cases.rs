@@ -148,7 +148,7 @@ mod tests {
             let named: Vec<&EngineCase> = all.iter().filter(|case| case.name.starts_with(words)).collect();
             for case in &named {
                 assert_eq!(qkvault_fa4::takes(&case.attention, qkvault_kernels::SM), Ok(()), "{}", case.name);
-                assert!(Case::of(&case.attention).features.contains(&feature), "{}", case.name);
+                assert!(Case::for_attention(&case.attention).features.contains(&feature), "{}", case.name);
             }
             let backward = named.iter().filter(|case| case.attention.is_backward()).count();
             (named.len() - backward, backward)

@@ -46,13 +46,13 @@ impl Peers {
     }
 
     /// All times of a case.
-    pub(super) fn of(&self, case: &str, direction: Direction) -> &[(String, f64)] {
+    pub(super) fn for_case(&self, case: &str, direction: Direction) -> &[(String, f64)] {
         self.0.get(&(case.to_owned(), direction.name().to_owned())).map_or(&[], Vec::as_slice)
     }
 
     /// The fastest peer.
     pub(super) fn best(&self, case: &str, direction: Direction) -> Option<(&str, f64)> {
-        let list = self.of(case, direction).iter().map(|(peer, ms)| (&peer[..], *ms));
+        let list = self.for_case(case, direction).iter().map(|(peer, ms)| (&peer[..], *ms));
         list.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 }
@@ -137,6 +137,6 @@ mod tests {
         let mut peers = Peers::parse(given).expect("reads");
         peers.add("x", Direction::Forward, vec![("torch".to_owned(), 0.25), ("flex".to_owned(), 1.0)]);
         assert_eq!(peers.best("x", Direction::Forward), Some(("torch", 0.25)));
-        assert_eq!((peers.of("x", Direction::Forward).len(), peers.best("x", Direction::Backward)), (3, None));
+        assert_eq!((peers.for_case("x", Direction::Forward).len(), peers.best("x", Direction::Backward)), (3, None));
     }
 }

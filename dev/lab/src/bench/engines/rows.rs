@@ -21,7 +21,7 @@ pub(super) struct MeasuredCase {
 
 impl MeasuredCase {
     fn direction(&self) -> Direction {
-        Case::of(&self.attention).direction
+        Case::for_attention(&self.attention).direction
     }
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for MeasuredCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}:", self.name, self.direction().name())?;
         ENGINES.into_iter().enumerate().try_for_each(|(at, engine)| {
-            let us = self.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+            let us = self.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
             write!(f, "{} {} {us} us", if at > 0 { "," } else { "" }, engine.title())
         })
     }
@@ -47,15 +47,18 @@ pub(super) fn record(
     let row = |of: &MeasuredCase| {
         let direction = of.direction();
         let chosen = engine(of, table);
-        let ours = chosen.and_then(|engine| of.times.of(engine));
+        let ours = chosen.and_then(|engine| of.times.us(engine));
         let best = peers.best(&of.name, direction);
-        let all: serde_json::Map<String, Value> =
-            peers.of(&of.name, direction).iter().map(|(peer, time)| (peer.clone(), rounded(*time).into())).collect();
+        let all: serde_json::Map<String, Value> = peers
+            .for_case(&of.name, direction)
+            .iter()
+            .map(|(peer, time)| (peer.clone(), rounded(*time).into()))
+            .collect();
         json!({
             "case": of.name, "direction": direction.name(), "attention": of.attention.to_string(),
             "ours_ms": ours.map(ms), "engine": chosen.map(|engine| engine.name().to_string()),
-            "kernels_ms": of.times.of(KERNELS).map(ms), "cudnn_ms": of.times.of(CUDNN).map(ms),
-            "fa4_ms": of.times.of(FA4).map(ms), "peers_ms": all,
+            "kernels_ms": of.times.us(KERNELS).map(ms), "cudnn_ms": of.times.us(CUDNN).map(ms),
+            "fa4_ms": of.times.us(FA4).map(ms), "peers_ms": all,
             "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, time)| rounded(time)),
             "refused": of.refused, "machine": machine,
         })
@@ -69,8 +72,8 @@ pub(super) fn record(
 
 /// The engine that the table chooses among those that take a case.
 fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
-    let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.of(*engine).is_some()).collect();
-    match table.nearest(&Case::of(&of.attention), &taken) {
+    let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.us(*engine).is_some()).collect();
+    match table.nearest(&Case::for_attention(&of.attention), &taken) {
         Some((row, distance)) => row.order(&taken, distance).first().copied(),
         None => taken.first().copied(),
     }
@@ -91,8 +94,8 @@ fn rounded(ms: f64) -> f64 {
 pub(super) fn table(machine: &str, measured: &[MeasuredCase], earlier: Option<&Table>) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for of in measured {
-        let case = Case::of(&of.attention);
-        let timed = ENGINES.iter().filter(|engine| of.times.of(**engine).is_some()).count();
+        let case = Case::for_attention(&of.attention);
+        let timed = ENGINES.iter().filter(|engine| of.times.us(**engine).is_some()).count();
         if timed < 2 || rows.iter().any(|row| row.case == case) {
             continue;
         }
@@ -185,7 +188,7 @@ mod tests {
             measured(PROMPT, None, Some(544.61), Some(479.0)),
         ];
         let table = table("a GPU", &list, None);
-        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.of(KERNELS)).collect();
+        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.us(KERNELS)).collect();
         assert_eq!(times, [Some(68.2), Some(70.0), None]);
         let first = |at: usize| table.rows[at].order(&ENGINES, 0.0)[0];
         assert_eq!([first(0), first(1), first(2)], ENGINES);

@@ -20,7 +20,7 @@ pub(super) fn plans(planner: &Planner, case: &EngineCase, on_miss: OnMiss) -> an
     let mut sizes = None;
     let usual = generate_with(&case.attention, SM, |of| {
         sizes = Some(of);
-        Tiling::of(of)
+        Tiling::for_sizes(of)
     })?;
     let others = sizes.map(Tiling::others).unwrap_or_default();
     let other = |(name, tiling): (String, Tiling)| {

@@ -97,7 +97,7 @@ pub(super) fn run(globals: &Globals, args: &Fp8Args) -> anyhow::Result<Outcome> 
             turns.add(&row.cases[0], &form, &options, 0);
         }
         let before = clocks();
-        let times = times::of(&mut turns, args.rounds).with_context(|| row.name())?;
+        let times = times::measure(&mut turns, args.rounds).with_context(|| row.name())?;
         for record in records(row, &turns, times) {
             good &= record["status"] == "right" && record["bf16_status"] == "right";
             out::note(&record.to_string());
@@ -144,12 +144,12 @@ fn records(row: &Fp8Row, turns: &Turns, times: [Vec<LaunchTimes>; 2]) -> Vec<Val
     for (at, times) in times.iter().enumerate().filter(|(at, _)| eight.status(*at == 1) != "none") {
         let flops = row.cases[0].flops(at == 1);
         let rate = |of: Option<FigureSummary>| of.map(|of| flops / of.median / 1e9);
-        let [ours, bf16] = [0, 1].map(|entry| FigureSummary::of(times[entry].in_turns.clone()));
-        let [alone, bf16_alone] = [0, 1].map(|entry| FigureSummary::of(times[entry].alone.clone()));
+        let [ours, bf16] = [0, 1].map(|entry| FigureSummary::from_values(times[entry].in_turns.clone()));
+        let [alone, bf16_alone] = [0, 1].map(|entry| FigureSummary::from_values(times[entry].alone.clone()));
         let (tflops, of_table) = (rate(ours), |rate: Option<f64>| Some(rate? / row.published[at]?));
         let configurations = others.iter().zip(&times[2..]).map(|(entry, times)| {
-            let medians =
-                [&times.in_turns, &times.alone].map(|list| FigureSummary::of(list.clone()).map(|of| of.median));
+            let medians = [&times.in_turns, &times.alone]
+                .map(|list| FigureSummary::from_values(list.clone()).map(|of| of.median));
             json!({
                 "configuration": entry.form, "status": entry.status(at == 1), "why": entry.why(),
                 "engine": entry.passes[at].facts.as_ref().map(|facts| facts.engine.clone()),

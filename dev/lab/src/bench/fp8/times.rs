@@ -26,7 +26,7 @@ pub(super) struct LaunchTimes {
 }
 
 /// The times of each direction, of each entry. An entry without a plan has none.
-pub(super) fn of(turns: &mut Turns, rounds: usize) -> anyhow::Result<[Vec<LaunchTimes>; 2]> {
+pub(super) fn measure(turns: &mut Turns, rounds: usize) -> anyhow::Result<[Vec<LaunchTimes>; 2]> {
     let mut times = [(); 2].map(|()| vec![LaunchTimes::default(); turns.entries().len()]);
     for (backward, times) in [false, true].into_iter().zip(&mut times) {
         in_turns(turns, backward, rounds, times)?;

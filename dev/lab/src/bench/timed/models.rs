@@ -16,19 +16,19 @@ use super::file::TimedCase;
 pub(super) fn cases(args: &ModelArgs, seed: u64) -> anyhow::Result<Vec<TimedCase>> {
     let Jobs { jobs, notes, .. } = jobs::plan(args)?;
     notes.iter().for_each(|note| out::note(&format!("note: {note}")));
-    let cases = of(&jobs, seed)?;
+    let cases = from_jobs(&jobs, seed)?;
     anyhow::ensure!(!cases.is_empty(), "nothing of the models can be timed; the notes say why");
     Ok(cases)
 }
 
-fn of(jobs: &[AttentionJob], seed: u64) -> anyhow::Result<Vec<TimedCase>> {
+fn from_jobs(jobs: &[AttentionJob], seed: u64) -> anyhow::Result<Vec<TimedCase>> {
     let mut list = Vec::new();
     for job in jobs {
         let name = job.uses[0].label().replace(' ', "_");
         let described = job.attention.clone();
         match described.map_err(|refusal| refusal.to_string()).and_then(|a| timed(&a).map(|()| a)) {
             Err(why) => out::note(&format!("not timed: {name}: {why}")),
-            Ok(attention) => list.push(TimedCase::of(name, &attention, seed)?),
+            Ok(attention) => list.push(TimedCase::for_attention(name, &attention, seed)?),
         }
     }
     // The forward of a trained attention is timed with its backward.

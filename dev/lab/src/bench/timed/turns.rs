@@ -152,7 +152,8 @@ impl Turns {
             // The largest magnitude of all rows does not follow from some.
             if rows > 0 && !matches!(role, Role::Amax(_)) {
                 let view = View::new(a, role, inputs).map_err(failed)?;
-                let found = compare_rows(&expected, role, &view, &actual, OutputTolerance::of(role, actual.dtype()));
+                let found =
+                    compare_rows(&expected, role, &view, &actual, OutputTolerance::for_role(role, actual.dtype()));
                 check["relative"] = found.relative.into();
                 check["max_abs"] = found.max_abs.into();
                 check["good"] = (bad == 0 && found.good).into();

@@ -48,9 +48,13 @@ pub(in crate::selftest) struct OutputJudgement {
 }
 
 impl Expected {
-    pub(in crate::selftest) fn of(a: &Valid, inputs: &Inputs) -> Result<Expected, ReferenceError> {
+    pub(in crate::selftest) fn for_attention(a: &Valid, inputs: &Inputs) -> Result<Expected, ReferenceError> {
         let compute = |inputs: &Inputs| if a.is_backward() { backward_of_o(a, inputs) } else { forward(a, inputs) };
-        Ok(Expected { rounded: compute(inputs)?, exact: compute(&inputs.widened())?, noise: Noise::of(a, inputs)? })
+        Ok(Expected {
+            rounded: compute(inputs)?,
+            exact: compute(&inputs.widened())?,
+            noise: Noise::for_attention(a, inputs)?,
+        })
     }
 
     /// Every output that a launch writes.
@@ -270,7 +274,7 @@ mod tests {
         let a = if backward { a.with_stats().backward(BackwardOptions::default()) } else { a.with_stats() };
         let a = validate(a).expect("valid");
         let inputs = Inputs::random(&a, 5).expect("random");
-        let expected = Expected::of(&a, &inputs).expect("computes");
+        let expected = Expected::for_attention(&a, &inputs).expect("computes");
         (a, inputs, expected)
     }
 
@@ -329,7 +333,7 @@ mod tests {
         assert!(fault_of(&forward, Role::Stats, |buffer| buffer.set(0, buffer.get(0) + 0.04)).is_some());
         let (a, inputs, expected) = &forward;
         let note = |x: f64| {
-            let found = expected.judge(a, inputs, Role::Amax(Scaled::S), &Buffer::of(DType::F32, [x]));
+            let found = expected.judge(a, inputs, Role::Amax(Scaled::S), &Buffer::from_values(DType::F32, [x]));
             (found.note, found.fault.is_some())
         };
         let largest = expected.exact.get(Role::Amax(Scaled::S)).expect("an output").values()[0];

@@ -75,7 +75,7 @@ fn drawn(draw: &mut Draw, about: CaseQuirks) -> Attention {
     let backward = if any(&OF_BACKWARDS) { true } else { !any(&OF_FORWARDS) && draw.chance(45) };
     let mut a = operands(draw, about, backward);
     mask(draw, about, &mut a);
-    a.outputs = Outputs::of(draw.chance(70), false, false);
+    a.outputs = Outputs::new(draw.chance(70), false, false);
     let measured = about.has(&codes::FP8_HOPPER_FEW_KEYS) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
     a.outputs.amax = draw.chance(85) || measured;
     if about.has(&codes::FP8_EXPRESSION) || about.has(&codes::FP8_HOPPER_EXPRESSION) {

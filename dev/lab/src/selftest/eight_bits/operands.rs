@@ -83,7 +83,7 @@ fn edges(a: &Attention, draw: &mut Draw, inputs: &mut Inputs) {
                 _ => -largest,
             })
             .collect();
-        inputs.insert(role, Buffer::of(dtype, numbers));
+        inputs.insert(role, Buffer::from_values(dtype, numbers));
     }
 }
 
