@@ -104,8 +104,8 @@ impl Fa4Program {
 
 impl Fa4Program {
     /// The key of a plan: everything that decides the code and what a launch does, which are the attention, kernels,
-    /// arguments, the toolchain, the program that asks it, and the version of NVRTC if it compiles [`Fa4Program::own`]. It
-    /// is the same on every GPU of the architecture.
+    /// arguments, the toolchain, the program that asks it, and the version of NVRTC if it compiles [`Fa4Program::own`].
+    /// It is the same on every GPU of the architecture.
     #[must_use]
     pub fn key(&self, attention: GraphKey, nvrtc: (u32, u32)) -> PlanKey {
         let Fa4Program { kernels, own, steps, scratch } = self;

@@ -48,8 +48,8 @@ impl ExactOutput {
         Ok(out)
     }
 
-    /// Marks every row as padding, including rows that belong to no sequence. [`ExactOutput::put`] makes rows within lengths
-    /// values.
+    /// Marks every row as padding, including rows that belong to no sequence. [`ExactOutput::put`] makes rows within
+    /// lengths values.
     fn pad(&mut self, padded: PaddedRows) {
         let role = self.operand.role;
         let by_rows = matches!(role, Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ | Role::DK | Role::DV);

@@ -31,8 +31,8 @@ pub(crate) struct RawHandle {
     busy: Arc<Busy>,
 }
 
-// SAFETY: whoever uses the object holds its lock, `busy`: `CudnnHandle`, and descriptors that refer to it. `Drop` runs when
-// no other reference is left.
+// SAFETY: whoever uses the object holds its lock, `busy`: `CudnnHandle`, and descriptors that refer to it. `Drop` runs
+// when no other reference is left.
 unsafe impl Send for RawHandle {}
 // SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for RawHandle {}

@@ -82,8 +82,8 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// [`CudnnLoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is already
-    /// open.
+    /// [`CudnnLoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is
+    /// already open.
     pub fn open(search: &Search) -> Result<Arc<Self>, CudnnLoadError> {
         crate::ending::on_this_thread();
         let mut present = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,8 +170,8 @@ impl Library {
 
     /// Checks that the libraries which the engines need are present, including the driver's library (or a stand-in).
     ///
-    /// [`Descriptor::create`](crate::Descriptor::create) and [`CudnnHandle::create`](crate::CudnnHandle::create) call this,
-    /// because cuDNN opens its engines when the first tensor is finalized.
+    /// [`Descriptor::create`](crate::Descriptor::create) and [`CudnnHandle::create`](crate::CudnnHandle::create) call
+    /// this, because cuDNN opens its engines when the first tensor is finalized.
     ///
     /// # Errors
     ///

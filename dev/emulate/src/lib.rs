@@ -1,12 +1,12 @@
 //! Kernels of our own on a CPU, for tests on machines without a GPU.
 //!
-//! A [`HostProgram`] is the CUDA C of a plan, compiled by the host's C++ compiler with a stand-in for the few instructions
-//! of `machine.cu`: `src/machine`. [`HostProgram::launch`] runs it as a recipe says: the same parameters, the same grid,
-//! every thread of a block with a stack of its own. Blocks, warps and copies take turns in an order that is drawn from
-//! a seed. What it catches: wrong results of any cause but timing and rounding of the real machine, reads and writes
-//! beyond a buffer or beyond shared memory, reads of tiles that have not come, barriers that do not match, lanes that
-//! meet in different instructions, blocks that hang. What it does not see: the order in which writes of one thread are
-//! seen by another on a GPU, and whatever the compiler for the GPU makes of the source.
+//! A [`HostProgram`] is the CUDA C of a plan, compiled by the host's C++ compiler with a stand-in for the few
+//! instructions of `machine.cu`: `src/machine`. [`HostProgram::launch`] runs it as a recipe says: the same parameters,
+//! the same grid, every thread of a block with a stack of its own. Blocks, warps and copies take turns in an order that
+//! is drawn from a seed. What it catches: wrong results of any cause but timing and rounding of the real machine, reads
+//! and writes beyond a buffer or beyond shared memory, reads of tiles that have not come, barriers that do not match,
+//! lanes that meet in different instructions, blocks that hang. What it does not see: the order in which writes of one
+//! thread are seen by another on a GPU, and whatever the compiler for the GPU makes of the source.
 //!
 //! Functions that need no other thread are tried without all this: [`printed`] runs a program of them.
 
@@ -64,7 +64,8 @@ impl HostProgram {
     ///
     /// # Errors
     ///
-    /// [`EmulateError::Refused`] with what the compiler said; [`EmulateError::Host`] if there is none, or no room for files.
+    /// [`EmulateError::Refused`] with what the compiler said; [`EmulateError::Host`] if there is none, or no room for
+    /// files.
     pub fn compile(source: &str, recipe: &LaunchRecipe) -> Result<HostProgram, EmulateError> {
         let functions: BTreeSet<&str> = (recipe.steps.iter())
             .filter_map(
@@ -110,8 +111,8 @@ impl HostProgram {
     ///
     /// # Errors
     ///
-    /// [`EmulateError::Missing`] for an operand; [`EmulateError::Failed`] if a thread leaves its memory, waits for ever, or does what
-    /// no GPU allows; [`EmulateError::Host`] for files.
+    /// [`EmulateError::Missing`] for an operand; [`EmulateError::Failed`] if a thread leaves its memory, waits for
+    /// ever, or does what no GPU allows; [`EmulateError::Host`] for files.
     pub fn launch(
         &self,
         recipe: &LaunchRecipe,
@@ -142,8 +143,8 @@ impl HostProgram {
 ///
 /// # Errors
 ///
-/// [`EmulateError::Refused`] with what the compiler said, [`EmulateError::Failed`] if the program ends with another status than 0 or
-/// prints what is no text, [`EmulateError::Host`] if there is no compiler or no room for files.
+/// [`EmulateError::Refused`] with what the compiler said, [`EmulateError::Failed`] if the program ends with another
+/// status than 0 or prints what is no text, [`EmulateError::Host`] if there is no compiler or no room for files.
 pub fn printed(text: &str) -> Result<String, EmulateError> {
     let program = HostProgram::built(&format!("#include \"words.h\"\n{text}"), &["-O0"])?;
     let run = Command::new(program.path("program")).output()?;

@@ -5,8 +5,8 @@ use crate::recipe::Limits;
 
 impl Tiling {
     /// Other tilings for these sizes, each with a name: other tiles, two blocks for a multiprocessor, single warps in
-    /// place of groups of four, and for wide rows other columns of the merge. Each is different from [`Tiling::for_sizes`] and
-    /// from the others.
+    /// place of groups of four, and for wide rows other columns of the merge. Each is different from
+    /// [`Tiling::for_sizes`] and from the others.
     #[must_use]
     pub fn others(sizes: Sizes) -> Vec<(String, Tiling)> {
         let usual = Tiling::for_sizes(sizes);

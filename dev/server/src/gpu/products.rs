@@ -219,7 +219,8 @@ impl ReadyProduct {
 impl Drop for Products {
     fn drop(&mut self) {
         for ReadyProduct { of, first, second, out, algorithms: _ } in self.ready.values() {
-            // SAFETY: each was made by `ReadyProduct::new` and is destroyed once. What fails here is lost with the process.
+            // SAFETY: each was made by `ReadyProduct::new` and is destroyed once. What fails here is lost with the
+            // process.
             unsafe {
                 let _ = result::destroy_matmul_desc(*of);
                 for layout in [*first, *second, *out] {
