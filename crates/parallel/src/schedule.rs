@@ -15,11 +15,11 @@ use crate::{RankSchedule, Scheme, Sharding, decode, gather, heads, limits, ring}
 ///
 /// ```
 /// use qkvault_graph::{Attention, DType};
-/// use qkvault_parallel::{Scheme, Sharding, Step, schedule};
+/// use qkvault_parallel::{RankStep, Scheme, Sharding, schedule};
 ///
 /// let attention = Attention::bshd(1, (32, 8), (8192, 8192), 128, DType::BF16).causal().with_stats().validate()?;
 /// let schedule = schedule(&attention, &Sharding::new(2, Scheme::Gather { groups: 2 }))?;
-/// let launches = |rank: usize| schedule.ranks[rank].steps.iter().filter(|s| matches!(s, Step::Launch(_))).count();
+/// let launches = |rank: usize| schedule.ranks[rank].steps.iter().filter(|s| matches!(s, RankStep::Launch(_))).count();
 /// assert_eq!((launches(0), launches(1)), (4, 4)); // two chunks of queries, two groups of heads
 /// println!("{}", schedule.explain());
 /// # Ok::<(), qkvault_graph::Refusal>(())

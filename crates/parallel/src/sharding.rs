@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// How several ranks share one attention.
 ///
 /// ```
-/// use qkvault_parallel::{Order, Scheme, Sharding};
+/// use qkvault_parallel::{Scheme, Sharding, TokenOrder};
 ///
 /// // Rank 1 of 4 has the second and the seventh of eight chunks of 16 tokens.
 /// let sharding = Sharding::new(4, Scheme::Gather { groups: 1 });
-/// assert_eq!(sharding.order, Order::ZigZag);
+/// assert_eq!(sharding.order, TokenOrder::ZigZag);
 /// assert_eq!(sharding.tokens(1, 128), [16..32, 96..112]);
 /// assert_eq!(sharding.positions(1, 128)[14..18], [30, 31, 96, 97]);
 /// ```
