@@ -24,10 +24,10 @@ const BANDS: [Option<Band>; 6] = [
     Some(Band { corner: Corner::BottomRight, left: Some(128), right: Some(16) }),
 ];
 const OUTPUTS: [Outputs; 4] = [
-    Outputs::of(false, false, false),
-    Outputs::of(true, false, false),
-    Outputs::of(false, true, true),
-    Outputs::of(true, true, true),
+    Outputs::new(false, false, false),
+    Outputs::new(true, false, false),
+    Outputs::new(false, true, true),
+    Outputs::new(true, true, true),
 ];
 const EXTRAS: [Extra; 7] =
     [Extra::Plain, Extra::Sink, Extra::Softcap, Extra::Alibi, Extra::Dropout, Extra::Prefix, Extra::Documents];

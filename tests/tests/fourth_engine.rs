@@ -13,7 +13,7 @@ use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_graph::{
     Attention, DType, EngineName, EnginePolicy, GraphKey, PlanKey, Refusal, Role, Valid, codec, validate,
 };
-use qkvault_reference::{Inputs, Outputs, forward};
+use qkvault_reference::{ExactOutputs, Inputs, forward};
 
 mod codes {
     use qkvault_graph::entries;
@@ -167,7 +167,7 @@ impl Fault for NotLoaded {
 }
 
 /// "Launches" a plan.
-fn run(plan: &Plan, inputs: &Inputs) -> Outputs {
+fn run(plan: &Plan, inputs: &Inputs) -> ExactOutputs {
     let attention: Attention = codec::decode(&plan.blob).expect("a description");
     forward(&validate(attention).expect("valid"), inputs).expect("computes")
 }

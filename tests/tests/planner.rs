@@ -96,7 +96,7 @@ fn a_varlen_backward_within_the_workspace_limit_is_accepted() {
     let policy = CompileOptions { workspace_limit: Some(4 << 30), ..CompileOptions::cudnn() };
     let answer = bench.planner().plan(&attention, &bench.target, &policy, OnMiss::Compile).unwrap();
     let facts = plan(answer).facts.clone();
-    let expected = Footprint::of(&attention, &bench.target, &policy).unwrap();
+    let expected = Footprint::for_attention(&attention, &bench.target, &policy).unwrap();
     assert_eq!(facts.scratch().bytes - facts.workspace.next_multiple_of(256), expected.scratch, "{facts:?}");
     assert_eq!(expected.scratch, 65_536 * 32 * (128 + 1) * 4);
 }
@@ -138,7 +138,7 @@ fn a_plan_records_which_configurations_were_passed_over_and_why() {
     // The first configuration of engine 1 splits the keys; the one that compiles does not.
     let decode =
         validate(text::parse("q: bf16 [2,4,1,64]\nk: [2,2,4096,64]\nlengths: per-sequence\nsink: yes").unwrap());
-    let allowing = bench.planner().allowing(QuirkSet::of(["queries.one-sink"]).unwrap());
+    let allowing = bench.planner().allowing(QuirkSet::from_codes(["queries.one-sink"]).unwrap());
     let built = plan(bench.ask(&allowing, &decode.unwrap(), OnMiss::Compile).unwrap());
     let passed: Vec<&str> =
         built.facts.cudnn().expect("of cuDNN").passed_over.iter().map(|passed| &passed.engine[..]).collect();
@@ -288,12 +288,12 @@ fn an_allowed_quirk_compiles_under_its_own_key() {
         let strict = bench.planner();
         let refused = bench.ask(&strict, &attention, OnMiss::Compile).unwrap();
         assert!(refused.key.is_none() && refusal(refused).has(&code.into()));
-        let allowing = bench.planner().allowing(QuirkSet::of([code]).unwrap());
+        let allowing = bench.planner().allowing(QuirkSet::from_codes([code]).unwrap());
         let built = bench.ask(&allowing, &attention, OnMiss::Compile).unwrap();
         let key = built.key;
         assert_eq!(Some(plan(built).facts.key), key);
         // Allowing the quirk in the options finds the same plan.
-        let policy = CompileOptions { allowed: QuirkSet::of([code]).unwrap(), ..CompileOptions::cudnn() };
+        let policy = CompileOptions { allowed: QuirkSet::from_codes([code]).unwrap(), ..CompileOptions::cudnn() };
         let named = strict.plan(&attention, &bench.target, &policy, OnMiss::Load).unwrap();
         assert_eq!((named.key, named.outcome.is_ok()), (key, true));
         // Without the option it is still refused, although the plan is stored now.
@@ -301,7 +301,7 @@ fn an_allowed_quirk_compiles_under_its_own_key() {
         let entry = bench.vault().get(&Key(*key.unwrap().bytes()));
         assert!(matches!(entry, Lookup::Hit(_)), "the vault has no entry with the plan's key");
     }
-    let plain = bench.planner().allowing(QuirkSet::of(["backward.sink-philox"]).unwrap());
+    let plain = bench.planner().allowing(QuirkSet::from_codes(["backward.sink-philox"]).unwrap());
     let (plain, usual) = (
         bench.ask(&plain, &sound(), OnMiss::Compile).unwrap(),
         bench.ask(&bench.planner(), &sound(), OnMiss::Compile).unwrap(),

@@ -24,7 +24,7 @@ const MANIFEST: &str = "xtask/bindgen/Cargo.toml";
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BindingsArgs {
     /// Write nothing; fail if the declarations are not up to date
     #[arg(long)]
     check: bool,
@@ -32,26 +32,26 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     cudnn: Option<String>,
     #[command(flatten)]
-    fetch: fetch::Options,
+    fetch: fetch::FetchOptions,
 }
 
-impl Args {
+impl BindingsArgs {
     /// The arguments of `bindings --check`.
     #[must_use]
-    pub fn check() -> Args {
-        Args { check: true, cudnn: None, fetch: fetch::Options::default() }
+    pub fn check() -> BindingsArgs {
+        BindingsArgs { check: true, cudnn: None, fetch: fetch::FetchOptions::default() }
     }
 
     /// Sets whether NVIDIA's licence is accepted.
     #[must_use]
-    pub fn accepting(mut self, accepted: bool) -> Args {
+    pub fn accepting(mut self, accepted: bool) -> BindingsArgs {
         self.fetch.accept_nvidia_license = accepted;
         self
     }
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &BindingsArgs) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is below the workspace's root")?;
     let cudnn = fetch::ensure(args.cudnn.as_deref(), LibrarySet::Slim, &args.fetch)?;
     let clang = fetch::ensure_tool("libclang", &args.fetch)?;

@@ -14,7 +14,7 @@ use crate::{cargo, dev, fetch, ui};
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BundleArgs {
     /// Folder to make
     #[arg(long, value_name = "DIR", default_value = "bundle")]
     out: PathBuf,
@@ -40,7 +40,7 @@ const PEER: &str = include_str!("bundle/sdpa_peer.py");
 /// # Errors
 ///
 /// Something could not be built, compiled or written.
-pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+pub fn run(args: &BundleArgs, options: &fetch::FetchOptions) -> Result<()> {
     let root = cargo::root();
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
@@ -87,7 +87,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
 }
 
 /// Compiles all plans for the scripts, and packs them.
-fn warm(args: &Args, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, release: &Path) -> Result<()> {
+fn warm(args: &BundleArgs, models: &[PathBuf], out: &Path, cudnn: &Path, root: &Path, release: &Path) -> Result<()> {
     let vault = tempfile::tempdir_in(out)?;
     let globals = Globals { vault: Some(vault.path().to_path_buf()), ..Globals::default() };
     // The variants that `run.sh` runs: as published, with Stats, and in f16 with Stats.

@@ -13,7 +13,7 @@ const PACKAGE: &str = "adapters/c";
 
 /// Options of `capi`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CapiArgs {
     /// The folder to make: include/qkvault.h, lib/libqkvault.so and lib/pkgconfig/qkvault.pc
     #[arg(long, value_name = "FOLDER", default_value = "target/capi")]
     prefix: PathBuf,
@@ -44,8 +44,8 @@ pub fn header() -> Result<()> {
 /// # Errors
 ///
 /// The library does not build, or the folder cannot be written.
-pub fn run(args: &Args) -> Result<()> {
-    let Args { prefix, debug } = args;
+pub fn run(args: &CapiArgs) -> Result<()> {
+    let CapiArgs { prefix, debug } = args;
     let built = build(*debug)?;
     let prefix = std::path::absolute(cargo::root().join(prefix))?;
     install(&built, &prefix)?;

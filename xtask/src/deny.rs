@@ -27,7 +27,7 @@ const ADVISORIES: &str = "advisories";
 
 /// Options of `deny`.
 #[derive(Debug, Default, clap::Args)]
-pub struct Args {
+pub struct DenyArgs {
     /// Checks to run: advisories (downloads its database from a git host), bans, licenses, sources (default: all)
     #[arg(value_parser = [ADVISORIES, "bans", "licenses", "sources"])]
     checks: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Args {
 ///
 /// cargo-deny cannot be built, a check fails, or advisories are asked for by name and their
 /// database cannot be fetched.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &DenyArgs) -> Result<()> {
     let program = program()?;
     let checks = chosen(&args.checks, || database(&program))?;
     for manifest in WORKSPACES {

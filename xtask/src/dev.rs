@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result};
 
 use crate::cargo;
-use crate::programs::{self, Program};
+use crate::programs::{self, TestProgram};
 
 /// Its manifest, from the root.
 pub(crate) const MANIFEST: &str = "dev/Cargo.toml";
@@ -13,7 +13,7 @@ pub(crate) const MANIFEST: &str = "dev/Cargo.toml";
 /// Options of a command, which are those of the program behind it.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
-pub struct Args {
+pub struct DevArgs {
     /// The program's options; --help lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     _options: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) fn check(only_tests: bool) -> Result<()> {
 /// # Errors
 ///
 /// Something does not build.
-pub(crate) fn programs() -> Result<Vec<Program>> {
+pub(crate) fn programs() -> Result<Vec<TestProgram>> {
     let target = cargo::target()?;
     programs::build(&["--workspace", "--manifest-path", MANIFEST, "--target-dir", &target])
 }

@@ -14,7 +14,7 @@ use crate::{cargo, jax_tests, torch_tests};
 
 /// A run of the modules of a door.
 #[derive(Debug)]
-pub(crate) struct Modules {
+pub(crate) struct DoorModules {
     /// The Python, with the packages of the door.
     pub(crate) python: PathBuf,
     /// The beginning of the modules' names.
@@ -27,7 +27,7 @@ pub(crate) struct Modules {
     pub(crate) may_skip: bool,
 }
 
-impl Modules {
+impl DoorModules {
     /// Runs every module, and says at the end what failed, with its output.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::{cargo, fetch, ui};
 
 /// Options of `fa4-tests`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct Fa4TestsArgs {
     /// Only families whose names contain one of these parts, separated by commas: "backward d64,forward"
     #[arg(long, value_name = "PARTS")]
     family: Option<String>,
@@ -21,7 +21,7 @@ pub struct Args {
 /// # Errors
 ///
 /// The toolchain cannot be fetched, or a test fails.
-pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+pub fn run(args: &Fa4TestsArgs, options: &fetch::FetchOptions) -> Result<()> {
     let fetched = fetch::ensure_engine("fa4", options)?;
     ui::say(&format!("FlashAttention-4: {}", fetched.dir.display()));
     let mut variables = vec![("QKVAULT_REQUIRE_FA4", "1")];

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 use qkvault_base::LibrarySet;
 
-pub use error::Error;
+pub use error::FetchError;
 pub use licence::Licence;
-use manifest::{Manifest, State};
+use manifest::{FolderManifest, FolderState};
 use pins::{Parcel, Pins};
 
 use crate::ui;
@@ -31,7 +31,7 @@ const UNFINISHED: &str = ".unfinished-";
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct FetchArgs {
     /// The version, such as 9.27.0.42, or a part of it, such as 9.19
     #[arg(long, value_name = "VERSION")]
     cudnn: Option<String>,
@@ -48,12 +48,12 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["cudnn", "slim", "full", "nvrtc"])]
     engine: Option<String>,
     #[command(flatten)]
-    options: Options,
+    options: FetchOptions,
 }
 
 /// Options of every command that fetches.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
+pub struct FetchOptions {
     /// Make the folder `VERSION-SET` in DIR instead of the cache folder
     #[arg(long, value_name = "DIR")]
     pub dest: Option<PathBuf>,
@@ -68,10 +68,10 @@ pub struct Options {
     pub find_links: Option<PathBuf>,
 }
 
-impl Args {
+impl FetchArgs {
     /// Sets whether NVIDIA's licence is accepted.
     #[must_use]
-    pub fn accepting(mut self, accepted: bool) -> Args {
+    pub fn accepting(mut self, accepted: bool) -> FetchArgs {
         self.options.accept_nvidia_license = accepted;
         self
     }
@@ -79,7 +79,7 @@ impl Args {
 
 /// A fetched set of libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchedLibraries {
     /// The folder, which contains `nvidia/…/lib`, for [`qkvault_sys::Search::at`].
     pub dir: PathBuf,
     /// The unpacked size in bytes.
@@ -89,7 +89,7 @@ pub struct Fetched {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<(), Error> {
+pub fn run(args: &FetchArgs) -> Result<(), FetchError> {
     if let Some(engine) = &args.engine {
         say(&ensure_engine(engine, &args.options)?);
         return Ok(());
@@ -107,13 +107,13 @@ pub fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn say(fetched: &Fetched) {
+fn say(fetched: &FetchedLibraries) {
     let what = if fetched.was_there { "nothing to do, the set is complete" } else { "fetched" };
     ui::say(&format!("{what}: {} ({})", fetched.dir.display(), ui::size(fetched.bytes)));
 }
 
 /// Fetches the compiler of kernels if it is missing; `None` if the list has none.
-pub fn ensure_nvrtc(options: &Options) -> Result<Option<Fetched>, Error> {
+pub fn ensure_nvrtc(options: &FetchOptions) -> Result<Option<FetchedLibraries>, FetchError> {
     let Some(parcel) = Pins::read(options.pins.as_deref())?.nvrtc()? else { return Ok(None) };
     let dest = options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("nvrtc");
     ensure_parcel(&parcel, &dest, options).map(Some)
@@ -121,7 +121,7 @@ pub fn ensure_nvrtc(options: &Options) -> Result<Option<Fetched>, Error> {
 
 /// Fetches the compiler of an engine's kernels for the first Python of this machine that its wheels are for, if it is
 /// missing.
-pub fn ensure_engine(name: &str, options: &Options) -> Result<Fetched, Error> {
+pub fn ensure_engine(name: &str, options: &FetchOptions) -> Result<FetchedLibraries, FetchError> {
     let pins = Pins::read(options.pins.as_deref())?;
     let python = qkvault_fa4::Python::first(pins.pythons(name)?)?;
     let parcel = pins.engine(name, &python.version())?;
@@ -130,20 +130,20 @@ pub fn ensure_engine(name: &str, options: &Options) -> Result<Fetched, Error> {
 }
 
 /// Fetches a cuDNN if it is missing. `version` may be a part of a version; `None` selects the list's default.
-pub fn ensure(version: Option<&str>, set: LibrarySet, options: &Options) -> Result<Fetched, Error> {
+pub fn ensure(version: Option<&str>, set: LibrarySet, options: &FetchOptions) -> Result<FetchedLibraries, FetchError> {
     let parcel = Pins::read(options.pins.as_deref())?.cudnn(version, set)?;
     let dest = options.dest.clone().unwrap_or_else(qkvault_base::cudnn_dir);
     ensure_parcel(&parcel, &dest, options)
 }
 
 /// Fetches a chore's tool if it is missing.
-pub(crate) fn ensure_tool(name: &str, options: &Options) -> Result<Fetched, Error> {
+pub(crate) fn ensure_tool(name: &str, options: &FetchOptions) -> Result<FetchedLibraries, FetchError> {
     let parcel = Pins::read(options.pins.as_deref())?.tool(name)?;
     ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)
 }
 
 /// Fetches a chore's tool that is a program if it is missing, and returns the program, which has the tool's name.
-pub(crate) fn ensure_program(name: &str, options: &Options) -> Result<PathBuf, Error> {
+pub(crate) fn ensure_program(name: &str, options: &FetchOptions) -> Result<PathBuf, FetchError> {
     let parcel = Pins::read(options.pins.as_deref())?.tool(name)?;
     let fetched = ensure_parcel(&parcel, &qkvault_base::libraries_dir().join("tools"), options)?;
     let scripts = |wheel: &pins::Wheel| {
@@ -152,35 +152,35 @@ pub(crate) fn ensure_program(name: &str, options: &Options) -> Result<PathBuf, E
         fetched.dir.join(format!("{project}-{}.data/scripts", wheel.version)).join(name)
     };
     let program = parcel.wheels.iter().map(scripts).find(|path| path.is_file());
-    let absent = || Error::io("find", &fetched.dir.join(name), std::io::ErrorKind::NotFound.into());
+    let absent = || FetchError::io("find", &fetched.dir.join(name), std::io::ErrorKind::NotFound.into());
     let program = program.ok_or_else(absent)?;
     // Wheels are unpacked without the permissions in them.
     open_to_all(&program)?;
     Ok(program)
 }
 
-fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetched, Error> {
+fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &FetchOptions) -> Result<FetchedLibraries, FetchError> {
     let dir = dest.join(&parcel.folder);
     // Checks without the lock first, so that a complete set needs no writable folder.
-    if let State::Whole(bytes) = Manifest::state(parcel, &dir) {
-        return Ok(Fetched { dir, bytes, was_there: true });
+    if let FolderState::Whole(bytes) = FolderManifest::state(parcel, &dir) {
+        return Ok(FetchedLibraries { dir, bytes, was_there: true });
     }
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     if (os, arch) != ("linux", "x86_64") {
-        return Err(Error::Platform { os, arch });
+        return Err(FetchError::Platform { os, arch });
     }
     if let Some(licence) = parcel.licence {
         licence::accepted(licence, options.accept_nvidia_license)?;
     }
     // Else a mask that lets a group write makes a set that is refused when it is loaded.
     let _mask = qkvault_base::OnlyOwnerWrites::begin();
-    std::fs::create_dir_all(dest).map_err(|cause| Error::io("create", dest, cause))?;
+    std::fs::create_dir_all(dest).map_err(|cause| FetchError::io("create", dest, cause))?;
     let lock = lock(dest)?;
-    let broken = match Manifest::state(parcel, &dir) {
+    let broken = match FolderManifest::state(parcel, &dir) {
         // Another run finished while this one waited.
-        State::Whole(bytes) => return Ok(Fetched { dir, bytes, was_there: true }),
-        State::Absent => false,
-        State::Broken(reason) => {
+        FolderState::Whole(bytes) => return Ok(FetchedLibraries { dir, bytes, was_there: true }),
+        FolderState::Absent => false,
+        FolderState::Broken(reason) => {
             ui::say(&format!("{} is not complete ({reason}); fetching it again", dir.display()));
             true
         }
@@ -193,12 +193,12 @@ fn ensure_parcel(parcel: &Parcel, dest: &Path, options: &Options) -> Result<Fetc
     let bytes = fill(parcel, &files, dest, &dir, broken)?;
     // The wheels stay until here, so that a repeated run does not download them again.
     let _ = std::fs::remove_dir_all(&wheels);
-    Ok(Fetched { dir, bytes, was_there: false })
+    Ok(FetchedLibraries { dir, bytes, was_there: false })
 }
 
 /// Unpacks the wheels into a temporary folder and renames it to the final folder.
-fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: bool) -> Result<u64, Error> {
-    let create = |cause| Error::io("create a folder in", dest, cause);
+fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: bool) -> Result<u64, FetchError> {
+    let create = |cause| FetchError::io("create a folder in", dest, cause);
     let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
     let mut entries = Vec::new();
     for (wheel, file) in parcel.wheels.iter().zip(files) {
@@ -208,29 +208,29 @@ fn fill(parcel: &Parcel, files: &[PathBuf], dest: &Path, dir: &Path, broken: boo
         entries.extend(unpack::wheel(wheel, parcel.whole, file, temporary.path())?);
     }
     let bytes = entries.iter().map(|entry| entry.bytes).sum();
-    Manifest::new(parcel, entries).write(temporary.path())?;
+    FolderManifest::new(parcel, entries).write(temporary.path())?;
     // An installed library is readable by all; a temporary folder is private.
     open_to_all(temporary.path())?;
     if broken {
         let aside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(dest).map_err(create)?;
-        std::fs::rename(dir, aside.path().join("old")).map_err(|cause| Error::io("move aside", dir, cause))?;
+        std::fs::rename(dir, aside.path().join("old")).map_err(|cause| FetchError::io("move aside", dir, cause))?;
     }
-    std::fs::rename(temporary.path(), dir).map_err(|cause| Error::io("move into place", dir, cause))?;
+    std::fs::rename(temporary.path(), dir).map_err(|cause| FetchError::io("move into place", dir, cause))?;
     // The temporary folder has moved, so do not delete it.
     let _ = temporary.keep();
     Ok(bytes)
 }
 
-fn open_to_all(dir: &Path) -> Result<(), Error> {
+fn open_to_all(dir: &Path) -> Result<(), FetchError> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(dir, mode).map_err(|cause| Error::io("set the permissions of", dir, cause))
+    std::fs::set_permissions(dir, mode).map_err(|cause| FetchError::io("set the permissions of", dir, cause))
 }
 
 /// Allows one fetch at a time per folder. Without file locks, only the final rename protects the folder.
-fn lock(dest: &Path) -> Result<Option<File>, Error> {
+fn lock(dest: &Path) -> Result<Option<File>, FetchError> {
     let path = dest.join(".lock");
-    let file = File::create(&path).map_err(|cause| Error::io("create", &path, cause))?;
+    let file = File::create(&path).map_err(|cause| FetchError::io("create", &path, cause))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => {

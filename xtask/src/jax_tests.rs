@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::doors::Modules;
+use crate::doors::DoorModules;
 use crate::programs::Task;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
@@ -26,7 +26,7 @@ pub(crate) const MATRIX: [(&str, u32, u32); 7] = [
 
 /// Options of `jax-tests`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct JaxTestsArgs {
     /// Use this Python, which has JAX, NumPy, flatbuffers and mypy, instead of an environment in the cache folder
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Args {
 /// # Errors
 ///
 /// The library does not build, an environment cannot be made, a test fails, or a version of the matrix has no Python.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &JaxTestsArgs) -> Result<()> {
     let library = capi::build(args.debug)?;
     if args.matrix {
         return matrix(&args.pythons, &library);
@@ -135,8 +135,8 @@ fn cudnn() -> Option<String> {
     (newest.as_str() >= least.to_str()?).then_some(newest)
 }
 
-fn modules(python: PathBuf, library: &Path, jobs: usize, may_skip: bool) -> Result<Modules> {
-    Ok(Modules { python, prefix: "test_jax", variables: variables(library)?, jobs, may_skip })
+fn modules(python: PathBuf, library: &Path, jobs: usize, may_skip: bool) -> Result<DoorModules> {
+    Ok(DoorModules { python, prefix: "test_jax", variables: variables(library)?, jobs, may_skip })
 }
 
 /// Runs the tests under every version, and says at the end how each went.

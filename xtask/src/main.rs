@@ -16,7 +16,7 @@ use xtask::{
 /// Runs the chores of the qkvault workspace, the commands of `qkvault`, and the programs of the workspace `dev`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-struct Main {
+struct Xtask {
     /// Accept NVIDIA's licence for the fetched libraries (recorded for later runs; also
     /// QKVAULT_ACCEPT_NVIDIA_LICENSE=1)
     #[arg(long, global = true)]
@@ -24,38 +24,38 @@ struct Main {
     #[command(flatten)]
     globals: Globals,
     #[command(subcommand)]
-    command: Command,
+    command: Chore,
 }
 
 #[derive(Debug, clap::Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one per process")]
-enum Command {
+enum Chore {
     /// Download the cuDNN libraries to the cache folder, with pip and pinned hashes
-    Fetch(fetch::Args),
+    Fetch(fetch::FetchArgs),
     /// Generate the cuDNN declarations, or check that they are up to date
-    Bindings(bindings::Args),
+    Bindings(bindings::BindingsArgs),
     /// Make a folder to copy to a GPU host, with the commands, a packed vault and scripts; the host needs no toolchain
-    Bundle(bundle::Args),
+    Bundle(bundle::BundleArgs),
     /// Write the C header from the Rust code, with the goldens of its structs and functions
     Header,
     /// Build the C library into a folder with its header and a file for pkg-config
-    Capi(capi::Args),
+    Capi(capi::CapiArgs),
     /// Build the wheel of the Python package
-    Wheel(wheel::Args),
+    Wheel(wheel::WheelArgs),
     /// Change the code in many small ways and report the changes that no test detects
-    Mutants(dev::Args),
+    Mutants(dev::DevArgs),
     /// Run unit tests in Miri, which reports undefined behaviour
-    Miri(miri::Args),
+    Miri(miri::MiriArgs),
     /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
-    RecordTests(record_tests::Args),
+    RecordTests(record_tests::RecordTestsArgs),
     /// Run the tests of the Python module for JAX, which installs JAX
-    JaxTests(jax_tests::Args),
+    JaxTests(jax_tests::JaxTestsArgs),
     /// Run the tests of PyTorch's door with the oracle; installs PyTorch and transformers
-    TorchTests(torch_tests::Args),
+    TorchTests(torch_tests::TorchTestsArgs),
     /// Compile every family of FlashAttention-4's kernels and compare their launches; downloads its toolchain
-    Fa4Tests(fa4_tests::Args),
+    Fa4Tests(fa4_tests::Fa4TestsArgs),
     /// Put random inputs to everything that reads data from outside
-    Fuzz(dev::Args),
+    Fuzz(dev::DevArgs),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
     /// Write the lists of Python packages that chores install, with hashes of all wheels
@@ -65,23 +65,23 @@ enum Command {
     /// Check the workspace with the oldest Rust that Cargo.toml names
     Msrv,
     /// Check licences, sources, duplicates and advisories of dependencies (cargo-deny)
-    Deny(deny::Args),
+    Deny(deny::DenyArgs),
     /// Compare the public interface with a release or a commit (cargo-semver-checks)
     Semver(release::SemverArgs),
     /// Pack and build every package as for publishing; upload nothing
     PublishDryRun(release::PublishArgs),
     /// Run every check and test that needs no GPU
-    Test(test::Args),
+    Test(test::TestArgs),
     /// Run the checks of CI: `test`, and whether the declarations are up to date
-    Ci(test::Args),
+    Ci(test::TestArgs),
     #[command(flatten)]
     Qkvault(cli::Command),
     /// Compare the rules' answers with cuDNN's for random descriptions (`qkvault-lab`)
-    FuzzRules(dev::Args),
+    FuzzRules(dev::DevArgs),
 }
 
 fn main() -> ExitCode {
-    let Main { accept_nvidia_license: accept, globals, command } = Main::parse();
+    let Xtask { accept_nvidia_license: accept, globals, command } = Xtask::parse();
     match run(accept, &globals, command) {
         Ok(code) => code,
         Err(error) => {
@@ -91,33 +91,33 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
-    let options = fetch::Options { accept_nvidia_license: accept, ..fetch::Options::default() };
+fn run(accept: bool, globals: &Globals, command: Chore) -> Result<ExitCode> {
+    let options = fetch::FetchOptions { accept_nvidia_license: accept, ..fetch::FetchOptions::default() };
     match command {
-        Command::Fetch(args) => fetch::run(&args.accepting(accept))?,
-        Command::Bindings(args) => bindings::run(&args.accepting(accept))?,
-        Command::Bundle(args) => bundle::run(&args, &options)?,
-        Command::Header => capi::header()?,
-        Command::Capi(args) => capi::run(&args)?,
-        Command::Wheel(args) => wheel::run(&args)?,
-        Command::Mutants(_) => dev::program("qkvault-mutants", "mutants", false)?,
-        Command::Miri(args) => miri::run(&args)?,
-        Command::RecordTests(args) => record_tests::run(&args)?,
-        Command::JaxTests(args) => jax_tests::run(&args)?,
-        Command::TorchTests(args) => torch_tests::run(&args)?,
-        Command::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
-        Command::Fuzz(_) => dev::program("qkvault-fuzz", "fuzz", false)?,
-        Command::FuzzRules(_) => dev::program("qkvault-lab", "fuzz-rules", true)?,
-        Command::CandleCheck => candle::check()?,
-        Command::Requirements => requirements::run(&options)?,
-        Command::Tidy => tidy::run()?,
-        Command::Msrv => release::msrv()?,
-        Command::Deny(args) => deny::run(&args)?,
-        Command::Semver(args) => release::semver(&args)?,
-        Command::PublishDryRun(args) => release::publish_dry_run(&args)?,
-        Command::Test(args) => test::run(&args, &options)?,
-        Command::Ci(args) => test::ci(&args, &options)?,
-        Command::Qkvault(mut command) => {
+        Chore::Fetch(args) => fetch::run(&args.accepting(accept))?,
+        Chore::Bindings(args) => bindings::run(&args.accepting(accept))?,
+        Chore::Bundle(args) => bundle::run(&args, &options)?,
+        Chore::Header => capi::header()?,
+        Chore::Capi(args) => capi::run(&args)?,
+        Chore::Wheel(args) => wheel::run(&args)?,
+        Chore::Mutants(_) => dev::program("qkvault-mutants", "mutants", false)?,
+        Chore::Miri(args) => miri::run(&args)?,
+        Chore::RecordTests(args) => record_tests::run(&args)?,
+        Chore::JaxTests(args) => jax_tests::run(&args)?,
+        Chore::TorchTests(args) => torch_tests::run(&args)?,
+        Chore::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
+        Chore::Fuzz(_) => dev::program("qkvault-fuzz", "fuzz", false)?,
+        Chore::FuzzRules(_) => dev::program("qkvault-lab", "fuzz-rules", true)?,
+        Chore::CandleCheck => candle::check()?,
+        Chore::Requirements => requirements::run(&options)?,
+        Chore::Tidy => tidy::run()?,
+        Chore::Msrv => release::msrv()?,
+        Chore::Deny(args) => deny::run(&args)?,
+        Chore::Semver(args) => release::semver(&args)?,
+        Chore::PublishDryRun(args) => release::publish_dry_run(&args)?,
+        Chore::Test(args) => test::run(&args, &options)?,
+        Chore::Ci(args) => test::ci(&args, &options)?,
+        Chore::Qkvault(mut command) => {
             if let Some(library) = command.library_to_fetch() {
                 let set = if library.full { LibrarySet::Full } else { LibrarySet::Slim };
                 let fetched = fetch::ensure(library.cudnn.as_deref(), set, &options)?;

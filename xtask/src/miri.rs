@@ -26,7 +26,7 @@ const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-deterministic-floats";
 
 /// Options of `miri`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct MiriArgs {
     /// Run only this package; may be given several times
     #[arg(long, short, value_name = "NAME")]
     package: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Args {
 /// # Errors
 ///
 /// Miri is not installed, a package is none of those that can run in it, a test fails, or its behaviour is undefined.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &MiriArgs) -> Result<()> {
     let installed = Command::new("rustup").args(["run", "nightly", "cargo", "miri", "--version"]).output();
     if !installed.is_ok_and(|output| output.status.success()) {
         bail!("Miri is not installed; `rustup toolchain install nightly --component miri,rust-src` installs it");
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_package_that_calls_c_is_refused_with_those_that_do_not() {
-        let error = run(&Args { package: vec!["qkvault-sys".to_owned()] }).expect_err("it is C").to_string();
+        let error = run(&MiriArgs { package: vec!["qkvault-sys".to_owned()] }).expect_err("it is C").to_string();
         assert!(error.contains("qkvault-graph") || error.contains("Miri is not installed"), "{error}");
     }
 }

@@ -45,7 +45,7 @@ pub(crate) const LONG: [&str; 12] = [
 
 /// A program that tests something.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct TestProgram {
     /// The name of its package, which tests ask for.
     package: String,
     name: String,
@@ -59,17 +59,17 @@ pub(crate) struct Program {
 struct Built {
     executable: Option<PathBuf>,
     manifest_path: PathBuf,
-    target: Target,
-    profile: Profile,
+    target: CargoTarget,
+    profile: CargoProfile,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct CargoTarget {
     name: String,
 }
 
 #[derive(Deserialize)]
-struct Profile {
+struct CargoProfile {
     test: bool,
 }
 
@@ -78,14 +78,14 @@ struct Profile {
 /// # Errors
 ///
 /// Something does not build.
-pub(crate) fn build(words: &[&str]) -> Result<Vec<Program>> {
+pub(crate) fn build(words: &[&str]) -> Result<Vec<TestProgram>> {
     let said = cargo::output(&[&["test", "--no-run", "--message-format=json-render-diagnostics"], words].concat())?;
     let built = said.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
     let program = |built: Built| {
         let (package, folder) = (package(&built.manifest_path)?, built.manifest_path.parent()?.to_owned());
-        Some(Program { package, name: built.target.name, file: built.executable?, folder })
+        Some(TestProgram { package, name: built.target.name, file: built.executable?, folder })
     };
-    let all: Vec<Program> = built.filter(|built| built.profile.test).filter_map(program).collect();
+    let all: Vec<TestProgram> = built.filter(|built| built.profile.test).filter_map(program).collect();
     ensure!(!all.is_empty(), "cargo built no program that tests");
     Ok(all)
 }
@@ -95,13 +95,13 @@ pub(crate) type Task<'a> = Box<dyn FnOnce() -> Result<String> + Send + 'a>;
 
 /// The programs as tasks: those that may run beside others, and those that may not.
 pub(crate) fn tasks<'a>(
-    mut all: Vec<Program>,
+    mut all: Vec<TestProgram>,
     passed: &'a AtomicUsize,
     variables: &'a [(&'a str, &'a str)],
 ) -> (Vec<Task<'a>>, Vec<Task<'a>>) {
     all.sort_by_key(|program| LONG.iter().position(|long| *long == program.name).unwrap_or(LONG.len()));
     let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
-    let task = |program: Program| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
+    let task = |program: TestProgram| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
     (others.into_iter().map(task).collect(), alone.into_iter().map(task).collect())
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn side_by_side(tasks: Vec<Task<'_>>, jobs: usize) -> Result<()> {
     Ok(())
 }
 
-impl Program {
+impl TestProgram {
     /// Runs it as cargo does: in the folder of its package, whose manifest it may ask for.
     fn run(&self, count: &AtomicUsize, variables: &[(&str, &str)]) -> Result<String> {
         let begun = Instant::now();

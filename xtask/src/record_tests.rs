@@ -18,7 +18,7 @@ const MODULES: [&str; 4] = ["test_trace", "test_record", "test_models", "test_gp
 
 /// Options of `record-tests`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RecordTestsArgs {
     /// Use this Python, which has the packages, instead of an environment in the cache folder
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct Args {
 /// # Errors
 ///
 /// The environment cannot be made, or a test fails.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &RecordTestsArgs) -> Result<()> {
     let python = match &args.python {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("record-tests", "record")?,

@@ -19,7 +19,7 @@ const NEWEST_PYTHON: u32 = 14;
 
 /// A list to write.
 #[derive(Debug, PartialEq, Eq)]
-struct List {
+struct RequirementsList {
     /// The name of its file, without the ending.
     name: String,
     /// What is wished.
@@ -30,7 +30,7 @@ struct List {
 
 /// Packages as uv writes them (PEP 751).
 #[derive(Debug, Deserialize)]
-struct Locked {
+struct LockedPackages {
     packages: Vec<Package>,
 }
 
@@ -40,11 +40,11 @@ struct Package {
     version: String,
     marker: Option<String>,
     #[serde(default)]
-    wheels: Vec<Wheel>,
+    wheels: Vec<LockedWheel>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Wheel {
+struct LockedWheel {
     url: String,
     hashes: Hashes,
 }
@@ -70,12 +70,12 @@ pub(crate) fn list(name: &str) -> Result<String> {
 /// # Errors
 ///
 /// uv cannot be fetched or does not find packages that fit, or a file cannot be written.
-pub fn run(options: &fetch::Options) -> Result<()> {
+pub fn run(options: &fetch::FetchOptions) -> Result<()> {
     let uv = fetch::ensure_program("uv", options)?;
     let folder = tempfile::tempdir().context("no temporary folder could be made")?;
     let (wished, locked) = (folder.path().join("wished.in"), folder.path().join("pylock.toml"));
     let (from, to) = (text_of(&wished)?, text_of(&locked)?);
-    for List { name, wishes, python } in lists()? {
+    for RequirementsList { name, wishes, python } in lists()? {
         std::fs::write(&wished, &wishes).with_context(|| format!("{from} could not be written"))?;
         let python = format!("3.{python}");
         let words = ["pip", "compile", "--quiet", "--universal", "--python-version", &python];
@@ -102,34 +102,36 @@ fn text_of(path: &Path) -> Result<String> {
 }
 
 /// Every list: those of the usual runs, and of the versions that a matrix has.
-fn lists() -> Result<Vec<List>> {
+fn lists() -> Result<Vec<RequirementsList>> {
     let wishes = |name: &str| {
         let path = path(&format!("{name}.in"));
         std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))
     };
-    let usual = |name: &str| Ok::<_, anyhow::Error>(List { name: name.to_owned(), wishes: wishes(name)?, python: 11 });
+    let usual = |name: &str| {
+        Ok::<_, anyhow::Error>(RequirementsList { name: name.to_owned(), wishes: wishes(name)?, python: 11 })
+    };
     let mut lists = vec![usual("record")?, usual("jax")?, usual("torch")?];
     for (version, least, _) in jax_tests::MATRIX {
         let wishes = format!("jax=={version}\nflatbuffers\nnumpy\n");
-        lists.push(List { name: format!("jax-{version}"), wishes, python: least });
+        lists.push(RequirementsList { name: format!("jax-{version}"), wishes, python: least });
     }
     let torch = wishes("torch")?;
     for version in torch_tests::MATRIX {
         let wishes = torch_tests::of_version(&torch, version);
-        lists.push(List { name: format!("torch-{version}"), wishes, python: 11 });
+        lists.push(RequirementsList { name: format!("torch-{version}"), wishes, python: 11 });
     }
     Ok(lists)
 }
 
 /// A list as pip reads it, from packages as uv writes them.
 fn written(locked: &str) -> Result<String> {
-    let Locked { packages } = toml::from_str(locked).context("uv wrote another form of file")?;
+    let LockedPackages { packages } = toml::from_str(locked).context("uv wrote another form of file")?;
     let mut out = String::new();
     for Package { name, version, marker, wheels } in packages {
         if marker.as_deref().is_some_and(is_elsewhere) {
             continue;
         }
-        let file = |wheel: &Wheel| wheel.url.rsplit('/').next().unwrap_or_default().to_owned();
+        let file = |wheel: &LockedWheel| wheel.url.rsplit('/').next().unwrap_or_default().to_owned();
         let mut hashes: Vec<&str> =
             wheels.iter().filter(|wheel| fits(&file(wheel))).map(|wheel| wheel.hashes.sha256.as_str()).collect();
         hashes.sort_unstable();
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_python_requirement_has_a_version_and_a_hash() {
-        for List { name, wishes, python: _ } in lists().expect("wishes") {
+        for RequirementsList { name, wishes, python: _ } in lists().expect("wishes") {
             let found = requirements(&list(&name).expect("a list"));
             for (what, hashes) in &found {
                 assert!(what.contains("=="), "{name}: {what} has no version");

@@ -19,7 +19,7 @@ const HEAD: &str = "# Tests that may be skipped, each after what it needs; on a 
                     # Written by UPDATE_GOLDENS=1 cargo xtask test.\n";
 
 /// Tests that may be skipped, each with what it needs.
-type Known = BTreeSet<(Need, String)>;
+type KnownSkips = BTreeSet<(Need, String)>;
 
 /// Prints the skipped tests, and compares them with the list.
 ///
@@ -57,7 +57,7 @@ fn read(record: &str) -> Result<Vec<Skip>> {
         .collect()
 }
 
-fn known(golden: &str) -> Result<Known> {
+fn known(golden: &str) -> Result<KnownSkips> {
     let line = |line: &str| {
         let (need, test) = line.split_once(' ')?;
         let need = Need::ALL.into_iter().find(|known| known.name() == need)?;
@@ -80,8 +80,8 @@ fn summary(skips: &[Skip]) -> Vec<String> {
     by_need.into_iter().map(line).collect()
 }
 
-fn wrong(skips: &[Skip], known: &Known, promised: &[Need], has_gpu: bool) -> Vec<String> {
-    let found: Known = skips.iter().map(|skip| (skip.need, skip.test.clone())).collect();
+fn wrong(skips: &[Skip], known: &KnownSkips, promised: &[Need], has_gpu: bool) -> Vec<String> {
+    let found: KnownSkips = skips.iter().map(|skip| (skip.need, skip.test.clone())).collect();
     let mut wrong = Vec::new();
     for Skip { need, test, why } in skips {
         if promised.contains(need) {
@@ -105,10 +105,10 @@ const fn of_gpus(need: Need) -> bool {
 }
 
 /// The new list: for GPU tests those found, for other needs, which depend on the machine, the old and the found ones.
-fn updated(known: &Known, skips: &[Skip]) -> String {
+fn updated(known: &KnownSkips, skips: &[Skip]) -> String {
     let kept = known.iter().filter(|(need, _)| !of_gpus(*need)).cloned();
     let found = skips.iter().map(|skip| (skip.need, skip.test.clone()));
-    let all: Known = kept.chain(found).collect();
+    let all: KnownSkips = kept.chain(found).collect();
     all.iter().fold(HEAD.to_owned(), |text, (need, test)| text + &format!("{} {test}\n", need.name()))
 }
 
@@ -120,7 +120,7 @@ mod tests {
         Skip { need, test: test.to_owned(), why: "why".to_owned() }
     }
 
-    fn may(list: &[(Need, &str)]) -> Known {
+    fn may(list: &[(Need, &str)]) -> KnownSkips {
         list.iter().map(|(need, test)| (*need, (*test).to_owned())).collect()
     }
 

@@ -11,7 +11,7 @@ use crate::{bindings, candle, cargo, deny, dev, doors, fetch, programs, release,
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TestArgs {
     /// Leave out formatting, clippy, documentation and packages
     #[arg(long)]
     only_tests: bool,
@@ -37,7 +37,7 @@ const FUZZED: u32 = 60;
 /// # Errors
 ///
 /// A step fails.
-pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
+pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     if args.quick {
         return quick();
     }
@@ -51,7 +51,7 @@ pub fn run(args: &Args, options: &fetch::Options) -> Result<()> {
     let installing = (!args.without_doors).then(|| std::thread::spawn(doors::install));
     if !args.only_tests {
         tidy::run()?;
-        deny::run(&deny::Args::default())?;
+        deny::run(&deny::DenyArgs::default())?;
         cargo::run(&["fmt", "--all", "--check"], &[])?;
         cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
         // With the examples, whose dependencies are those of tests too: what clippy has checked is not checked again
@@ -108,7 +108,7 @@ fn quick() -> Result<()> {
 /// # Errors
 ///
 /// A step fails.
-pub fn ci(args: &Args, options: &fetch::Options) -> Result<()> {
+pub fn ci(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     run(args, options)?;
-    bindings::run(&bindings::Args::check().accepting(options.accept_nvidia_license))
+    bindings::run(&bindings::BindingsArgs::check().accepting(options.accept_nvidia_license))
 }

@@ -4,6 +4,7 @@
 //! * modules use only the modules of their crate that `rooms.rs` allows;
 //! * every Rust file begins with a comment about its purpose, and is not too long;
 //! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted;
+//! * few types share a name, and no function is called `of`;
 //! * comments of Rust and lines of Markdown are not too long, links and named pages exist, `docs` is not too large, and
 //!   pages have no more words than they should;
 //! * no file has registry hosts, unfinished work or NVIDIA files.
@@ -17,6 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{cargo, dev, rooms, ui};
 
 mod comments;
+mod names;
 mod pages;
 
 /// The packages that each package may use (`[dependencies]` only; tests may use more).
@@ -91,7 +93,7 @@ pub fn run() -> Result<()> {
     let files = tracked(&root)?;
     let mut found = dependencies(&root)?;
     found.extend(lints(&root)?);
-    let mut texts = Vec::new();
+    let (mut texts, mut names) = (Vec::new(), names::TypeNames::default());
     for file in &files {
         let name = file.to_string_lossy().into_owned();
         if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
@@ -104,12 +106,14 @@ pub fn run() -> Result<()> {
         if name.ends_with(".rs") {
             shape(&name, &text, &mut found);
             comments::look(&name, &text, &mut found);
+            names.look(&name, &text, &mut found);
             rooms::check(&name, &text, &mut found);
         }
         if name.ends_with(".md") {
             texts.push((name, text));
         }
     }
+    names.check(&mut found);
     pages::words(&texts, &mut found);
     pages::size(&root, files.iter().filter_map(|file| file.to_str()), &mut found);
     if !found.is_empty() {

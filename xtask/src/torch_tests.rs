@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::doors::Modules;
+use crate::doors::DoorModules;
 use crate::programs::Task;
 use crate::record_tests::{TESTS, environment, environment_of};
 use crate::{capi, cargo, requirements, ui, wheel};
@@ -19,7 +19,7 @@ const PACKAGES: &str = "torch";
 
 /// Options of `torch-tests`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct TorchTestsArgs {
     /// Use this Python, which has the packages, instead of an environment in the cache folder
     #[arg(long, value_name = "FILE", conflicts_with = "matrix")]
     python: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct Args {
 /// # Errors
 ///
 /// The library does not build, the environment cannot be made, or a test fails.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &TorchTestsArgs) -> Result<()> {
     let built = capi::build(true)?;
     let library = built.to_str().context("the library's name is not UTF-8")?;
     if args.matrix {
@@ -108,12 +108,12 @@ fn adapter() -> Result<String> {
     Ok(adapter.to_str().context("the folder's name is not UTF-8")?.to_owned())
 }
 
-fn modules(python: PathBuf, library: &str, jobs: usize, may_skip: bool) -> Result<Modules> {
+fn modules(python: PathBuf, library: &str, jobs: usize, may_skip: bool) -> Result<DoorModules> {
     let adapter = adapter()?;
     let path = format!("{adapter}:{adapter}/tests");
     let (library, ignore) = (library.to_owned(), "ignore".to_owned());
     let variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", path), ("PYTHONWARNINGS", ignore)];
-    Ok(Modules { python, prefix: "test_torch", variables, jobs, may_skip })
+    Ok(DoorModules { python, prefix: "test_torch", variables, jobs, may_skip })
 }
 
 /// Runs the tests with each version in an environment of its own, which is removed afterwards.

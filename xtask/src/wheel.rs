@@ -9,7 +9,7 @@ use crate::{capi, cargo, ui};
 
 /// Options of `wheel`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct WheelArgs {
     /// The folder to write the wheel to
     #[arg(long, value_name = "FOLDER", default_value = "target/wheel")]
     out: PathBuf,
@@ -23,7 +23,7 @@ pub struct Args {
 /// # Errors
 ///
 /// The library does not build, Python does not start, or the wheel cannot be written.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &WheelArgs) -> Result<()> {
     let library = capi::build(args.debug)?;
     let wheel = pack(&library, &cargo::root().join(&args.out))?;
     ui::say(&format!("written: {wheel}\ninstall it with: pip install {wheel}"));

@@ -9,7 +9,7 @@ use crate::handle::{Opaque, borrow, borrow_mut, free};
 use crate::operand::id;
 use crate::plan::qkv_plan;
 use crate::sized::{Grows, list, one, put, read, write};
-use crate::status::{Failure, guarded, guarded_with_memory};
+use crate::status::{CallFailure, guarded, guarded_with_memory};
 
 /// Lengths, offsets and page tables of a plan's steps in one block of host memory.
 ///
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn qkv_batch_operand_at(
     guarded(|| {
         // SAFETY: the caller promises a batch.
         let operands = &unsafe { borrow(batch) }?.operands;
-        let outside = || Failure::argument(format!("place {place} of {}; places begin at 0", operands.len()));
+        let outside = || CallFailure::argument(format!("place {place} of {}; places begin at 0", operands.len()));
         let &(role, at, words) = operands.get(place).ok_or_else(outside)?;
         let (offset, bytes) = (at as u64 * 4, words as u64 * 4);
         let own = qkv_batch_operand { struct_size: 0, role_id: id(role), reserved: 0, offset, bytes };
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn qkv_batch_fill(batch: *mut qkv_batch, step: *const qkv_
                 let given = step.sequences;
                 let text =
                     format!("a step has {given} sequences, and the plan at most {most}; use a plan for a larger batch");
-                return Err(Failure::argument(text));
+                return Err(CallFailure::argument(text));
             }
             let qkv_step { sequences, query_lengths, key_lengths, pages, page_width, value_pages, .. } = step;
             let queries = match query_lengths.is_null() {
@@ -179,13 +179,13 @@ pub unsafe extern "C" fn qkv_batch_fill(batch: *mut qkv_batch, step: *const qkv_
 /// # Safety
 ///
 /// As for `list`.
-unsafe fn table<'a>(at: *const i32, sequences: usize, width: usize) -> Result<Vec<&'a [i32]>, Failure> {
+unsafe fn table<'a>(at: *const i32, sequences: usize, width: usize) -> Result<Vec<&'a [i32]>, CallFailure> {
     if at.is_null() {
         return Ok(Vec::new());
     }
     let entries = sequences.checked_mul(width).filter(|_| width > 0);
     let entries =
-        entries.ok_or_else(|| Failure::argument(format!("page_width is {width}; give the entries of a line")))?;
+        entries.ok_or_else(|| CallFailure::argument(format!("page_width is {width}; give the entries of a line")))?;
     room_for((sequences * size_of::<&[i32]>()) as u64)?;
     // SAFETY: the caller's promise.
     Ok(unsafe { list(at, entries, "pages") }?.chunks(width).collect())
@@ -218,7 +218,10 @@ pub unsafe extern "C" fn qkv_batch_changed(batch: *const qkv_batch, ranges: *mut
             return Ok(());
         }
         if room < changed.len() {
-            return Err(Failure::argument(format!("{} parts changed, and there is room for {room}", changed.len())));
+            return Err(CallFailure::argument(format!(
+                "{} parts changed, and there is room for {room}",
+                changed.len()
+            )));
         }
         for (at, range) in changed.iter().enumerate() {
             let part = qkv_range { offset: range.start as u64 * 4, bytes: range.len() as u64 * 4 };

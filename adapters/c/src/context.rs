@@ -13,7 +13,7 @@ use qkvault::sys::Search;
 
 use crate::handle::{Opaque, borrow, free, give};
 use crate::sized::{Grows, put, read, write};
-use crate::status::{Failure, c_string, guarded, guarded_with_memory};
+use crate::status::{CallFailure, c_string, guarded, guarded_with_memory};
 use crate::text::{name, optional};
 
 /// A vault, a cuDNN and the GPUs that plans run on.
@@ -25,14 +25,14 @@ pub struct qkv_context {
 
 /// What a context holds.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct RuntimeContext {
     pub(crate) runtime: RawRuntime,
     /// Version and path of the cuDNN, as soon as somebody asked for them.
     library: std::sync::OnceLock<(CString, CString)>,
 }
 
 impl Opaque for qkv_context {
-    type Inside = Context;
+    type Inside = RuntimeContext;
     const TAG: u64 = 0x0001_7478_6574_6e63;
     const NAME: &'static str = "qkv_context";
 }
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn qkv_open(options: *const qkv_options, context: *mut *mu
         let runtime = unsafe { options.map_or_else(|| Ok(Runtime::options()), |options| chosen(&options)) }?;
         let runtime = runtime.open_raw()?;
         // SAFETY: the caller's place.
-        unsafe { put_handle(context, Context { runtime, library: std::sync::OnceLock::new() }) }
+        unsafe { put_handle(context, RuntimeContext { runtime, library: std::sync::OnceLock::new() }) }
     })
 }
 
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn qkv_open(options: *const qkv_options, context: *mut *mu
 /// # Safety
 ///
 /// `place` must be null or writable.
-pub(crate) unsafe fn put_handle<T: Opaque>(place: *mut *mut T, inside: T::Inside) -> Result<(), Failure> {
+pub(crate) unsafe fn put_handle<T: Opaque>(place: *mut *mut T, inside: T::Inside) -> Result<(), CallFailure> {
     let handle = give::<T>(inside);
     // SAFETY: the caller's promise; a handle that nobody got is freed.
     unsafe { put(place, handle, T::NAME).inspect_err(|_| drop(free(handle))) }
@@ -135,12 +135,12 @@ pub(crate) unsafe fn put_handle<T: Opaque>(place: *mut *mut T, inside: T::Inside
 /// # Safety
 ///
 /// The strings of the options must be null or valid.
-unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failure> {
+unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, CallFailure> {
     let qkv_options { struct_size: _, vault, cudnn, on_miss, vault_mode, workspace_limit, handles, reserved, .. } =
         *options;
     let qkv_options { remote, allow, engine, .. } = *options;
     if reserved != 0 {
-        return Err(Failure::argument(format!("qkv_options.reserved is {reserved}; set it to 0")));
+        return Err(CallFailure::argument(format!("qkv_options.reserved is {reserved}; set it to 0")));
     }
     // SAFETY: the caller's promise.
     let (folder, cudnn, remote, allow, engine) = unsafe {
@@ -163,12 +163,16 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
         QKV_VAULT_READ_WRITE => vault.mode(Mode::ReadWrite),
         QKV_VAULT_READ_ONLY => vault.mode(Mode::ReadOnly),
         QKV_VAULT_OFF => vault.mode(Mode::Off),
-        other => return Err(Failure::argument(format!("qkv_options.vault_mode is {other}; give a QKV_VAULT_ number"))),
+        other => {
+            return Err(CallFailure::argument(format!("qkv_options.vault_mode is {other}; give a QKV_VAULT_ number")));
+        }
     };
     let build = match on_miss {
         QKV_ON_MISS_FAIL => false,
         QKV_ON_MISS_BUILD => true,
-        other => return Err(Failure::argument(format!("qkv_options.on_miss is {other}; give a QKV_ON_MISS_ number"))),
+        other => {
+            return Err(CallFailure::argument(format!("qkv_options.on_miss is {other}; give a QKV_ON_MISS_ number")));
+        }
     };
     few_handles(handles)?;
     let allowed = allow.unwrap_or_default().parse()?;
@@ -178,7 +182,7 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
             let engines = Engines::built_in();
             engines.policy(name).map_err(|_| {
                 let names = engines.words().join(", ");
-                Failure::argument(format!("qkv_options.engine is '{name}'; give one of {names}, or null"))
+                CallFailure::argument(format!("qkv_options.engine is '{name}'; give one of {names}, or null"))
             })?
         }
     };
@@ -192,11 +196,11 @@ unsafe fn chosen(options: &qkv_options) -> Result<qkvault::RuntimeOptions, Failu
 /// Most cuDNN handles of a GPU, each of which takes megabytes there: more than threads that launch at a time.
 const MOST_HANDLES: u32 = 1024;
 
-fn few_handles(handles: u32) -> Result<(), Failure> {
+fn few_handles(handles: u32) -> Result<(), CallFailure> {
     if handles <= MOST_HANDLES {
         return Ok(());
     }
-    Err(Failure::argument(format!("{handles} cuDNN handles are asked for; give at most {MOST_HANDLES}")))
+    Err(CallFailure::argument(format!("{handles} cuDNN handles are asked for; give at most {MOST_HANDLES}")))
 }
 
 /// Closes a context. Null is no error.
@@ -247,8 +251,8 @@ pub unsafe extern "C" fn qkv_unpack(
     })
 }
 
-fn secret(file: &str) -> Result<SealKey, Failure> {
-    SealKey::from_file(Path::new(file)).map_err(|error| Failure::argument(error.to_string()))
+fn secret(file: &str) -> Result<SealKey, CallFailure> {
+    SealKey::from_file(Path::new(file)).map_err(|error| CallFailure::argument(error.to_string()))
 }
 
 /// Creates cuDNN handles for a GPU until there are this many, ahead of launches that run at one time or are captured:

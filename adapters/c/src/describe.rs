@@ -7,9 +7,9 @@ use qkvault::graph::{Attention, BackwardOptions, Valid, text as form, validate};
 
 use crate::context::put_handle;
 use crate::handle::{Opaque, borrow, free};
-use crate::operand::{Operand, qkv_operand};
+use crate::operand::{NamedOperand, qkv_operand};
 use crate::sized::{put, write};
-use crate::status::{Failure, guarded, guarded_with_memory};
+use crate::status::{CallFailure, guarded, guarded_with_memory};
 use crate::text::{give_text, text};
 
 /// A valid description of one attention. It never changes.
@@ -21,28 +21,28 @@ pub struct qkv_attention {
 
 /// What a description's handle holds.
 #[derive(Debug)]
-pub struct Described {
+pub struct DescriptionContent {
     pub(crate) valid: Valid,
-    operands: Vec<Operand>,
+    operands: Vec<NamedOperand>,
 }
 
 impl Opaque for qkv_attention {
-    type Inside = Described;
+    type Inside = DescriptionContent;
     const TAG: u64 = 0x0002_6e6f_6974_7461;
     const NAME: &'static str = "qkv_attention";
 }
 
-impl Described {
-    pub(crate) fn new(valid: Valid) -> Described {
+impl DescriptionContent {
+    pub(crate) fn new(valid: Valid) -> DescriptionContent {
         let constants = constant_values(&valid);
         let facts = valid.operand_facts();
         let is_constant = |role| constants.iter().any(|(other, _)| *other == role);
-        let operands = facts.iter().map(|fact| Operand::of(fact, is_constant(fact.role))).collect();
-        Described { valid, operands }
+        let operands = facts.iter().map(|fact| NamedOperand::new(fact, is_constant(fact.role))).collect();
+        DescriptionContent { valid, operands }
     }
 
-    pub(crate) fn validated(attention: Attention) -> Result<Described, Failure> {
-        Ok(Described::new(validate(attention)?))
+    pub(crate) fn validated(attention: Attention) -> Result<DescriptionContent, CallFailure> {
+        Ok(DescriptionContent::new(validate(attention)?))
     }
 }
 
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn qkv_attention_parse(
         // SAFETY: the caller promises a text of this length.
         let parsed = form::parse(unsafe { text(text_form, length, "the description") }?)?;
         // SAFETY: the caller's place.
-        unsafe { put_handle(attention, Described::validated(parsed)?) }
+        unsafe { put_handle(attention, DescriptionContent::validated(parsed)?) }
     })
 }
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn qkv_attention_from_json(
         // SAFETY: the caller promises a text of this length.
         let parsed: Attention = serde_json::from_str(unsafe { text(json, length, "the description") }?)?;
         // SAFETY: the caller's place.
-        unsafe { put_handle(attention, Described::validated(parsed)?) }
+        unsafe { put_handle(attention, DescriptionContent::validated(parsed)?) }
     })
 }
 
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn qkv_attention_backward(
         let forward = unsafe { borrow(forward) }?;
         let options = backward_options(deterministic, d_sink);
         // SAFETY: the caller's place.
-        unsafe { put_handle(backward, Described::validated(forward.valid.backward(options))?) }
+        unsafe { put_handle(backward, DescriptionContent::validated(forward.valid.backward(options))?) }
     })
 }
 
@@ -192,9 +192,9 @@ pub unsafe extern "C" fn qkv_attention_operand(
 }
 
 /// The operand at a place.
-pub(crate) fn nth(operands: &[Operand], place: usize) -> Result<&Operand, Failure> {
+pub(crate) fn nth(operands: &[NamedOperand], place: usize) -> Result<&NamedOperand, CallFailure> {
     let count = operands.len();
-    operands.get(place).ok_or_else(|| Failure::argument(format!("place {place} of {count}; places begin at 0")))
+    operands.get(place).ok_or_else(|| CallFailure::argument(format!("place {place} of {count}; places begin at 0")))
 }
 
 /// Frees a description. Null is no error.

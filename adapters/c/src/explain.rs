@@ -7,7 +7,7 @@ use qkvault_base::{in_quotes, on_lines};
 use crate::context::qkv_context;
 use crate::describe::qkv_attention;
 use crate::handle::borrow;
-use crate::status::{Failure, guarded_with_memory};
+use crate::status::{CallFailure, guarded_with_memory};
 use crate::text::{give_text, name, optional};
 
 /// Asks the rules whether a GPU and a cuDNN support an attention. It takes microseconds and needs neither.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn qkv_explain(
         let target = context.runtime.rules_target(gpu, cudnn)?;
         let answer = context.runtime.explain(&attention.valid, &target);
         if json.is_null() && text.is_null() {
-            return Err(Failure::argument("json and text are both null; give a place for one of them"));
+            return Err(CallFailure::argument("json and text are both null; give a place for one of them"));
         }
         // SAFETY: the caller's places.
         unsafe {

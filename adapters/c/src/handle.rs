@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::status::Failure;
+use crate::status::CallFailure;
 
 /// An opaque type of the header.
 pub(crate) trait Opaque {
@@ -17,7 +17,7 @@ pub(crate) trait Opaque {
 
 /// What lies at the address of a handle.
 #[repr(C)]
-struct Held<T> {
+struct HandleContent<T> {
     tag: AtomicU64,
     inside: T,
 }
@@ -27,23 +27,27 @@ const FREED: u64 = 0x6465_6572_665f_766b;
 
 /// A new handle.
 pub(crate) fn give<T: Opaque>(inside: T::Inside) -> *mut T {
-    Box::into_raw(Box::new(Held { tag: AtomicU64::new(T::TAG), inside })).cast()
+    Box::into_raw(Box::new(HandleContent { tag: AtomicU64::new(T::TAG), inside })).cast()
 }
 
 /// Checks that a pointer is a handle of this kind.
-unsafe fn check<T: Opaque>(handle: *const T) -> Result<*const Held<T::Inside>, Failure> {
-    let (held, name) = (handle.cast::<Held<T::Inside>>(), T::NAME);
+unsafe fn check<T: Opaque>(handle: *const T) -> Result<*const HandleContent<T::Inside>, CallFailure> {
+    let (held, name) = (handle.cast::<HandleContent<T::Inside>>(), T::NAME);
     if held.is_null() {
-        return Err(Failure::argument(format!("the {name} is null; give one that this library made")));
+        return Err(CallFailure::argument(format!("the {name} is null; give one that this library made")));
     }
     if !held.is_aligned() {
-        return Err(Failure::argument(format!("{handle:p} is no {name}: it has the address of no handle")));
+        return Err(CallFailure::argument(format!("{handle:p} is no {name}: it has the address of no handle")));
     }
     // SAFETY: the caller promises a handle of this library, which begins with a tag.
     match unsafe { &*held.cast::<AtomicU64>() }.load(Ordering::Relaxed) {
         tag if tag == T::TAG => Ok(held),
-        FREED => Err(Failure::argument(format!("the {name} was freed; use each until it is freed, and free it once"))),
-        _ => Err(Failure::argument(format!("{handle:p} is no {name}: it is another handle or memory of another kind"))),
+        FREED => {
+            Err(CallFailure::argument(format!("the {name} was freed; use each until it is freed, and free it once")))
+        }
+        _ => Err(CallFailure::argument(format!(
+            "{handle:p} is no {name}: it is another handle or memory of another kind"
+        ))),
     }
 }
 
@@ -52,7 +56,7 @@ unsafe fn check<T: Opaque>(handle: *const T) -> Result<*const Held<T::Inside>, F
 /// # Safety
 ///
 /// `handle` must be null or a handle of this library that stays for as long as the result is used.
-pub(crate) unsafe fn borrow<'a, T: Opaque>(handle: *const T) -> Result<&'a T::Inside, Failure> {
+pub(crate) unsafe fn borrow<'a, T: Opaque>(handle: *const T) -> Result<&'a T::Inside, CallFailure> {
     // SAFETY: the caller's promise, and `check` found a handle of this kind.
     unsafe { check(handle).map(|held| &(*held).inside) }
 }
@@ -62,7 +66,7 @@ pub(crate) unsafe fn borrow<'a, T: Opaque>(handle: *const T) -> Result<&'a T::In
 /// # Safety
 ///
 /// As for [`borrow`], and nothing else may use the handle meanwhile.
-pub(crate) unsafe fn borrow_mut<'a, T: Opaque>(handle: *mut T) -> Result<&'a mut T::Inside, Failure> {
+pub(crate) unsafe fn borrow_mut<'a, T: Opaque>(handle: *mut T) -> Result<&'a mut T::Inside, CallFailure> {
     // SAFETY: the caller's promise, and `check` found a handle of this kind.
     unsafe { check(handle).map(|held| &mut (*held.cast_mut()).inside) }
 }
@@ -72,7 +76,7 @@ pub(crate) unsafe fn borrow_mut<'a, T: Opaque>(handle: *mut T) -> Result<&'a mut
 /// # Safety
 ///
 /// `handle` must be null or a handle of this library that nothing uses any more.
-pub(crate) unsafe fn free<T: Opaque>(handle: *mut T) -> Result<(), Failure> {
+pub(crate) unsafe fn free<T: Opaque>(handle: *mut T) -> Result<(), CallFailure> {
     if handle.is_null() {
         return Ok(());
     }

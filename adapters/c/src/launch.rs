@@ -11,7 +11,7 @@ use crate::handle::borrow;
 use crate::operand::{QKV_F32, QKV_I32, QKV_I64, role};
 use crate::plan::qkv_plan;
 use crate::sized::{Grows, list, read};
-use crate::status::{Failure, guarded};
+use crate::status::{CallFailure, guarded};
 use crate::text::name;
 
 /// Memory on the GPU. It never grows.
@@ -144,7 +144,7 @@ const fn buffer(given: &qkv_buffer) -> DeviceBuffer {
     DeviceBuffer { address: given.address, bytes: given.bytes }
 }
 
-fn number(given: &qkv_number) -> Result<Number, Failure> {
+fn number(given: &qkv_number) -> Result<Number, CallFailure> {
     let qkv_number { dtype, reserved: _, value } = *given;
     // SAFETY: every field is a number that any bytes are.
     unsafe {
@@ -152,7 +152,7 @@ fn number(given: &qkv_number) -> Result<Number, Failure> {
             QKV_F32 => Ok(Number::F32(value.f32)),
             QKV_I32 => Ok(Number::I32(value.i32)),
             QKV_I64 => Ok(Number::I64(value.i64)),
-            other => Err(Failure::argument(format!(
+            other => Err(CallFailure::argument(format!(
                 "a scalar has the element type {other}; numbers are QKV_F32, QKV_I32 or QKV_I64"
             ))),
         }
@@ -164,7 +164,7 @@ type Pairs = SmallVec<[(Role, Role); 3]>;
 /// # Safety
 ///
 /// As for `list`.
-unsafe fn pairs(at: *const qkv_pair, count: usize) -> Result<Pairs, Failure> {
+unsafe fn pairs(at: *const qkv_pair, count: usize) -> Result<Pairs, CallFailure> {
     // SAFETY: the caller's promise.
     let given = unsafe { list(at, count, "interleaved pairs") }?;
     given.iter().map(|pair| Ok((role(pair.a)?, role(pair.b)?))).collect()
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn qkv_launch_named(plan: *const qkv_plan, args: *const qk
         unsafe {
             let plan = borrow(plan)?;
             let args = read(args)?;
-            let named = NamedLists::of(&args)?;
+            let named = NamedLists::read(&args)?;
             let NamedLists { tensors, scalars, interleaved } = &named;
             let workspace = buffer(&args.workspace);
             let args_named = NamedArgs { tensors, scalars, workspace, interleaved };
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn qkv_launch_named(plan: *const qkv_plan, args: *const qk
 pub unsafe extern "C" fn qkv_check_named(plan: *const qkv_plan, args: *const qkv_launch_named_args) -> i32 {
     guarded(|| {
         // SAFETY: as for `qkv_launch_named`.
-        let (plan, named) = unsafe { (borrow(plan)?, NamedLists::of(&read(args)?)?) };
+        let (plan, named) = unsafe { (borrow(plan)?, NamedLists::read(&read(args)?)?) };
         let NamedLists { tensors, scalars, interleaved } = &named;
         let args = NamedArgs { tensors, scalars, workspace: DeviceBuffer::default(), interleaved };
         Ok(plan.order.check(&plan.facts, &args).map_err(qkvault::exec::LaunchError::from)?)
@@ -241,7 +241,7 @@ impl<'a> NamedLists<'a> {
     /// # Safety
     ///
     /// The lists must be as long as they say, and their names null or valid strings.
-    unsafe fn of(args: &qkv_launch_named_args) -> Result<NamedLists<'a>, Failure> {
+    unsafe fn read(args: &qkv_launch_named_args) -> Result<NamedLists<'a>, CallFailure> {
         // SAFETY: the caller's promise.
         unsafe {
             let tensors = list(args.tensors, args.tensor_count, "tensors")?;
@@ -249,8 +249,8 @@ impl<'a> NamedLists<'a> {
             let tensor = |given: &qkv_named_buffer| Ok((name(given.name, "a tensor's name")?, buffer(&given.buffer)));
             let scalar = |given: &qkv_named_number| Ok((name(given.name, "a scalar's name")?, number(&given.number)?));
             Ok(NamedLists {
-                tensors: tensors.iter().map(tensor).collect::<Result<_, Failure>>()?,
-                scalars: scalars.iter().map(scalar).collect::<Result<_, Failure>>()?,
+                tensors: tensors.iter().map(tensor).collect::<Result<_, CallFailure>>()?,
+                scalars: scalars.iter().map(scalar).collect::<Result<_, CallFailure>>()?,
                 interleaved: pairs(args.interleaved, args.interleaved_count)?,
             })
         }

@@ -39,8 +39,8 @@ pub mod xla;
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     const fn moved<T: Send>() {}
-    shared::<context::Context>();
-    shared::<describe::Described>();
+    shared::<context::RuntimeContext>();
+    shared::<describe::DescriptionContent>();
     shared::<plan::Planned>();
     shared::<serving::Serving>();
     moved::<batch::Batch>();

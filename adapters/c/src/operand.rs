@@ -6,7 +6,7 @@ use qkvault::graph::Binding;
 use qkvault::graph::{DType, OperandFact, Role, Valid};
 
 use crate::sized::Grows;
-use crate::status::{Failure, c_string};
+use crate::status::{CallFailure, c_string};
 
 /// Half precision.
 pub const QKV_F16: i32 = 1;
@@ -75,7 +75,7 @@ unsafe impl Grows for qkv_operand {
 
 /// An operand with its names as C strings.
 #[derive(Debug)]
-pub(crate) struct Operand {
+pub(crate) struct NamedOperand {
     role: Role,
     role_name: CString,
     name: Option<CString>,
@@ -89,14 +89,14 @@ pub(crate) struct Operand {
     constant: bool,
 }
 
-impl Operand {
-    pub(crate) fn of(fact: &OperandFact<'_>, constant: bool) -> Operand {
+impl NamedOperand {
+    pub(crate) fn new(fact: &OperandFact<'_>, constant: bool) -> NamedOperand {
         let role = fact.role;
         let name = fact.name.map(|name| match role {
             Role::DScoreTensor(_) => c_string(format!("d_{name}")),
             _ => c_string(name),
         });
-        Operand {
+        NamedOperand {
             role,
             role_name: c_string(role.name()),
             name,
@@ -112,17 +112,18 @@ impl Operand {
     }
 
     /// The operand of a plan's binding: types, bytes and alignment are the plan's.
-    pub(crate) fn of_plan(attention: &Valid, binding: &Binding) -> Result<Operand, Failure> {
+    pub(crate) fn of_plan(attention: &Valid, binding: &Binding) -> Result<NamedOperand, CallFailure> {
         let Binding { role, dtype, scalar, output, bytes, alignment } = *binding;
         let facts = attention.operand_facts();
         let fact = facts.iter().find(|fact| fact.role == role);
-        let unknown = || Failure::new(crate::status::QKV_ERROR_INTERNAL, format!("the description has no {role}"));
-        let operand = Operand::of(fact.ok_or_else(unknown)?, false);
-        Ok(Operand { dtype, scalar, output, bytes, alignment, ..operand })
+        let unknown = || CallFailure::new(crate::status::QKV_ERROR_INTERNAL, format!("the description has no {role}"));
+        let operand = NamedOperand::new(fact.ok_or_else(unknown)?, false);
+        Ok(NamedOperand { dtype, scalar, output, bytes, alignment, ..operand })
     }
 
     pub(crate) fn info(&self) -> qkv_operand {
-        let Operand { role, role_name, name, dtype, dims, strides, bytes, alignment, output, scalar, constant } = self;
+        let NamedOperand { role, role_name, name, dtype, dims, strides, bytes, alignment, output, scalar, constant } =
+            self;
         qkv_operand {
             struct_size: 0,
             role: role_name.as_ptr(),
@@ -148,13 +149,13 @@ pub(crate) fn id(role: Role) -> i32 {
 }
 
 /// The role of a number.
-pub(crate) fn role(id: i32) -> Result<Role, Failure> {
-    let unknown = || Failure::argument(format!("there is no role {id}; take role_id of a qkv_operand"));
+pub(crate) fn role(id: i32) -> Result<Role, CallFailure> {
+    let unknown = || CallFailure::argument(format!("there is no role {id}; take role_id of a qkv_operand"));
     Role::from_uid(i64::from(id)).ok_or_else(unknown)
 }
 
 /// The element type of a number.
-pub(crate) fn dtype(code: i32) -> Result<DType, Failure> {
+pub(crate) fn dtype(code: i32) -> Result<DType, CallFailure> {
     let found = DType::ALL.into_iter().find(|dtype| i32::from(dtype.code()) == code);
-    found.ok_or_else(|| Failure::argument(format!("{code} is no element type; give QKV_BF16 or another one")))
+    found.ok_or_else(|| CallFailure::argument(format!("{code} is no element type; give QKV_BF16 or another one")))
 }

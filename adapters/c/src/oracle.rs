@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use qkvault::graph::{DType, Role, Valid, operand};
 use qkvault::reference::{
-    Buffer, Comparison, Inputs, LaunchJudge, Output, Outputs, Verdict, backward, backward_of_o, forward,
+    Buffer, Comparison, ExactOutput, ExactOutputs, Inputs, LaunchJudge, OutputVerdict, backward, backward_of_o, forward,
 };
 
 use qkvault_base::room_for;
@@ -14,7 +14,7 @@ use crate::describe::qkv_attention;
 use crate::handle::{Opaque, borrow, borrow_mut, free};
 use crate::operand::{QKV_F64, dtype};
 use crate::sized::{Grows, list, put, write};
-use crate::status::{Failure, guarded, guarded_with_memory};
+use crate::status::{CallFailure, guarded, guarded_with_memory};
 use crate::text::name;
 
 /// An attention on the CPU with its inputs and, after `qkv_oracle_run`, its outputs.
@@ -29,7 +29,7 @@ pub struct qkv_oracle {
 pub struct Oracle {
     attention: Valid,
     inputs: Inputs,
-    outputs: Option<Outputs>,
+    outputs: Option<ExactOutputs>,
 }
 
 impl Opaque for qkv_oracle {
@@ -71,22 +71,23 @@ unsafe impl Grows for qkv_comparison {
 
 impl Oracle {
     /// The one operand that a name stands for, or all of those that share it.
-    fn roles(&self, name: &str) -> Result<Vec<Role>, Failure> {
+    fn roles(&self, name: &str) -> Result<Vec<Role>, CallFailure> {
         Ok(self.attention.named_roles(name)?)
     }
 
-    fn input(&self, name: &str) -> Result<&Buffer, Failure> {
+    fn input(&self, name: &str) -> Result<&Buffer, CallFailure> {
         let role = self.roles(name)?[0];
         let lacking =
-            || Failure::argument(format!("the oracle has no input {name}; set it, or call qkv_oracle_random"));
+            || CallFailure::argument(format!("the oracle has no input {name}; set it, or call qkv_oracle_random"));
         self.inputs.get(role).ok_or_else(lacking)
     }
 
-    fn output(&self, name: &str) -> Result<&Output, Failure> {
+    fn output(&self, name: &str) -> Result<&ExactOutput, CallFailure> {
         let role = self.roles(name)?[0];
         let outputs = self.outputs.as_ref();
-        let outputs = outputs.ok_or_else(|| Failure::argument("the oracle has not run; call qkv_oracle_run first"))?;
-        outputs.get(role).ok_or_else(|| Failure::argument(format!("{name} is no output of this attention")))
+        let outputs =
+            outputs.ok_or_else(|| CallFailure::argument("the oracle has not run; call qkv_oracle_run first"))?;
+        outputs.get(role).ok_or_else(|| CallFailure::argument(format!("{name} is no output of this attention")))
     }
 }
 
@@ -137,7 +138,8 @@ pub unsafe extern "C" fn qkv_oracle_set(
         };
         for role in oracle.roles(wanted)? {
             let needed = operand(&oracle.attention, role).map(|operand| operand.tensor.dtype);
-            let needed = needed.ok_or_else(|| Failure::argument(format!("{wanted} is no input of this attention")))?;
+            let needed =
+                needed.ok_or_else(|| CallFailure::argument(format!("{wanted} is no input of this attention")))?;
             oracle.inputs.insert(role, converted(dtype, needed, data)?);
         }
         oracle.outputs = None;
@@ -146,24 +148,24 @@ pub unsafe extern "C" fn qkv_oracle_set(
 }
 
 /// The bytes of an array of the caller as a buffer of an operand.
-fn converted(given: i32, needed: DType, data: &[u8]) -> Result<Buffer, Failure> {
+fn converted(given: i32, needed: DType, data: &[u8]) -> Result<Buffer, CallFailure> {
     // Its copy, each number as float64, and what is rounded.
     room_for((data.len() as u64).saturating_mul(6))?;
     if given == QKV_F64 {
         let (words, rest) = data.as_chunks::<8>();
         let whole = rest.is_empty();
         let values = words.iter().map(|word| f64::from_ne_bytes(*word));
-        return whole.then(|| Buffer::of(needed, values)).ok_or_else(|| torn("QKV_F64", data.len()));
+        return whole.then(|| Buffer::from_values(needed, values)).ok_or_else(|| torn("QKV_F64", data.len()));
     }
     let buffer = Buffer::new(dtype(given)?, data.to_vec())?;
     if buffer.dtype() == DType::F32 && needed != DType::F32 {
-        return Ok(Buffer::of(needed, (0..buffer.len()).map(|at| buffer.get(at))));
+        return Ok(Buffer::from_values(needed, (0..buffer.len()).map(|at| buffer.get(at))));
     }
     Ok(buffer)
 }
 
-fn torn(what: &str, bytes: usize) -> Failure {
-    Failure::argument(format!("{bytes} bytes are not a whole number of {what} elements"))
+fn torn(what: &str, bytes: usize) -> CallFailure {
+    CallFailure::argument(format!("{bytes} bytes are not a whole number of {what} elements"))
 }
 
 /// Computes the `o` and `stats` that a backward reads, from its other inputs.
@@ -179,7 +181,7 @@ pub unsafe extern "C" fn qkv_oracle_add_forward(oracle: *mut qkv_oracle) -> i32 
 }
 
 /// The outputs of an attention, forward or backward.
-pub(crate) fn computed(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Failure> {
+pub(crate) fn computed(attention: &Valid, inputs: &Inputs) -> Result<ExactOutputs, CallFailure> {
     Ok(if attention.is_backward() { backward(attention, inputs) } else { forward(attention, inputs) }?)
 }
 
@@ -211,7 +213,7 @@ pub unsafe extern "C" fn qkv_oracle_run_of_o(oracle: *mut qkv_oracle) -> i32 {
 /// # Safety
 ///
 /// `bytes` must be null or a place with the bytes at `data`, which must be null or have as many writable bytes.
-unsafe fn fill(from: &[u8], data: *mut u8, bytes: *mut usize) -> Result<(), Failure> {
+unsafe fn fill(from: &[u8], data: *mut u8, bytes: *mut usize) -> Result<(), CallFailure> {
     // SAFETY: the caller's promise.
     let room = unsafe { crate::sized::one(bytes, "the number of bytes") }?;
     // SAFETY: as above.
@@ -220,7 +222,7 @@ unsafe fn fill(from: &[u8], data: *mut u8, bytes: *mut usize) -> Result<(), Fail
         return Ok(());
     }
     if room < from.len() {
-        return Err(Failure::argument(format!("{} bytes are given, and there is room for {room}", from.len())));
+        return Err(CallFailure::argument(format!("{} bytes are given, and there is room for {room}", from.len())));
     }
     // SAFETY: the caller promises `room` writable bytes, which is enough.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), data, from.len()) };
@@ -272,7 +274,7 @@ pub unsafe extern "C" fn qkv_oracle_output(
             other => {
                 let text =
                     format!("{other} is no type of an output; give QKV_F64, QKV_F32, or 0 for the operand's own");
-                return Err(Failure::argument(text));
+                return Err(CallFailure::argument(text));
             }
         };
         // SAFETY: the caller's places.
@@ -299,7 +301,7 @@ pub unsafe extern "C" fn qkv_oracle_compare(
         let dtype = output.operand().tensor.dtype;
         room_for(data.len() as u64)?;
         let judge = LaunchJudge::new(&oracle.attention, &oracle.inputs);
-        let Verdict { found, of_roundings: _, fault } = judge.judge(output, &Buffer::new(dtype, data.to_vec())?);
+        let OutputVerdict { found, of_roundings: _, fault } = judge.judge(output, &Buffer::new(dtype, data.to_vec())?);
         let Comparison { elements, relative, max_abs, worst: _, non_finite, unwritten, touched, good: _ } = found;
         let own = qkv_comparison {
             struct_size: 0,

@@ -12,12 +12,12 @@ use qkvault::{RawReady, RawRuntime};
 use crate::context::{put_handle, qkv_context};
 use crate::describe::{nth, qkv_attention};
 use crate::handle::{Opaque, borrow, free};
-use crate::operand::{Operand, qkv_operand};
+use crate::operand::{NamedOperand, qkv_operand};
 use crate::plan_info::*;
 use crate::sized::{put, write};
 use qkvault_base::{on_lines, on_one_line};
 
-use crate::status::{Failure, QKV_ERROR_DEVICE, c_string, guarded, guarded_with_memory};
+use crate::status::{CallFailure, QKV_ERROR_DEVICE, c_string, guarded, guarded_with_memory};
 use crate::text::name;
 
 /// A plan of one attention: loaded on a GPU (`qkv_prepare`), or compiled ahead (`qkv_warm`), with facts and without a
@@ -37,8 +37,8 @@ pub struct Planned {
     pub(crate) order: LaunchOrder,
     ready: Option<(RawReady, i32)>,
     source: i32,
-    tensors: Vec<Operand>,
-    scalars: Vec<Operand>,
+    tensors: Vec<NamedOperand>,
+    scalars: Vec<NamedOperand>,
     what: CString,
     engine: CString,
     /// Whose plan it is, and why.
@@ -66,7 +66,7 @@ const fn source(source: Option<Source>) -> i32 {
 
 impl Planned {
     /// A plan that is loaded.
-    pub(crate) fn ready(ready: RawReady, device: i32) -> Result<Planned, Failure> {
+    pub(crate) fn ready(ready: RawReady, device: i32) -> Result<Planned, CallFailure> {
         let (facts, attention) = (ready.facts().clone(), ready.attention().clone());
         let (order, from, why) = (ready.order().clone(), source(ready.source()), ready.engine().cloned());
         Planned::new(facts, attention, order, Some((ready, device)), from, why.as_ref())
@@ -79,8 +79,8 @@ impl Planned {
         ready: Option<(RawReady, i32)>,
         source: i32,
         why: Option<&EngineChoice>,
-    ) -> Result<Planned, Failure> {
-        let operand = |binding| Operand::of_plan(&attention, binding);
+    ) -> Result<Planned, CallFailure> {
+        let operand = |binding| NamedOperand::of_plan(&attention, binding);
         let tensors = order.tensors().iter().map(operand).collect::<Result<_, _>>()?;
         let scalars = order.scalars().iter().map(operand).collect::<Result<_, _>>()?;
         let (what, engine) = (c_string(on_one_line(&facts.what)), c_string(on_one_line(&facts.engine)));
@@ -91,11 +91,11 @@ impl Planned {
     }
 
     /// The loaded plan.
-    pub(crate) fn loaded(&self) -> Result<&RawReady, Failure> {
+    pub(crate) fn loaded(&self) -> Result<&RawReady, CallFailure> {
         let ahead = || {
             let what = on_one_line(&self.facts.what);
             let text = format!("the plan of '{what}' is compiled ahead and on no GPU; qkv_prepare loads one to launch");
-            Failure::new(QKV_ERROR_DEVICE, text)
+            CallFailure::new(QKV_ERROR_DEVICE, text)
         };
         self.ready.as_ref().map(|(ready, _)| ready).ok_or_else(ahead)
     }
@@ -181,7 +181,7 @@ unsafe fn ahead(
     gpu: *const c_char,
     plan: *mut *mut qkv_plan,
     find: impl FnOnce(&RawRuntime, &Valid, &Target) -> Result<Resolution, qkvault::Error>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     // SAFETY: the caller's promise.
     let (context, attention, gpu) = unsafe { (borrow(context)?, borrow(attention)?, name(gpu, "gpu")?) };
     let target = context.runtime.compile_target(gpu)?;
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn qkv_plan_place(
         // SAFETY: the caller promises a plan and a string that is null or valid.
         let (plan, wanted) = unsafe { (borrow(plan)?, name(operand, "the operand's name")?) };
         let found = plan.order.places(wanted).next();
-        let (at, is_scalar) = found.ok_or_else(|| Failure::argument(plan.order.unknown(wanted).to_string()))?;
+        let (at, is_scalar) = found.ok_or_else(|| CallFailure::argument(plan.order.unknown(wanted).to_string()))?;
         // SAFETY: the caller's places.
         unsafe {
             put(place, at, "the place")?;
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn qkv_plan_load_kernels(plan: *const qkv_plan) -> i32 {
     guarded(|| {
         // SAFETY: the caller promises a plan.
         let loaded = unsafe { borrow(plan) }?.loaded()?;
-        loaded.plan().load_kernels().map_err(|detail| Failure::new(QKV_ERROR_DEVICE, detail))
+        loaded.plan().load_kernels().map_err(|detail| CallFailure::new(QKV_ERROR_DEVICE, detail))
     })
 }
 

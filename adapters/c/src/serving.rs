@@ -5,10 +5,10 @@ use std::ffi::c_char;
 use qkvault::serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 
 use crate::context::put_handle;
-use crate::describe::{Described, qkv_attention};
+use crate::describe::{DescriptionContent, qkv_attention};
 use crate::handle::{Opaque, borrow, free};
 use crate::sized::{Grows, put, write};
-use crate::status::{Failure, guarded, guarded_with_memory};
+use crate::status::{CallFailure, guarded, guarded_with_memory};
 use crate::text::text;
 
 /// The attentions of a layer for every step in the ranges of a policy.
@@ -91,9 +91,9 @@ pub unsafe extern "C" fn qkv_serving_count(serving: *const qkv_serving, count: *
 }
 
 impl Serving {
-    fn bucket(&self, place: usize) -> Result<Bucket, Failure> {
+    fn bucket(&self, place: usize) -> Result<Bucket, CallFailure> {
         let count = self.buckets.len();
-        let outside = || Failure::argument(format!("attention {place} of {count}; places begin at 0"));
+        let outside = || CallFailure::argument(format!("attention {place} of {count}; places begin at 0"));
         if place < count { Ok(self.buckets.get(place)) } else { Err(outside()) }
     }
 }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn qkv_serving_attention(
         // SAFETY: as above.
         let bucket = unsafe { borrow(serving) }?.bucket(place)?;
         // SAFETY: the caller's place.
-        unsafe { put_handle(attention, Described::new(layer.attention(&bucket)?)) }
+        unsafe { put_handle(attention, DescriptionContent::new(layer.attention(&bucket)?)) }
     })
 }
 
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn qkv_serving_pick(
                 "no attention holds {sequences} sequences of {queries} new tokens and {keys} keys; the policy is {:?}",
                 buckets.policy()
             );
-            Failure::argument(text)
+            CallFailure::argument(text)
         };
         // SAFETY: the caller's place.
         unsafe { put(place, picked.ok_or_else(outside)?, "the place") }

@@ -3,7 +3,7 @@
 
 use std::mem::{MaybeUninit, size_of};
 
-use crate::status::Failure;
+use crate::status::CallFailure;
 
 /// A struct of the interface that may get further fields at its end.
 ///
@@ -18,18 +18,18 @@ pub unsafe trait Grows: Copy {
 }
 
 /// The size that a caller gives, if it can be used.
-unsafe fn size_given<T: Grows>(at: *const T) -> Result<usize, Failure> {
+unsafe fn size_given<T: Grows>(at: *const T) -> Result<usize, CallFailure> {
     if at.is_null() {
-        return Err(Failure::argument(format!("a pointer to {} is null; give the address of one", T::NAME)));
+        return Err(CallFailure::argument(format!("a pointer to {} is null; give the address of one", T::NAME)));
     }
     if !at.is_aligned() {
-        return Err(Failure::argument(format!("the address of {} is {at:p}, which no such struct has", T::NAME)));
+        return Err(CallFailure::argument(format!("the address of {} is {at:p}, which no such struct has", T::NAME)));
     }
     // SAFETY: the caller promises a struct that begins with its size.
     let given = unsafe { at.cast::<usize>().read() };
     if given < T::LEAST {
         let (name, least) = (T::NAME, T::LEAST);
-        return Err(Failure::argument(format!(
+        return Err(CallFailure::argument(format!(
             "struct_size of {name} is {given}, and the first version has {least} bytes; set it to sizeof({name})"
         )));
     }
@@ -41,7 +41,7 @@ unsafe fn size_given<T: Grows>(at: *const T) -> Result<usize, Failure> {
 /// # Safety
 ///
 /// `at` must be null, or point to as many readable bytes as the size at its beginning says.
-pub(crate) unsafe fn read<T: Grows>(at: *const T) -> Result<T, Failure> {
+pub(crate) unsafe fn read<T: Grows>(at: *const T) -> Result<T, CallFailure> {
     // SAFETY: the caller's promise.
     let given = unsafe { size_given(at) }?;
     let mut own = MaybeUninit::<T>::zeroed();
@@ -57,7 +57,7 @@ pub(crate) unsafe fn read<T: Grows>(at: *const T) -> Result<T, Failure> {
 /// # Safety
 ///
 /// `at` must be null, or point to as many writable bytes as the size at its beginning says.
-pub(crate) unsafe fn write<T: Grows>(at: *mut T, value: T) -> Result<(), Failure> {
+pub(crate) unsafe fn write<T: Grows>(at: *mut T, value: T) -> Result<(), CallFailure> {
     // SAFETY: the caller's promise.
     let given = unsafe { size_given(at) }?;
     let (from, skip) = (std::ptr::from_ref(&value).cast::<u8>(), size_of::<usize>());
@@ -69,9 +69,9 @@ pub(crate) unsafe fn write<T: Grows>(at: *mut T, value: T) -> Result<(), Failure
 }
 
 /// Checks that there is a place for a value, before any of several is written.
-pub(crate) fn place<T>(at: *const T, what: &str) -> Result<(), Failure> {
+pub(crate) fn place<T>(at: *const T, what: &str) -> Result<(), CallFailure> {
     if at.is_null() || !at.is_aligned() {
-        return Err(Failure::argument(format!("the place for {what} is {at:p}; give the address of a variable")));
+        return Err(CallFailure::argument(format!("the place for {what} is {at:p}; give the address of a variable")));
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ pub(crate) fn place<T>(at: *const T, what: &str) -> Result<(), Failure> {
 /// # Safety
 ///
 /// `at` must be null or writable.
-pub(crate) unsafe fn put<T>(at: *mut T, value: T, what: &str) -> Result<(), Failure> {
+pub(crate) unsafe fn put<T>(at: *mut T, value: T, what: &str) -> Result<(), CallFailure> {
     place(at, what)?;
     // SAFETY: the caller promises that it is writable.
     unsafe { at.write(value) };
@@ -93,13 +93,13 @@ pub(crate) unsafe fn put<T>(at: *mut T, value: T, what: &str) -> Result<(), Fail
 /// # Safety
 ///
 /// `at` must be null, or point to `count` readable values.
-pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, what: &str) -> Result<&'a [T], CallFailure> {
     if count == 0 {
         return Ok(&[]);
     }
     let fits = count.checked_mul(size_of::<T>()).is_some_and(|bytes| isize::try_from(bytes).is_ok());
     if at.is_null() || !at.is_aligned() || !fits {
-        return Err(Failure::argument(format!("{what} are {count} at {at:p}, where there is no such list")));
+        return Err(CallFailure::argument(format!("{what} are {count} at {at:p}, where there is no such list")));
     }
     // SAFETY: not null, aligned, and the caller promises that so many are readable.
     Ok(unsafe { std::slice::from_raw_parts(at, count) })
@@ -110,7 +110,7 @@ pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, what: &str) -> Resu
 /// # Safety
 ///
 /// `at` must be null or readable.
-pub(crate) unsafe fn one<T: Copy>(at: *const T, what: &str) -> Result<T, Failure> {
+pub(crate) unsafe fn one<T: Copy>(at: *const T, what: &str) -> Result<T, CallFailure> {
     // SAFETY: the caller's promise.
     Ok(unsafe { list(at, 1, what) }?[0])
 }
@@ -130,7 +130,7 @@ mod tests {
 
     /// Memory for any struct of the interface.
     #[repr(C, align(16))]
-    struct Place([u8; 512]);
+    struct StructMemory([u8; 512]);
 
     /// What a caller meets who has the struct's first version, or a later one than the library.
     fn grows<T: Grows>() -> &'static str {
@@ -139,7 +139,7 @@ mod tests {
         // SAFETY: bytes of zero are valid.
         let zeros = unsafe { MaybeUninit::<T>::zeroed().assume_init() };
         for given in [least, own, own + 32] {
-            let mut place = Place([77; 512]);
+            let mut place = StructMemory([77; 512]);
             place.0[..8].copy_from_slice(&given.to_ne_bytes());
             // SAFETY: a place that is longer than any size here.
             unsafe { write(place.0.as_mut_ptr().cast::<T>(), zeros) }.expect("a size of some version");
@@ -149,7 +149,7 @@ mod tests {
             assert!(place.0[end..].iter().all(|byte| *byte == 77), "{name}: nothing behind it is");
         }
         for given in [0, 7, 8, least - 1] {
-            let mut place = Place([0; 512]);
+            let mut place = StructMemory([0; 512]);
             place.0[..8].copy_from_slice(&given.to_ne_bytes());
             let at = place.0.as_mut_ptr().cast::<T>();
             // SAFETY: as above.
@@ -160,7 +160,7 @@ mod tests {
             }
         }
         // What an older caller does not have counts as zero, whatever lies behind its struct.
-        let mut place = Place([77; 512]);
+        let mut place = StructMemory([77; 512]);
         place.0[..8].copy_from_slice(&least.to_ne_bytes());
         place.0[8..least].fill(0);
         // SAFETY: a place as long as its size says; all fields are zero.

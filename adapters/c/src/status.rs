@@ -73,19 +73,19 @@ unsafe impl Grows for qkv_error {
 
 /// Why a function failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CallFailure {
     status: i32,
     message: String,
     refusal: Option<Refusal>,
 }
 
-impl Failure {
-    pub(crate) fn new(status: i32, message: impl Into<String>) -> Failure {
-        Failure { status, message: message.into(), refusal: None }
+impl CallFailure {
+    pub(crate) fn new(status: i32, message: impl Into<String>) -> CallFailure {
+        CallFailure { status, message: message.into(), refusal: None }
     }
 
-    pub(crate) fn argument(message: impl Into<String>) -> Failure {
-        Failure::new(QKV_ERROR_ARGUMENT, message)
+    pub(crate) fn argument(message: impl Into<String>) -> CallFailure {
+        CallFailure::new(QKV_ERROR_ARGUMENT, message)
     }
 
     /// Its `QKV_ERROR_` number.
@@ -102,8 +102,8 @@ impl Failure {
 /// How other languages allow what Rust calls `OnMiss::Compile`.
 const BUILD: &str = "or allow it where it is asked for (build=True in Python, QKV_ON_MISS_BUILD in C)";
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<Error> for CallFailure {
+    fn from(error: Error) -> CallFailure {
         let status = match error.kind() {
             ErrorKind::Device => QKV_ERROR_DEVICE,
             ErrorKind::Library => QKV_ERROR_LIBRARY,
@@ -122,27 +122,27 @@ impl From<Error> for Failure {
         if status == QKV_ERROR_MISSING {
             message = message.replace("or use OnMiss::Compile", BUILD);
         }
-        Failure { status, message, refusal: error.refusal().cloned() }
+        CallFailure { status, message, refusal: error.refusal().cloned() }
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure { status: QKV_ERROR_REFUSED, message: refusal.to_string(), refusal: Some(refusal) }
+impl From<Refusal> for CallFailure {
+    fn from(refusal: Refusal) -> CallFailure {
+        CallFailure { status: QKV_ERROR_REFUSED, message: refusal.to_string(), refusal: Some(refusal) }
     }
 }
 
-impl From<LaunchError> for Failure {
-    fn from(error: LaunchError) -> Failure {
+impl From<LaunchError> for CallFailure {
+    fn from(error: LaunchError) -> CallFailure {
         Error::from(error).into()
     }
 }
 
 macro_rules! failures {
     ($($error:ty => $status:ident),+ $(,)?) => {$(
-        impl From<$error> for Failure {
-            fn from(error: $error) -> Failure {
-                Failure::new($status, error.to_string())
+        impl From<$error> for CallFailure {
+            fn from(error: $error) -> CallFailure {
+                CallFailure::new($status, error.to_string())
             }
         }
     )+};
@@ -158,10 +158,10 @@ failures! {
     NoMemory => QKV_ERROR_MEMORY,
 }
 
-impl From<ReferenceError> for Failure {
-    fn from(error: ReferenceError) -> Failure {
+impl From<ReferenceError> for CallFailure {
+    fn from(error: ReferenceError) -> CallFailure {
         let memory = matches!(error, ReferenceError::Memory { .. });
-        Failure::new(if memory { QKV_ERROR_MEMORY } else { QKV_ERROR_ARGUMENT }, error.to_string())
+        CallFailure::new(if memory { QKV_ERROR_MEMORY } else { QKV_ERROR_ARGUMENT }, error.to_string())
     }
 }
 
@@ -194,7 +194,7 @@ struct Last {
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = RefCell::new(Last::of(Failure::new(QKV_OK, "")));
+    static LAST: RefCell<Last> = RefCell::new(Last::from_failure(CallFailure::new(QKV_OK, "")));
 }
 
 /// A text as a C string. Null characters, which it cannot hold, become spaces.
@@ -203,8 +203,8 @@ pub(crate) fn c_string(text: impl Into<String>) -> CString {
 }
 
 impl Last {
-    fn of(failure: Failure) -> Last {
-        let Failure { status, message, refusal } = failure;
+    fn from_failure(failure: CallFailure) -> Last {
+        let CallFailure { status, message, refusal } = failure;
         let reasons = refusal.as_ref().map_or(&[][..], Refusal::reasons);
         let codes: Vec<&str> = reasons.iter().map(|reason| reason.code.as_str()).collect();
         let json = serde_json::to_string(reasons).unwrap_or_else(|_| "[]".to_owned());
@@ -216,7 +216,7 @@ impl Last {
 }
 
 /// Runs a function's body. A failure or a panic becomes the thread's last error.
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CallFailure>) -> i32 {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return QKV_OK,
         Ok(Err(failure)) => failure,
@@ -224,13 +224,13 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     };
     let status = failure.status;
     // While a thread ends it has no last error any more.
-    let _ = catch_unwind(AssertUnwindSafe(|| LAST.try_with(|last| *last.borrow_mut() = Last::of(failure))));
+    let _ = catch_unwind(AssertUnwindSafe(|| LAST.try_with(|last| *last.borrow_mut() = Last::from_failure(failure))));
     status
 }
 
 /// Runs the body of a function that describes, plans or computes, which takes memory of its own. Rust ends the process
 /// if there is none, so some is asked for before. What a caller's sizes decide is checked where they are known.
-pub(crate) fn guarded_with_memory(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+pub(crate) fn guarded_with_memory(body: impl FnOnce() -> Result<(), CallFailure>) -> i32 {
     guarded(|| {
         room_for(0)?;
         body()
@@ -238,11 +238,11 @@ pub(crate) fn guarded_with_memory(body: impl FnOnce() -> Result<(), Failure>) ->
 }
 
 /// The failure of a function that panicked.
-pub(crate) fn caught(panic: &(dyn Any + Send)) -> Failure {
+pub(crate) fn caught(panic: &(dyn Any + Send)) -> CallFailure {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message");
     let text = format!("libqkvault has a fault: {said}; report it with the call that led to it");
-    Failure::new(QKV_ERROR_INTERNAL, text)
+    CallFailure::new(QKV_ERROR_INTERNAL, text)
 }
 
 /// The message of this thread's last error, valid until its next one.
@@ -267,7 +267,8 @@ pub unsafe extern "C" fn qkv_last_error(error: *mut qkv_error) -> i32 {
     };
     let filled = LAST.try_with(|last| fill(&last.borrow()));
     guarded(|| {
-        let filled = filled.map_err(|_| Failure::argument("this thread is ending, and has no last error any more"))?;
+        let filled =
+            filled.map_err(|_| CallFailure::argument("this thread is ending, and has no last error any more"))?;
         // SAFETY: the caller's pointer is null or to a `qkv_error` with its size.
         unsafe { write(error, filled) }
     })

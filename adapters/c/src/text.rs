@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char};
 use qkvault_base::room_for;
 
 use crate::sized::{list, put};
-use crate::status::{Failure, c_string, guarded};
+use crate::status::{CallFailure, c_string, guarded};
 
 /// Most bytes of a text that the library reads.
 const MOST: usize = 16 << 20;
@@ -21,14 +21,14 @@ const LONG: usize = 1 << 12;
 /// # Safety
 ///
 /// `at` must be null, or point to `length` readable bytes.
-pub(crate) unsafe fn text<'a>(at: *const c_char, length: usize, what: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(at: *const c_char, length: usize, what: &str) -> Result<&'a str, CallFailure> {
     if at.is_null() {
-        return Err(Failure::argument(format!("{what} is null; give a text in UTF-8 and its length")));
+        return Err(CallFailure::argument(format!("{what} is null; give a text in UTF-8 and its length")));
     }
     taken(length, what)?;
     // SAFETY: the caller's promise.
     let bytes = unsafe { list(at.cast::<u8>(), length, what) }?;
-    std::str::from_utf8(bytes).map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
+    std::str::from_utf8(bytes).map_err(|error| CallFailure::argument(format!("{what} is not UTF-8: {error}")))
 }
 
 /// A text of the caller that ends with a null character.
@@ -36,10 +36,10 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, length: usize, what: &str) -> R
 /// # Safety
 ///
 /// `at` must be null, or point to readable bytes up to a null character.
-pub(crate) unsafe fn name<'a>(at: *const c_char, what: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn name<'a>(at: *const c_char, what: &str) -> Result<&'a str, CallFailure> {
     // SAFETY: the caller's promise.
     let given = unsafe { optional(at, what) }?;
-    given.ok_or_else(|| Failure::argument(format!("{what} is null; give a text in UTF-8")))
+    given.ok_or_else(|| CallFailure::argument(format!("{what} is null; give a text in UTF-8")))
 }
 
 /// A text of the caller that ends with a null character, if there is one.
@@ -47,20 +47,20 @@ pub(crate) unsafe fn name<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
 /// # Safety
 ///
 /// As for [`name`].
-pub(crate) unsafe fn optional<'a>(at: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
+pub(crate) unsafe fn optional<'a>(at: *const c_char, what: &str) -> Result<Option<&'a str>, CallFailure> {
     if at.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let given = unsafe { CStr::from_ptr(at) };
     taken(given.count_bytes(), what)?;
-    given.to_str().map(Some).map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
+    given.to_str().map(Some).map_err(|error| CallFailure::argument(format!("{what} is not UTF-8: {error}")))
 }
 
 /// Checks the length of a text, and that there is room for what is made of it.
-fn taken(length: usize, what: &str) -> Result<(), Failure> {
+fn taken(length: usize, what: &str) -> Result<(), CallFailure> {
     if length > MOST {
-        return Err(Failure::argument(format!("{what} has {length} bytes, and at most {MOST} are read")));
+        return Err(CallFailure::argument(format!("{what} has {length} bytes, and at most {MOST} are read")));
     }
     if length > LONG { Ok(room_for((length * EACH) as u64)?) } else { Ok(()) }
 }
@@ -70,7 +70,7 @@ fn taken(length: usize, what: &str) -> Result<(), Failure> {
 /// # Safety
 ///
 /// `place` must be null or writable.
-pub(crate) unsafe fn give_text(place: *mut *mut c_char, text: String) -> Result<(), Failure> {
+pub(crate) unsafe fn give_text(place: *mut *mut c_char, text: String) -> Result<(), CallFailure> {
     let text = c_string(text).into_raw();
     // SAFETY: the caller's promise.
     let given = unsafe { put(place, text, "the text") };

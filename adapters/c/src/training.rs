@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use qkvault::exec::Training;
 
 use crate::context::{put_handle, qkv_context};
-use crate::describe::{Described, backward_options, qkv_attention};
+use crate::describe::{DescriptionContent, backward_options, qkv_attention};
 use crate::handle::borrow;
 use crate::plan::{Planned, qkv_plan};
 use crate::sized::place;
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn qkv_training(
         place(backward, "the backward")?;
         // SAFETY: the caller's places.
         unsafe {
-            put_handle(forward, Described::new(both.forward().clone()))?;
-            put_handle(backward, Described::new(both.backward().clone()))
+            put_handle(forward, DescriptionContent::new(both.forward().clone()))?;
+            put_handle(backward, DescriptionContent::new(both.backward().clone()))
         }
     })
 }

@@ -8,7 +8,7 @@ mod kit;
 
 use qkvault::exec::Training;
 use qkvault::graph::{BackwardOptions, Valid, text, validate};
-use qkvault::reference::{Inputs, Outputs, backward, forward};
+use qkvault::reference::{ExactOutputs, Inputs, backward, forward};
 use serde_json::{Map, Value, json};
 
 /// The table, relative to the package.
@@ -20,7 +20,7 @@ const SEED: u64 = 7;
 /// A description with the sum of magnitudes of each output on random inputs.
 fn answer(attention: &Valid) -> (String, Value) {
     let inputs = Inputs::random(attention, SEED).expect("random inputs");
-    let computed: Outputs =
+    let computed: ExactOutputs =
         if attention.is_backward() { backward(attention, &inputs) } else { forward(attention, &inputs) }
             .expect("numbers");
     let sums: Map<String, Value> = computed

@@ -22,7 +22,7 @@ pub(crate) fn compute(run: &Run<'_>) -> Result<Vec<Made>, Error> {
     for fact in valid.operand_facts().iter().filter(|fact| fact.role.is_followed()) {
         if let Some(sequences) = run.sequences {
             let numbers = sequences.numbers(fact.role, valid)?;
-            inputs.insert(fact.role, Buffer::of(fact.dtype, numbers.into_iter().map(|n| n as f64)));
+            inputs.insert(fact.role, Buffer::from_values(fact.dtype, numbers.into_iter().map(|n| n as f64)));
         }
     }
     for (role, dtype, scalar) in &run.entry.scalars {
@@ -31,10 +31,10 @@ pub(crate) fn compute(run: &Run<'_>) -> Result<Vec<Made>, Error> {
             Number::I32(x) => f64::from(x),
             Number::I64(x) => x as f64,
         };
-        inputs.insert(*role, Buffer::of(*dtype, [value]));
+        inputs.insert(*role, Buffer::from_values(*dtype, [value]));
     }
     for (role, values) in constant_values(valid) {
-        inputs.insert(role, Buffer::of(DType::F32, values.iter().map(|x| f64::from(*x))));
+        inputs.insert(role, Buffer::from_values(DType::F32, values.iter().map(|x| f64::from(*x))));
     }
     let results = if valid.is_backward() { backward(valid, &inputs) } else { forward(valid, &inputs) }?;
     let made = run.outputs.iter().map(|out| {

@@ -3,15 +3,15 @@
 /// The most that a cache may hold, by number and by bytes. Whichever comes first is the limit.
 ///
 /// ```
-/// use qkvault_base::Bounds;
+/// use qkvault_base::CacheBounds;
 ///
-/// let bounds = Bounds { number: 3, bytes: 600 };
+/// let bounds = CacheBounds { number: 3, bytes: 600 };
 /// // Three of up to 200 bytes fit, and of 300 bytes two.
 /// assert!(3 * bounds.weight(200) <= bounds.capacity());
 /// assert!(2 * bounds.weight(300) <= bounds.capacity() && 3 * bounds.weight(300) > bounds.capacity());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct CacheBounds {
     /// The largest number.
     pub number: u64,
     /// The largest sum of bytes.
@@ -21,7 +21,7 @@ pub struct Bounds {
 /// What the capacity is at least and, for a number below it, at most.
 const FINE: u64 = 1 << 40;
 
-impl Bounds {
+impl CacheBounds {
     /// What the weights of all that is held may sum up to.
     #[must_use]
     pub fn capacity(self) -> u64 {
@@ -55,7 +55,7 @@ mod tests {
     fn as_many_fit_as_the_number_says() {
         for number in [1, 2, 3, 7, 1000, 1024, 1_000_003, FINE - 1, FINE, 3 * FINE] {
             for bytes in [number, 1 << 30, u64::MAX] {
-                let bounds = Bounds { number, bytes: bytes.max(number) };
+                let bounds = CacheBounds { number, bytes: bytes.max(number) };
                 for size in [0, bounds.bytes / number] {
                     let weight = bounds.weight(size);
                     assert!(weight >= 1 && weight.checked_mul(number).is_some_and(|all| all <= bounds.capacity()));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn as_many_bytes_fit_as_the_other_bound_says() {
-        let bounds = Bounds { number: 1000, bytes: 1 << 20 };
+        let bounds = CacheBounds { number: 1000, bytes: 1 << 20 };
         assert!(4 * bounds.weight(1 << 18) <= bounds.capacity());
         assert!(4 * bounds.weight((1 << 18) + 1) > bounds.capacity());
         assert!(bounds.weight((1 << 20) + 1) > bounds.capacity() && bounds.weight(u64::MAX) > bounds.capacity());
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn nothing_overflows() {
-        for bounds in [Bounds { number: 0, bytes: 0 }, Bounds { number: u64::MAX, bytes: u64::MAX }] {
+        for bounds in [CacheBounds { number: 0, bytes: 0 }, CacheBounds { number: u64::MAX, bytes: u64::MAX }] {
             assert!(bounds.capacity() >= 1 && bounds.weight(0) >= 1 && bounds.weight(u64::MAX) >= 1);
         }
     }

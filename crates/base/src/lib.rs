@@ -12,7 +12,7 @@ mod trust;
 mod unloaded;
 mod version;
 
-pub use bounds::Bounds;
+pub use bounds::CacheBounds;
 pub use folders::{CACHE_DIR_VARIABLE, CacheDir, CacheDirSource, MANIFEST, cache_dir, cudnn_dir, libraries_dir};
 pub use memory::{NoMemory, room_for};
 pub use shown::{Shown, in_quotes, is_hidden, on_lines, on_one_line};

@@ -29,7 +29,7 @@ pub struct Unloaded {
 impl Unloaded {
     /// What is at the path of a library, or under a name that the dynamic loader searches, and the loader's own words.
     #[must_use]
-    pub fn of(library: &Path, error: &dyn Error) -> Unloaded {
+    pub fn new(library: &Path, error: &dyn Error) -> Unloaded {
         let shown = library.display().to_string();
         let words = with_sources(error);
         let words = words.strip_prefix("dlopen failed: ").unwrap_or(&words);
@@ -95,8 +95,8 @@ mod tests {
     #[error("dlopen failed: {0}")]
     struct Dlopen(String);
 
-    fn of(library: &Path, words: &str) -> (bool, String) {
-        let unloaded = Unloaded::of(library, &Dlopen(words.to_owned()));
+    fn shown(library: &Path, words: &str) -> (bool, String) {
+        let unloaded = Unloaded::new(library, &Dlopen(words.to_owned()));
         (unloaded.is_there(), unloaded.to_string())
     }
 
@@ -106,18 +106,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("liba.so"), "no library").expect("it can be written");
-        let (there, text) = of(&path("liba.so"), "liba.so: invalid ELF header");
+        let (there, text) = shown(&path("liba.so"), "liba.so: invalid ELF header");
         assert!(
             there && text.ends_with("liba.so: it is there and does not load: liba.so: invalid ELF header"),
             "{text}"
         );
 
         std::os::unix::fs::symlink("gone.so", path("libb.so")).expect("a link");
-        let (there, text) = of(&path("libb.so"), "cannot open");
+        let (there, text) = shown(&path("libb.so"), "cannot open");
         assert!(!there && text.ends_with("libb.so: a symbolic link to gone.so, which does not exist"), "{text}");
         assert_eq!(dangling(&path("liba.so")), None);
 
-        let (there, text) = of(&path("libc.so"), "cannot open");
+        let (there, text) = shown(&path("libc.so"), "cannot open");
         assert!(!there && text.ends_with("libc.so: no such file"), "{text}");
     }
 
@@ -126,9 +126,9 @@ mod tests {
     fn a_name_whose_own_needs_are_missing_is_not_absent() {
         let name = Path::new("libqkvault-none.so.1");
         let missing = |name: &str| format!("{name}: cannot open shared object file: No such file or directory");
-        let (there, text) = of(name, &missing("libqkvault-none.so.1"));
+        let (there, text) = shown(name, &missing("libqkvault-none.so.1"));
         assert_eq!((there, text), (false, missing("libqkvault-none.so.1")));
-        let (there, text) = of(name, &missing("libother.so"));
+        let (there, text) = shown(name, &missing("libother.so"));
         assert!(
             there && text.starts_with("libqkvault-none.so.1: it is there and does not load: libother.so"),
             "{text}"

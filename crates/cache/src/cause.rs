@@ -8,7 +8,7 @@ use crate::Rejection;
 /// The name of a cause of rejection, without its facts. Counters and file names use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Cause {
+pub enum RejectionCause {
     /// See [`Rejection::Unreadable`].
     Unreadable,
     /// See [`Rejection::Untrusted`].
@@ -51,60 +51,60 @@ pub enum Cause {
     Discredited,
 }
 
-impl Cause {
+impl RejectionCause {
     /// Every cause, in the order of the checks; `ALL[c as usize] == c`.
-    pub const ALL: [Cause; 20] = [
-        Cause::Unreadable,
-        Cause::Untrusted,
-        Cause::Seal,
-        Cause::Magic,
-        Cause::FormatVersion,
-        Cause::HeaderLength,
-        Cause::HeaderChecksum,
-        Cause::Flags,
-        Cause::KeyMismatch,
-        Cause::Kind,
-        Cause::FieldLengths,
-        Cause::Label,
-        Cause::Codec,
-        Cause::PayloadTooLarge,
-        Cause::FileLength,
-        Cause::StoredChecksum,
-        Cause::Decompress,
-        Cause::PayloadLength,
-        Cause::PayloadChecksum,
-        Cause::Discredited,
+    pub const ALL: [RejectionCause; 20] = [
+        RejectionCause::Unreadable,
+        RejectionCause::Untrusted,
+        RejectionCause::Seal,
+        RejectionCause::Magic,
+        RejectionCause::FormatVersion,
+        RejectionCause::HeaderLength,
+        RejectionCause::HeaderChecksum,
+        RejectionCause::Flags,
+        RejectionCause::KeyMismatch,
+        RejectionCause::Kind,
+        RejectionCause::FieldLengths,
+        RejectionCause::Label,
+        RejectionCause::Codec,
+        RejectionCause::PayloadTooLarge,
+        RejectionCause::FileLength,
+        RejectionCause::StoredChecksum,
+        RejectionCause::Decompress,
+        RejectionCause::PayloadLength,
+        RejectionCause::PayloadChecksum,
+        RejectionCause::Discredited,
     ];
 
     /// A stable name in lower case with dashes.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
-            Cause::Unreadable => "unreadable",
-            Cause::Untrusted => "untrusted",
-            Cause::Seal => "seal",
-            Cause::Magic => "magic",
-            Cause::FormatVersion => "format-version",
-            Cause::HeaderLength => "header-length",
-            Cause::HeaderChecksum => "header-checksum",
-            Cause::Flags => "flags",
-            Cause::KeyMismatch => "key-mismatch",
-            Cause::Kind => "kind",
-            Cause::FieldLengths => "field-lengths",
-            Cause::Label => "label",
-            Cause::Codec => "codec",
-            Cause::PayloadTooLarge => "payload-too-large",
-            Cause::FileLength => "file-length",
-            Cause::StoredChecksum => "stored-checksum",
-            Cause::Decompress => "decompress",
-            Cause::PayloadLength => "payload-length",
-            Cause::PayloadChecksum => "payload-checksum",
-            Cause::Discredited => "discredited",
+            RejectionCause::Unreadable => "unreadable",
+            RejectionCause::Untrusted => "untrusted",
+            RejectionCause::Seal => "seal",
+            RejectionCause::Magic => "magic",
+            RejectionCause::FormatVersion => "format-version",
+            RejectionCause::HeaderLength => "header-length",
+            RejectionCause::HeaderChecksum => "header-checksum",
+            RejectionCause::Flags => "flags",
+            RejectionCause::KeyMismatch => "key-mismatch",
+            RejectionCause::Kind => "kind",
+            RejectionCause::FieldLengths => "field-lengths",
+            RejectionCause::Label => "label",
+            RejectionCause::Codec => "codec",
+            RejectionCause::PayloadTooLarge => "payload-too-large",
+            RejectionCause::FileLength => "file-length",
+            RejectionCause::StoredChecksum => "stored-checksum",
+            RejectionCause::Decompress => "decompress",
+            RejectionCause::PayloadLength => "payload-length",
+            RejectionCause::PayloadChecksum => "payload-checksum",
+            RejectionCause::Discredited => "discredited",
         }
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for RejectionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code())
     }
@@ -116,12 +116,12 @@ mod tests {
 
     #[test]
     fn causes_are_numbered_in_order_and_named_apart() {
-        for (at, cause) in Cause::ALL.into_iter().enumerate() {
+        for (at, cause) in RejectionCause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, at, "{cause}");
         }
-        let mut names = Cause::ALL.map(Cause::code).to_vec();
+        let mut names = RejectionCause::ALL.map(RejectionCause::code).to_vec();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Cause::ALL.len());
+        assert_eq!(names.len(), RejectionCause::ALL.len());
     }
 }

@@ -81,7 +81,7 @@ mod vault;
 mod verify;
 mod write;
 
-pub use cause::Cause;
+pub use cause::RejectionCause;
 pub use entry::{Entry, EntryKind};
 pub use env::{FolderSource, OptionError, RemoteSettings, parse_bytes};
 pub use error::{Error, OpenError, StoreError};

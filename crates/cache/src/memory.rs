@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use qkvault_base::Bounds;
+use qkvault_base::CacheBounds;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
@@ -25,7 +25,7 @@ impl MemoryTier {
     /// A memory layer with these bounds. With 0 entries or 0 bytes it keeps nothing.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {
         let evicted = Arc::new(AtomicU64::new(0));
-        let weight = EntryWeight(Bounds { number: entries as u64, bytes });
+        let weight = EntryWeight(CacheBounds { number: entries as u64, bytes });
         let options = OptionsBuilder::new()
             .shards(SHARDS)
             .estimated_items_capacity(entries)
@@ -92,7 +92,7 @@ impl MemoryTier {
 
 /// An entry weighs what it takes of the number of entries or of their bytes.
 #[derive(Clone)]
-struct EntryWeight(Bounds);
+struct EntryWeight(CacheBounds);
 
 impl Weighter<Key, Arc<Entry>> for EntryWeight {
     fn weight(&self, _: &Key, entry: &Arc<Entry>) -> u64 {

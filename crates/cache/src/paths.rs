@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Cause, Key};
+use crate::{Key, RejectionCause};
 
 /// Ending of entry files.
 pub(crate) const ENTRY_SUFFIX: &str = ".qkv";
@@ -68,7 +68,7 @@ impl VaultLayout {
     }
 
     /// The file of a rejected entry; `unique` distinguishes files of one key and cause.
-    pub(crate) fn rejected(&self, key: &Key, cause: Cause, unique: u64) -> PathBuf {
+    pub(crate) fn rejected(&self, key: &Key, cause: RejectionCause, unique: u64) -> PathBuf {
         let name = format!("{key}.{cause}.{}-{unique}", std::process::id());
         self.quarantine.join(name)
     }
@@ -113,7 +113,7 @@ mod tests {
     fn the_names_of_rejected_files_and_locks_are_known_and_no_others() {
         let layout = VaultLayout::new("/r".into());
         let key = Key([0xab; 32]);
-        for cause in Cause::ALL {
+        for cause in RejectionCause::ALL {
             assert!(is_rejected(&layout.rejected(&key, cause, 7)), "{cause}");
         }
         assert!(is_lock(&layout.lock(&key)));

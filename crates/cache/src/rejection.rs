@@ -1,6 +1,6 @@
 //! Why stored bytes are rejected: one cause per check, in the order of the checks.
 
-use crate::{Cause, Key};
+use crate::{Key, RejectionCause};
 
 /// Why an entry was rejected. The variants are in the order of the checks; the first check that fails is reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,28 +133,28 @@ pub enum Rejection {
 impl Rejection {
     /// The name of the cause, without its facts.
     #[must_use]
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> RejectionCause {
         match self {
-            Rejection::Unreadable { .. } => Cause::Unreadable,
-            Rejection::Untrusted { .. } => Cause::Untrusted,
-            Rejection::Seal => Cause::Seal,
-            Rejection::Magic { .. } => Cause::Magic,
-            Rejection::FormatVersion { .. } => Cause::FormatVersion,
-            Rejection::HeaderLength { .. } => Cause::HeaderLength,
-            Rejection::HeaderChecksum => Cause::HeaderChecksum,
-            Rejection::Flags { .. } => Cause::Flags,
-            Rejection::KeyMismatch { .. } => Cause::KeyMismatch,
-            Rejection::Kind { .. } => Cause::Kind,
-            Rejection::FieldLengths { .. } => Cause::FieldLengths,
-            Rejection::Label { .. } => Cause::Label,
-            Rejection::Codec { .. } => Cause::Codec,
-            Rejection::PayloadTooLarge { .. } => Cause::PayloadTooLarge,
-            Rejection::FileLength { .. } => Cause::FileLength,
-            Rejection::StoredChecksum => Cause::StoredChecksum,
-            Rejection::Decompress { .. } => Cause::Decompress,
-            Rejection::PayloadLength { .. } => Cause::PayloadLength,
-            Rejection::PayloadChecksum => Cause::PayloadChecksum,
-            Rejection::Discredited { .. } => Cause::Discredited,
+            Rejection::Unreadable { .. } => RejectionCause::Unreadable,
+            Rejection::Untrusted { .. } => RejectionCause::Untrusted,
+            Rejection::Seal => RejectionCause::Seal,
+            Rejection::Magic { .. } => RejectionCause::Magic,
+            Rejection::FormatVersion { .. } => RejectionCause::FormatVersion,
+            Rejection::HeaderLength { .. } => RejectionCause::HeaderLength,
+            Rejection::HeaderChecksum => RejectionCause::HeaderChecksum,
+            Rejection::Flags { .. } => RejectionCause::Flags,
+            Rejection::KeyMismatch { .. } => RejectionCause::KeyMismatch,
+            Rejection::Kind { .. } => RejectionCause::Kind,
+            Rejection::FieldLengths { .. } => RejectionCause::FieldLengths,
+            Rejection::Label { .. } => RejectionCause::Label,
+            Rejection::Codec { .. } => RejectionCause::Codec,
+            Rejection::PayloadTooLarge { .. } => RejectionCause::PayloadTooLarge,
+            Rejection::FileLength { .. } => RejectionCause::FileLength,
+            Rejection::StoredChecksum => RejectionCause::StoredChecksum,
+            Rejection::Decompress { .. } => RejectionCause::Decompress,
+            Rejection::PayloadLength { .. } => RejectionCause::PayloadLength,
+            Rejection::PayloadChecksum => RejectionCause::PayloadChecksum,
+            Rejection::Discredited { .. } => RejectionCause::Discredited,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::{Cause, Rejection};
+use crate::{Rejection, RejectionCause};
 
 /// A snapshot of the counters of one open vault, which start at zero when it is opened, and of what its memory holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Stats {
     /// Bytes of entry files written.
     pub bytes_written: u64,
     /// Rejected entries by cause; only causes that happened are listed.
-    pub rejections: Vec<(Cause, u64)>,
+    pub rejections: Vec<(RejectionCause, u64)>,
     /// Entries moved to the quarantine folder.
     pub quarantined: u64,
     /// Entries dropped from memory to keep its bounds.
@@ -94,7 +94,7 @@ pub(crate) struct Counters {
     pub(crate) store_failures: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
-    pub(crate) rejections: [AtomicU64; Cause::ALL.len()],
+    pub(crate) rejections: [AtomicU64; RejectionCause::ALL.len()],
     pub(crate) quarantined: AtomicU64,
     pub(crate) evicted_memory: AtomicU64,
     pub(crate) evicted_disk: AtomicU64,
@@ -129,7 +129,7 @@ impl Counters {
             evicted_disk_bytes,
             locks_unavailable,
         } = self;
-        let rejections = Cause::ALL
+        let rejections = RejectionCause::ALL
             .into_iter()
             .map(|cause| (cause, rejections[cause as usize].load(Relaxed)))
             .filter(|(_, count)| *count != 0)

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use qkvault_cache::{Cause, Entry, EntryKind, Key, Vault, VaultOptions};
+use qkvault_cache::{Entry, EntryKind, Key, RejectionCause, Vault, VaultOptions};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -38,7 +38,7 @@ fn every_cause_is_in_the_table_in_the_order_of_the_checks() {
     // One cause is met twice, with and without compression; the code lists it at its later place.
     let first = told.iter().position(|name| *name == "payload-length").unwrap();
     told.remove(first);
-    assert_eq!(told, Cause::ALL.map(Cause::code));
+    assert_eq!(told, RejectionCause::ALL.map(RejectionCause::code));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{Globals, Outcome, deep, older, open_vault, out};
 
 /// Commands that work on the vault.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum CacheCommand {
     /// Print the vault's folder
     Dir,
     /// List the entries
@@ -50,10 +50,10 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Runs one of the commands.
-pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<Outcome> {
     let vault = open_vault(globals)?;
     match command {
-        Command::Dir => {
+        CacheCommand::Dir => {
             let folder = vault.folder().map(|f| f.display().to_string());
             if globals.json {
                 out::json(&json!({ "folder": folder }));
@@ -61,12 +61,12 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
                 out::line(folder.as_deref().unwrap_or("none: the vault is off"));
             }
         }
-        Command::Ls => list(globals, &vault, &vault.ls().collect::<Vec<_>>()),
-        Command::Show { key } => return show(&vault, key),
-        Command::Stats => stats(globals, &vault),
-        Command::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
-        Command::Verify { headers, deep: false, library: _ } => return Ok(verify(globals, &vault, *headers)),
-        Command::Gc { max_bytes } => {
+        CacheCommand::Ls => list(globals, &vault, &vault.ls().collect::<Vec<_>>()),
+        CacheCommand::Show { key } => return show(&vault, key),
+        CacheCommand::Stats => stats(globals, &vault),
+        CacheCommand::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
+        CacheCommand::Verify { headers, deep: false, library: _ } => return Ok(verify(globals, &vault, *headers)),
+        CacheCommand::Gc { max_bytes } => {
             let mut limits: DiskLimits = vault.settings().limits;
             limits.max_bytes = max_bytes.or(limits.max_bytes);
             let older = vault.clear_older()?;
@@ -83,7 +83,7 @@ pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcom
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
         }
-        Command::Clear => {
+        CacheCommand::Clear => {
             let older = vault.clear_older()?;
             let usage = vault.clear()?;
             if globals.json {

@@ -7,7 +7,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUevent_flags;
 use qkvault_exec::{Bound, cudarc};
 
-use crate::memory::{Failure, failed};
+use crate::memory::{RowFailure, failed};
 
 /// Mean times of one launch in a round.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub struct Round {
 }
 
 /// Queues `launches` launches between two events, and waits for the second event.
-pub fn round(stream: &Arc<CudaStream>, bound: &mut Bound<'_>, launches: usize) -> Result<Round, Failure> {
+pub fn round(stream: &Arc<CudaStream>, bound: &mut Bound<'_>, launches: usize) -> Result<Round, RowFailure> {
     round_after(stream, bound, 0, launches)
 }
 
@@ -32,7 +32,7 @@ pub fn round_after(
     bound: &mut Bound<'_>,
     before: usize,
     launches: usize,
-) -> Result<Round, Failure> {
+) -> Result<Round, RowFailure> {
     let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
     let (start, end) = (event()?, event()?);
     for _ in 0..before {

@@ -1,8 +1,9 @@
 //! Reasons for which a command has nothing to do, beside those of everything below.
 
 use qkvault_cudnn::registry as cudnn;
+use qkvault_graph::entries as declare;
+use qkvault_graph::registry;
 use qkvault_graph::registry::Entry;
-use qkvault_graph::{entries as declare, registry};
 
 pub use qkvault_cudnn::registry::codes::*;
 pub use qkvault_models::codes::*;

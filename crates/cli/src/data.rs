@@ -15,7 +15,7 @@ const PERIOD: usize = 1_000_003;
 
 /// The values that random noise cannot replace, and the seed of the noise.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub struct DataRecipe {
     /// Values of scalars, by name.
     pub scalars: Vec<(String, f64)>,
     /// Whether scalars without a value here get a random one.
@@ -68,7 +68,7 @@ impl Split {
 /// # Errors
 ///
 /// A scalar has no value.
-pub fn inputs(attention: &Valid, recipe: &Recipe) -> Result<Inputs, String> {
+pub fn inputs(attention: &Valid, recipe: &DataRecipe) -> Result<Inputs, String> {
     let mut inputs = Inputs::new();
     let from_forward = |role| attention.is_backward() && [Role::O, Role::Stats].contains(&role);
     for operand in operands(attention).iter().filter(|o| !o.output && !from_forward(o.role)) {
@@ -132,7 +132,7 @@ fn pack(a: &Valid, lengths: &[i32], inputs: &mut Inputs) -> Result<(), qkvault_g
     Ok(())
 }
 
-fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String> {
+fn fill(a: &Valid, operand: &Operand, recipe: &DataRecipe) -> Result<Buffer, String> {
     let (role, dtype) = (operand.role, operand.tensor.dtype);
     let len = operand.elements().ok_or_else(|| format!("{role} is too large"))?;
     let mut rng = Rng::new(recipe.seed ^ role.uid().unsigned_abs().wrapping_mul(0x2545_f491_4f6c_dd1d));
@@ -141,24 +141,24 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
     let lengths = |most: i64| {
         let mut rng = Rng::new(recipe.seed ^ 0x6c65_6e67_7468);
         let one = |_| ((0.5 + 0.5 * rng.unit()) * most as f64).ceil();
-        Buffer::of(DType::I32, (0..len).map(one).collect::<Vec<_>>())
+        Buffer::from_values(DType::I32, (0..len).map(one).collect::<Vec<_>>())
     };
     if let Some(slopes) = alibi_slopes(a, role) {
         return Ok(slopes);
     }
     if let (Some(scale), DType::F32) = (scale(a, role), dtype) {
-        return Ok(Buffer::of(dtype, [scale]));
+        return Ok(Buffer::from_values(dtype, [scale]));
     }
     Ok(match role {
-        Role::Scale => Buffer::of(dtype, [f64::from(a.default_scale())]),
+        Role::Scale => Buffer::from_values(dtype, [f64::from(a.default_scale())]),
         // The last chunk of its keys: every query sees one.
-        Role::QueryOrigin => Buffer::of(dtype, [(a.seq().1 - a.seq().0).clamp(0, MAX_ORIGIN.into()) as f64]),
-        Role::KeyOrigin => Buffer::of(dtype, [0.0]),
-        Role::Scalar(n) => Buffer::of(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
+        Role::QueryOrigin => Buffer::from_values(dtype, [(a.seq().1 - a.seq().0).clamp(0, MAX_ORIGIN.into()) as f64]),
+        Role::KeyOrigin => Buffer::from_values(dtype, [0.0]),
+        Role::Scalar(n) => Buffer::from_values(dtype, [scalar(a, n, dtype, recipe, &mut rng)?]),
         Role::ScoreTensor(_) if !dtype.is_float() => documents(operand, &recipe.documents),
         Role::SeqLenQ => lengths(a.seq().0),
         Role::SeqLenKv => lengths(a.seq().1),
-        Role::DropoutSeed | Role::DropoutOffset => Buffer::of(dtype, [(recipe.seed % 1_000) as f64]),
+        Role::DropoutSeed | Role::DropoutOffset => Buffer::from_values(dtype, [(recipe.seed % 1_000) as f64]),
         Role::DropoutMask => {
             let drop = a.dropout.map_or(0.0, |d| f64::from(d.probability));
             let keep = |rng: &mut Rng| f64::from(u8::from(rng.unit() >= drop));
@@ -170,7 +170,7 @@ fn fill(a: &Valid, operand: &Operand, recipe: &Recipe) -> Result<Buffer, String>
 
 /// A buffer of generated elements that repeat after `PERIOD`.
 fn repeated(dtype: DType, len: usize, rng: &mut Rng, mut one: impl FnMut(&mut Rng) -> f64) -> Buffer {
-    let block = Buffer::of(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
+    let block = Buffer::from_values(dtype, (0..len.min(PERIOD)).map(|_| one(rng)).collect::<Vec<_>>());
     let bytes: Vec<u8> = block.bytes().iter().copied().cycle().take(len * dtype.size()).collect();
     Buffer::new(dtype, bytes).expect("whole elements")
 }
@@ -180,7 +180,7 @@ fn expressions(a: &Valid) -> impl Iterator<Item = &ScoreExpr> {
     [a.score_mod.as_ref(), a.mask.mask_mod.as_ref()].into_iter().flatten()
 }
 
-fn scalar(a: &Valid, n: u16, dtype: DType, recipe: &Recipe, rng: &mut Rng) -> Result<f64, String> {
+fn scalar(a: &Valid, n: u16, dtype: DType, recipe: &DataRecipe, rng: &mut Rng) -> Result<f64, String> {
     let name = expressions(a).flat_map(|e| e.scalar_names()).nth(n.into()).map_or("", String::as_str);
     let known = recipe.scalars.iter().find(|(known, _)| known == name);
     let drawn = || if dtype.is_float() { 0.5 + 3.5 * rng.unit() } else { rng.within(1, 100) as f64 };
@@ -197,7 +197,7 @@ fn documents(operand: &Operand, documents: &Split) -> Buffer {
     let positions = q.max(k).unsigned_abs();
     let parts = if positions > 1 { documents.parts(positions) } else { vec![documents.count()] };
     let all = operand.tensor.dims.iter().product::<i64>().unsigned_abs() as usize;
-    Buffer::of(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
+    Buffer::from_values(operand.tensor.dtype, parts.iter().cycle().take(all).map(|&part| part as f64))
 }
 
 #[cfg(test)]
@@ -211,8 +211,8 @@ mod tests {
         validate(attention).expect("it is sound")
     }
 
-    fn recipe() -> Recipe {
-        Recipe {
+    fn recipe() -> DataRecipe {
+        DataRecipe {
             scalars: vec![("cap".into(), 50.0)],
             draw_others: false,
             documents: Split::Equal(4),
@@ -283,7 +283,7 @@ mod tests {
         let keep = "mask_mod: tensor @q_ids: i32[2, 1, 64, 1]; tensor @k_ids: i32[2, 1, 1, 64]; @q_ids == @k_ids";
         let dense = attention(keep);
         let split = Split::Lengths(vec![30, 10, 24]);
-        let recipe = Recipe { documents: split.clone(), varlen: vec![30, 10, 24, 30, 10, 24], ..recipe() };
+        let recipe = DataRecipe { documents: split.clone(), varlen: vec![30, 10, 24, 30, 10, 24], ..recipe() };
         let masked = inputs(&dense, &recipe).expect("no scalars");
         let ids = masked.get(Role::ScoreTensor(0)).expect("there");
         assert_eq!([29, 30, 39, 40, 63, 64].map(|at| ids.int(at)), [0, 1, 1, 2, 2, 0]);

@@ -12,7 +12,7 @@ use crate::target::LibraryArgs;
 use crate::{Globals, Outcome, out};
 
 /// The result for one entry.
-struct Row {
+struct EntryRow {
     listed: Listed,
     /// `same`, `skipped`, `different`, `failed` or `bad`.
     status: &'static str,
@@ -25,13 +25,13 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     // A process that only compiles needs no driver, which would be asked for every kernel.
     headless::force_stub_driver()?;
     let engines = Engines::opening(library.search()?);
-    let rows: Vec<Row> = all.into_par_iter().map(|listed| check(vault, &engines, listed)).collect();
+    let rows: Vec<EntryRow> = all.into_par_iter().map(|listed| check(vault, &engines, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
         let list: Vec<Value> = rows
             .iter()
-            .map(|Row { listed, status, text }| {
+            .map(|EntryRow { listed, status, text }| {
                 let what = listed.header.as_ref().ok().map(|header| header.what.clone());
                 json!({ "key": listed.key.to_string(), "path": listed.path, "what": what, "status": status, "text": text })
             })
@@ -41,7 +41,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             "different": different, "failed": failed, "bad": bad,
         }));
     } else {
-        for Row { listed, status, text } in &rows {
+        for EntryRow { listed, status, text } in &rows {
             out::line(&format!("{status} {}: {text}", &listed.key.to_string()[..12]));
         }
         let rest = format!("{different} different, {failed} failed, {bad} bad");
@@ -50,7 +50,7 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     Ok(if different + failed + bad == 0 { Outcome::Good } else { Outcome::Bad })
 }
 
-fn check(vault: &Vault, engines: &Engines, listed: Listed) -> Row {
+fn check(vault: &Vault, engines: &Engines, listed: Listed) -> EntryRow {
     let rebuilt = |entry: &Entry| engines.verify(PlanKey::from_bytes(listed.key.0), entry);
     // `show` applies the same checks as a look-up.
     let shown = vault.show(&listed.key).into_iter().find(|(shown, _)| shown.path == listed.path);
@@ -69,5 +69,5 @@ fn check(vault: &Vault, engines: &Engines, listed: Listed) -> Row {
             other => ("failed", format!("{other:?}")),
         },
     };
-    Row { listed, status, text }
+    EntryRow { listed, status, text }
 }

@@ -7,7 +7,7 @@ use qkvault_cache::VaultOptions;
 use qkvault_compile::{Compiler, NvrtcError};
 use qkvault_exec::{Device, DeviceMemory};
 use qkvault_fa4::{Installed, NotInstalled};
-use qkvault_sys::{Library, Nvrtc};
+use qkvault_sys::{Library, NvrtcLibrary};
 use serde_json::{Value, json};
 
 use crate::target::LibraryArgs;
@@ -15,13 +15,13 @@ use crate::{Globals, Outcome, failure, older, open_vault, out};
 
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct DoctorArgs {
     #[command(flatten)]
     library: LibraryArgs,
 }
 
 /// One finding.
-struct Finding {
+struct DoctorFinding {
     what: &'static str,
     good: bool,
     text: String,
@@ -29,7 +29,7 @@ struct Finding {
 }
 
 /// Runs the command. A missing GPU is not a fault: the machine can still compile.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &DoctorArgs) -> anyhow::Result<Outcome> {
     let findings = [gpu(), cudnn(args)?, vault(globals)];
     let good = findings.iter().all(|f| f.good);
     if globals.json {
@@ -45,7 +45,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         out::json(&json!({ "version": env!("CARGO_PKG_VERSION"), "good": good, "findings": map }));
     } else {
         out::line(&format!("qkvault {}", env!("CARGO_PKG_VERSION")));
-        for Finding { what, good, text, facts: _ } in &findings {
+        for DoctorFinding { what, good, text, facts: _ } in &findings {
             let mark = if *good { "ok " } else { "NO " };
             out::lines(&format!("{mark} {what:<8} {}", text.replace('\n', "\n             ")));
         }
@@ -53,7 +53,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     Ok(if good { Outcome::Good } else { Outcome::Bad })
 }
 
-fn gpu() -> Finding {
+fn gpu() -> DoctorFinding {
     match Device::open(0) {
         Ok(device) => {
             let (memory, bytes) = match device.memory() {
@@ -63,14 +63,14 @@ fn gpu() -> Finding {
                 ),
                 Err(error) => (error.to_string(), Value::Null),
             };
-            Finding {
+            DoctorFinding {
                 what: "gpu",
                 good: true,
                 text: format!("{} ({}), {memory}", Shown(device.name()), device.uuid()),
                 facts: json!({ "present": true, "name": device.name(), "memory": bytes }),
             }
         }
-        Err(error) => Finding {
+        Err(error) => DoctorFinding {
             what: "gpu",
             good: true,
             text: format!(
@@ -82,7 +82,7 @@ fn gpu() -> Finding {
     }
 }
 
-fn cudnn(args: &Args) -> anyhow::Result<Finding> {
+fn cudnn(args: &DoctorArgs) -> anyhow::Result<DoctorFinding> {
     let search = args.library.search()?;
     let opened = Compiler::open(&search).and_then(|compiler| {
         compiler.library().check_engines().map_err(qkvault_sys::Error::from)?;
@@ -101,7 +101,7 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
             let trust = trust(Some(library));
             let notes = toolchain.environment.notes().chain(trust.iter().cloned());
             list.extend(notes.map(|note| format!("note: {}", Shown(&note))));
-            Finding {
+            DoctorFinding {
                 what: "cudnn",
                 good: true,
                 text: format!(
@@ -125,7 +125,7 @@ fn cudnn(args: &Args) -> anyhow::Result<Finding> {
         Err(error) => {
             let (why, trust) = (failure::text(&error.into()), trust(None));
             let text = trust.iter().fold(why.clone(), |text, note| format!("{text}\nnote: {}", Shown(note)));
-            Finding { what: "cudnn", good: false, text, facts: json!({ "why": why, "notes": trust }) }
+            DoctorFinding { what: "cudnn", good: false, text, facts: json!({ "why": why, "notes": trust }) }
         }
     })
 }
@@ -166,8 +166,8 @@ fn shown(path: &std::path::Path) -> String {
 }
 
 /// The NVRTC in use, the reason, and the other copies: as text, and as data.
-fn nvrtc(found: &Nvrtc) -> (String, Value) {
-    let Nvrtc { path, version: (major, minor), was_loaded, others } = found;
+fn nvrtc(found: &NvrtcLibrary) -> (String, Value) {
+    let NvrtcLibrary { path, version: (major, minor), was_loaded, others } = found;
     let why = if *was_loaded { "loaded in this process before cuDNN" } else { "the first one found" };
     let mut text = format!("NVRTC {major}.{minor} is used: {} ({why})", shown(path));
     for other in others {
@@ -177,7 +177,7 @@ fn nvrtc(found: &Nvrtc) -> (String, Value) {
     (text, json!({ "version": version, "path": path, "was_loaded": was_loaded, "others": others }))
 }
 
-fn vault(globals: &Globals) -> Finding {
+fn vault(globals: &Globals) -> DoctorFinding {
     match open_vault(globals) {
         Ok(vault) => {
             let usage = vault.usage();
@@ -186,12 +186,12 @@ fn vault(globals: &Globals) -> Finding {
             older::notes(&vault).for_each(|note| text += &format!("\nnote: {}", Shown(&note)));
             let older = older::json(&vault.older());
             let facts = json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes, "older": older });
-            Finding { what: "vault", good: true, text, facts }
+            DoctorFinding { what: "vault", good: true, text, facts }
         }
         Err(error) => {
             let folder = globals.vault.clone().or_else(|| VaultOptions::new().resolve().ok().map(|s| s.folder));
             let text = failure::text(&error);
-            Finding { what: "vault", good: false, facts: json!({ "folder": folder, "why": text }), text }
+            DoctorFinding { what: "vault", good: false, facts: json!({ "folder": folder, "why": text }), text }
         }
     }
 }

@@ -60,7 +60,7 @@ mod tests {
             anyhow::Error::new(std::io::Error::other("gone\n2 supported\u{1b}[2J")).context("a\nb could not be read");
         assert_eq!(text(&hostile), r"a\nb could not be read: gone\n2 supported\u{1b}[2J");
         let reason = || codes::CONFIG_JSON.reason("x\ny");
-        let refusal = Refusal::of(vec![reason(), reason()]).expect("two");
+        let refusal = Refusal::from_reasons(vec![reason(), reason()]).expect("two");
         let told = refusal.to_string();
         assert_eq!(told.lines().count(), 2);
         assert_eq!(text(&anyhow::Error::new(refusal.clone())), told);

@@ -16,7 +16,7 @@ use qkvault_serving::{Bucket, StepKind};
 use crate::model::ShardArgs;
 use crate::ranks::RanksArgs;
 use crate::serve::ServeArgs;
-use crate::traffic::{Lengths, TrafficArgs};
+use crate::traffic::{TrafficArgs, TrafficLengths};
 
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
@@ -56,7 +56,7 @@ pub struct ModelArgs {
 }
 
 /// One attention to compile, and its uses.
-pub struct Job {
+pub struct AttentionJob {
     /// The uses of the attention: model, layers, phase, sizes.
     pub uses: Vec<Use>,
     /// The attention, or the reasons why it cannot be described.
@@ -97,7 +97,7 @@ impl Use {
 /// The jobs of the given models, and notes for the user.
 pub struct Jobs {
     /// The attentions.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<AttentionJob>,
     /// The merges, sums, copies and fills of ranks that share them.
     pub combinations: Vec<ValidCombination>,
     /// What was left out or assumed, for the user.
@@ -115,13 +115,13 @@ fn or<'a>(given: &'a [i64], default: &'a [i64]) -> &'a [i64] {
 }
 
 /// The batches and lengths of a phase: those that the options name, else those of the traffic, else the usual ones.
-fn sizes<'a>(args: &'a ModelArgs, traffic: &'a Lengths, phase: Phase) -> (&'a [i64], &'a [i64]) {
+fn sizes<'a>(args: &'a ModelArgs, traffic: &'a TrafficLengths, phase: Phase) -> (&'a [i64], &'a [i64]) {
     let (batches, lengths): (&[i64], &[i64]) = match phase {
         Phase::Prefill => (&PREFILL_BATCHES, &PREFILL_LENGTHS),
         Phase::Train => (&PREFILL_BATCHES, &TRAIN_LENGTHS),
         Phase::Decode | Phase::Serve => (&DECODE_BATCHES, &DECODE_LENGTHS),
     };
-    (or(&args.batch, batches), or(&args.seq, or(traffic.of(phase), lengths)))
+    (or(&args.batch, batches), or(&args.seq, or(traffic.for_phase(phase), lengths)))
 }
 
 /// Reads the models and lists their attentions. Equal attentions become one job with several uses.
@@ -130,7 +130,7 @@ fn sizes<'a>(args: &'a ModelArgs, traffic: &'a Lengths, phase: Phase) -> (&'a [i
 ///
 /// A file cannot be read, or describes no attention.
 pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
-    let mut jobs: Vec<Job> = Vec::new();
+    let mut jobs: Vec<AttentionJob> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
     let traffic = args.traffic.lengths()?;
     let mut notes = traffic.notes.clone();
@@ -142,7 +142,7 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
                 if let Ok(a) = &attention {
                     known.insert(a.key(), jobs.len());
                 }
-                jobs.push(Job { uses: vec![usage], attention });
+                jobs.push(AttentionJob { uses: vec![usage], attention });
             }
         }
     };
@@ -170,7 +170,7 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
 
 fn attentions(
     args: &ModelArgs,
-    traffic: &Lengths,
+    traffic: &TrafficLengths,
     name: &str,
     model: &Model,
     notes: &mut Vec<String>,

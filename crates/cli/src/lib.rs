@@ -85,25 +85,25 @@ pub fn policy(text: &str) -> Result<EnginePolicy, String> {
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Report what this machine has, what it lacks, and how to fix that
-    Doctor(doctor::Args),
+    Doctor(doctor::DoctorArgs),
     /// Show the attentions of a model, from its config.json or GGUF file
-    Model(model::Args),
+    Model(model::ModelCommandArgs),
     /// Compile the plans that a model needs; the target GPU need not be present
-    Warm(warm::Args),
+    Warm(warm::WarmArgs),
     /// Run a model's attentions on the GPU with plans from the vault, or on the CPU, and check the numbers
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Inspect and maintain the vault
     #[command(subcommand)]
-    Cache(cache::Command),
+    Cache(cache::CacheCommand),
     /// Write the vault, or a part of it, to one file
     Pack(pack::PackArgs),
     /// Check a whole pack, then store its entries in the vault
     Unpack(pack::UnpackArgs),
     /// List, show and capture GPU profiles
     #[command(subcommand)]
-    Profile(profile::Command),
+    Profile(profile::ProfileCommand),
     /// Check whether a GPU and a cuDNN version support a model's attentions, and give the reasons if not
-    Probe(probe::Args),
+    Probe(probe::ProbeArgs),
 }
 
 /// How a command ended.
@@ -148,11 +148,11 @@ impl Command {
 pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true)]
-    struct Words {
+    struct CommandLine {
         #[command(subcommand)]
         command: Command,
     }
-    <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
+    <CommandLine as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
 /// Runs a command and returns its exit code.

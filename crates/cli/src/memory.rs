@@ -23,17 +23,17 @@ pub fn heap_bytes() -> u64 {
 }
 
 /// The status and the explanation of a failed table row.
-pub type Failure = (&'static str, String);
+pub type RowFailure = (&'static str, String);
 
 /// A failure that is not a refusal.
-pub fn failed(error: impl std::fmt::Display) -> Failure {
+pub fn failed(error: impl std::fmt::Display) -> RowFailure {
     ("failed", error.to_string())
 }
 
 /// Device memory for every operand of a plan.
-pub struct Memory(BTreeMap<Role, (DType, CudaSlice<u8>)>);
+pub struct OperandMemory(BTreeMap<Role, (DType, CudaSlice<u8>)>);
 
-impl Memory {
+impl OperandMemory {
     /// Uploads the inputs, and fills the outputs with poison. Leaves out internal buffers and operands that the plan
     /// provides.
     pub fn upload(
@@ -41,7 +41,7 @@ impl Memory {
         attention: &Attention,
         plan: &LoadedPlan,
         inputs: &Inputs,
-    ) -> Result<Memory, Failure> {
+    ) -> Result<OperandMemory, RowFailure> {
         let mut memory = BTreeMap::new();
         for binding in
             plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal() && !plan.provides(b.role))
@@ -64,7 +64,7 @@ impl Memory {
             };
             memory.insert(role, (binding.dtype, slice.map_err(failed)?));
         }
-        Ok(Memory(memory))
+        Ok(OperandMemory(memory))
     }
 
     /// Binds all operands to a plan. The lifetime keeps the bound plan from outliving this memory.
@@ -73,18 +73,18 @@ impl Memory {
         plan: &LoadedPlan,
         inputs: &Inputs,
         stream: &Arc<CudaStream>,
-    ) -> Result<Bound<'a>, Failure> {
+    ) -> Result<Bound<'a>, RowFailure> {
         self.bind_over(plan, inputs, stream, None)
     }
 
-    /// Binds all operands to a plan, as [`Memory::bind`] does, and shares a workspace with other plans.
+    /// Binds all operands to a plan, as [`OperandMemory::bind`] does, and shares a workspace with other plans.
     pub fn bind_over<'a>(
         &'a mut self,
         plan: &LoadedPlan,
         inputs: &Inputs,
         stream: &Arc<CudaStream>,
         workspace: Option<&Arc<Workspace>>,
-    ) -> Result<Bound<'a>, Failure> {
+    ) -> Result<Bound<'a>, RowFailure> {
         let mut bindings = Args::new();
         if let Some(workspace) = workspace {
             bindings = bindings.workspace(workspace);
@@ -109,7 +109,7 @@ impl Memory {
     }
 
     /// The current contents of an operand, or `None` if the plan does not have it.
-    pub fn download(&self, stream: &Arc<CudaStream>, role: Role) -> Result<Option<Buffer>, Failure> {
+    pub fn download(&self, stream: &Arc<CudaStream>, role: Role) -> Result<Option<Buffer>, RowFailure> {
         let Some((dtype, slice)) = self.0.get(&role) else { return Ok(None) };
         let bytes = stream.clone_dtoh(slice).map_err(failed)?;
         Buffer::new(*dtype, bytes).map(Some).map_err(failed)

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use crate::codes;
 use anyhow::Context as _;
 use qkvault_graph::Refusal;
-use qkvault_models::{Kind, LayerKind, Model, Phase};
+use qkvault_models::{AttentionKind, LayerKind, Model, Phase};
 
 use crate::{Globals, Outcome, jobs, out};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct ModelCommandArgs {
     /// A config.json, a GGUF file, a folder that has one, or a name in the cache of the Hugging Face hub
     #[arg(value_name = "FILE|DIR|NAME")]
     model: PathBuf,
@@ -57,7 +57,7 @@ impl ShardArgs {
     }
 }
 
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &ModelCommandArgs) -> anyhow::Result<Outcome> {
     let (name, model) = args.shard.model(&args.model)?;
     if let Some(file) = &args.manifest {
         return manifest(globals, args, file.as_deref(), &name, &model);
@@ -86,7 +86,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 /// Writes the manifest of a model to a file, or prints it.
 fn manifest(
     globals: &Globals,
-    args: &Args,
+    args: &ModelCommandArgs,
     file: Option<&std::path::Path>,
     name: &str,
     model: &Model,
@@ -122,10 +122,10 @@ fn manifest(
 
 fn row(layer: &LayerKind) -> Vec<String> {
     let kind = match layer.kind {
-        Kind::SelfAttention => "self",
-        Kind::Cross => "cross",
-        Kind::Encoder => "encoder",
-        Kind::Vision => "vision",
+        AttentionKind::SelfAttention => "self",
+        AttentionKind::Cross => "cross",
+        AttentionKind::Encoder => "encoder",
+        AttentionKind::Vision => "vision",
     };
     let mut mask = vec![if layer.causal { "causal" } else { "all" }.to_owned()];
     mask.extend(layer.prefix.then(|| "prefix".to_owned()));

@@ -11,7 +11,7 @@ use crate::{Globals, Outcome, out};
 
 /// Commands that work on profiles.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum ProfileCommand {
     /// List the GPUs that come with qkvault
     Ls,
     /// Print one profile
@@ -36,11 +36,11 @@ pub enum Command {
 }
 
 /// Runs one of the commands.
-pub(super) fn run(globals: &Globals, command: &Command) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, command: &ProfileCommand) -> anyhow::Result<Outcome> {
     match command {
-        Command::Ls => list(globals),
-        Command::Show { name } => out::json(&serde_json::to_value(profile(name)?)?),
-        Command::Capture { name, out: file, device, library } => {
+        ProfileCommand::Ls => list(globals),
+        ProfileCommand::Show { name } => out::json(&serde_json::to_value(profile(name)?)?),
+        ProfileCommand::Capture { name, out: file, device, library } => {
             let library = qkvault_sys::Library::open(&library.search()?)?;
             let device = qkvault_exec::Device::open(*device)?;
             let properties = device.properties(&library)?;

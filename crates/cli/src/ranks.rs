@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use qkvault_graph::{Refusal, Valid};
-use qkvault_parallel::{Machine, Schedule, Scheme, Sharding, choose, schedule};
+use qkvault_parallel::{GpuCluster, Schedule, Scheme, Sharding, choose, schedule};
 
-use crate::jobs::{Job, Jobs};
+use crate::jobs::{AttentionJob, Jobs};
 
 /// Options for attentions that several GPUs share.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -22,8 +22,8 @@ pub(super) struct RanksArgs {
 }
 
 fn machine(name: &str) -> Result<String, String> {
-    let known = || Machine::all().into_iter().map(|machine| machine.name).collect::<Vec<_>>().join(", ");
-    Machine::named(name).map(|machine| machine.name).ok_or_else(|| format!("it is one of {}", known()))
+    let known = || GpuCluster::all().into_iter().map(|machine| machine.name).collect::<Vec<_>>().join(", ");
+    GpuCluster::named(name).map(|machine| machine.name).ok_or_else(|| format!("it is one of {}", known()))
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {
@@ -46,14 +46,14 @@ impl RanksArgs {
     /// keeps, what bounds the speed, and why the scheme was chosen.
     pub(super) fn share(&self, Jobs { jobs, mut combinations, mut notes }: Jobs) -> Jobs {
         let Some(ranks) = self.ranks else { return Jobs { jobs, combinations, notes } };
-        let Some(machine) = Machine::named(&self.machine) else { return Jobs { jobs, combinations, notes } };
-        let mut shared: Vec<Job> = Vec::new();
-        for Job { uses, attention } in jobs {
+        let Some(machine) = GpuCluster::named(&self.machine) else { return Jobs { jobs, combinations, notes } };
+        let mut shared: Vec<AttentionJob> = Vec::new();
+        for AttentionJob { uses, attention } in jobs {
             let made = attention.and_then(|a| self.schedule(&a, ranks, &machine));
             let (made, why) = match made {
                 Ok(made) => made,
                 Err(refusal) => {
-                    shared.push(Job { uses, attention: Err(refusal) });
+                    shared.push(AttentionJob { uses, attention: Err(refusal) });
                     continue;
                 }
             };
@@ -62,12 +62,12 @@ impl RanksArgs {
             notes.extend(why.lines().map(|line| format!("{label}: {}", line.trim())));
             match made.combinations() {
                 Ok(list) => combinations.extend(list),
-                Err(refusal) => shared.push(Job { uses: uses.clone(), attention: Err(refusal) }),
+                Err(refusal) => shared.push(AttentionJob { uses: uses.clone(), attention: Err(refusal) }),
             }
             for plan in made.plans {
                 match shared.iter_mut().find(|job| job.attention.as_ref().is_ok_and(|a| a.key() == plan.key())) {
                     Some(job) => job.uses.extend(uses.iter().cloned()),
-                    None => shared.push(Job { uses: uses.clone(), attention: Ok(plan) }),
+                    None => shared.push(AttentionJob { uses: uses.clone(), attention: Ok(plan) }),
                 }
             }
         }
@@ -79,7 +79,7 @@ impl RanksArgs {
         Jobs { jobs: shared, combinations, notes }
     }
 
-    fn schedule(&self, attention: &Valid, ranks: u32, machine: &Machine) -> Result<(Schedule, String), Refusal> {
+    fn schedule(&self, attention: &Valid, ranks: u32, machine: &GpuCluster) -> Result<(Schedule, String), Refusal> {
         match self.scheme {
             Some(scheme) => {
                 let made = schedule(attention, &Sharding::new(ranks, scheme))?;

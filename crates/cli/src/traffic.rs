@@ -24,15 +24,15 @@ pub(super) struct TrafficArgs {
 
 /// The lengths that were chosen.
 #[derive(Debug, Default)]
-pub(super) struct Lengths {
+pub(super) struct TrafficLengths {
     by_phase: BTreeMap<Phase, Vec<i64>>,
     /// What was chosen and how much padding it has.
     pub(super) notes: Vec<String>,
 }
 
-impl Lengths {
+impl TrafficLengths {
     /// The lengths of a phase, if traffic says something of it. A training step has those of prompts.
-    pub(super) fn of(&self, phase: Phase) -> &[i64] {
+    pub(super) fn for_phase(&self, phase: Phase) -> &[i64] {
         let phase = if phase == Phase::Train { Phase::Prefill } else { phase };
         self.by_phase.get(&phase).map_or(&[], Vec::as_slice)
     }
@@ -50,11 +50,11 @@ const MOST: usize = 1024;
 
 impl TrafficArgs {
     /// The lengths for the histogram, if there is one.
-    pub(super) fn lengths(&self) -> anyhow::Result<Lengths> {
-        let Some(path) = &self.from_traffic else { return Ok(Lengths::default()) };
+    pub(super) fn lengths(&self) -> anyhow::Result<TrafficLengths> {
+        let Some(path) = &self.from_traffic else { return Ok(TrafficLengths::default()) };
         let text = crate::file::text(path)?;
         let histograms = read(&text).with_context(|| format!("{} is no histogram of lengths", path.display()))?;
-        let mut lengths = Lengths::default();
+        let mut lengths = TrafficLengths::default();
         for (phase, histogram) in histograms {
             let (chosen, padding) = choose(&histogram, usize::from(self.buckets), phase);
             let requests: u64 = histogram.values().sum();

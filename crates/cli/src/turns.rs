@@ -30,7 +30,7 @@ pub fn in_turns(
     rounds: usize,
     mut beside: impl FnMut(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f64>> {
-    let upload = |plan| Operands::upload(stream, plan, attention.seq().0);
+    let upload = |plan| DeviceOperands::upload(stream, plan, attention.seq().0);
     let mut operands = plans.iter().map(upload).collect::<anyhow::Result<Vec<_>>>()?;
     let (mut bound, mut batches) = (Vec::new(), Vec::new());
     for (plan, operands) in plans.iter().zip(&mut operands) {
@@ -81,13 +81,13 @@ pub fn time(stream: &Arc<CudaStream>, mut launch: impl FnMut() -> anyhow::Result
 const DOCUMENT: usize = 1024;
 
 /// Device memory of one plan: operands by role, all with numbers, because zeros would need less power.
-struct Operands {
+struct DeviceOperands {
     inputs: Vec<(Role, CudaSlice<u8>)>,
     outputs: Vec<(Role, CudaSlice<u8>)>,
 }
 
-impl Operands {
-    fn upload(stream: &Arc<CudaStream>, plan: &LoadedPlan, queries: i64) -> anyhow::Result<Operands> {
+impl DeviceOperands {
+    fn upload(stream: &Arc<CudaStream>, plan: &LoadedPlan, queries: i64) -> anyhow::Result<DeviceOperands> {
         let queries = usize::try_from(queries)?.max(1);
         let mut rng = Rng::new(5);
         // 16-bit numbers of either sign between 2^-3 and 2 in bf16; also as f32 they are finite.
@@ -110,7 +110,7 @@ impl Operands {
             }
             if binding.output { &mut outputs } else { &mut inputs }.push((binding.role, slice));
         }
-        Ok(Operands { inputs, outputs })
+        Ok(DeviceOperands { inputs, outputs })
     }
 
     /// Binds the operands, with lengths and pages of a full batch.

@@ -16,14 +16,14 @@ use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid, ValidCombination};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 
-use crate::jobs::{self, Job, ModelArgs};
+use crate::jobs::{self, AttentionJob, ModelArgs};
 use crate::target::{LibraryArgs, TargetsArgs, are_versions};
 use crate::threads::threads;
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
-use part::Part;
+use part::PlanPart;
 use progress::Progress;
 pub(crate) use report::chosen;
-use report::{Report, Row};
+use report::{TargetReport, WarmRow};
 use sharing::Sharing;
 
 /// Options of `warm`.
@@ -32,7 +32,7 @@ use sharing::Sharing;
     "The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2; several with commas, each in a process of its own \
      (default: the first one found)"
 )))]
-pub struct Args {
+pub struct WarmArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct Args {
     /// Compile part I of N parts that have no plan in common: one part per machine, then bring them together with
     /// `pack` and `unpack` or a remote store
     #[arg(long = "shard", value_name = "I/N")]
-    part: Option<Part>,
+    part: Option<PlanPart>,
     /// Compile nothing: list the plans, those that the vault has, and those that rules refuse
     #[arg(long)]
     dry_run: bool,
@@ -67,24 +67,24 @@ pub struct Args {
 
 /// One attention for one target.
 #[derive(Clone, Copy)]
-struct Work<'j> {
-    job: &'j Job,
+struct TargetJob<'j> {
+    job: &'j AttentionJob,
     /// The target's place in the list of targets.
     target: usize,
     /// The key of its plan, if it can be described and lowered.
     key: Option<PlanKey>,
 }
 
-impl Work<'_> {
+impl TargetJob<'_> {
     /// Whether a part has it. What has no plan is told with the same part on every machine too.
-    fn is_in(&self, part: Part) -> bool {
+    fn is_in(&self, part: PlanPart) -> bool {
         let described = || self.job.attention.as_ref().map_or([0; 32], |attention| *attention.key().bytes());
         part.has(&self.key.map_or_else(described, |key| *key.bytes()))
     }
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome> {
     let versions = args.library.versions();
     if versions.len() > 1 {
         return versions::run(globals, &versions);
@@ -116,12 +116,12 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
-    let mine: Vec<Work<'_>> =
+    let mine: Vec<TargetJob<'_>> =
         all.iter().filter(|work| args.part.is_none_or(|part| work.is_in(part))).copied().collect();
     announce(args.part, &jobs, &targets, (mine.len(), all.len()));
     let started = Instant::now();
     let progress = Progress::new(mine.len());
-    let rows: Vec<Row<'_>> = pool.install(|| {
+    let rows: Vec<WarmRow<'_>> = pool.install(|| {
         let all = mine.into_par_iter().map(|work| {
             let row = match &work.job.attention {
                 Ok(attention) => {
@@ -130,11 +130,11 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
                     let candidates = planner.candidates(attention, target.sm(), policy.engine);
                     let of_cudnn = candidates.engines == [CUDNN];
                     match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
-                        Some(refusal) => Row::refused(work, &refusal),
-                        None => Row::new(work, planner.plan(attention, target, &policy, on_miss)),
+                        Some(refusal) => WarmRow::refused(work, &refusal),
+                        None => WarmRow::new(work, planner.plan(attention, target, &policy, on_miss)),
                     }
                 }
-                Err(refusal) => Row::refused(work, refusal),
+                Err(refusal) => WarmRow::refused(work, refusal),
             };
             progress.done(row.is_built().then(|| work.job.uses[0].label()).as_deref());
             row
@@ -146,10 +146,10 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let seconds = started.elapsed().as_secs_f64();
     notes.extend(rejections::note(planner.vault()));
     notes.extend(flush_remote(planner.vault()));
-    let report = |(place, target)| Report {
+    let report = |(place, target)| TargetReport {
         target,
         rows: rows.iter().filter(|row| row.target() == place).collect(),
-        sharing: Sharing::of(all.iter().filter(|work| work.target == place).map(|work| (work.job, work.key))),
+        sharing: Sharing::count(all.iter().filter(|work| work.target == place).map(|work| (work.job, work.key))),
         part: args.part,
         seconds,
     };
@@ -157,19 +157,25 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Every attention for every target, with the key of its plan.
-fn keyed<'j>(jobs: &'j [Job], targets: &[Target], planner: &Planner, policy: &CompileOptions) -> Vec<Work<'j>> {
-    let places: Vec<(usize, &Job)> = (0..targets.len()).flat_map(|at| jobs.iter().map(move |job| (at, job))).collect();
-    let key = |(target, job): (usize, &'j Job)| {
+fn keyed<'j>(
+    jobs: &'j [AttentionJob],
+    targets: &[Target],
+    planner: &Planner,
+    policy: &CompileOptions,
+) -> Vec<TargetJob<'j>> {
+    let places: Vec<(usize, &AttentionJob)> =
+        (0..targets.len()).flat_map(|at| jobs.iter().map(move |job| (at, job))).collect();
+    let key = |(target, job): (usize, &'j AttentionJob)| {
         let attention = job.attention.as_ref().ok();
         let key = attention.and_then(|attention| planner.key(attention, &targets[target], policy).ok());
-        Work { job, target, key }
+        TargetJob { job, target, key }
     };
     places.into_par_iter().map(key).collect()
 }
 
 /// The refusal by rules, which cuDNN would give too.
 fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Option<Refusal> {
-    Refusal::of(check(&Request::new(attention, target).with_policy(*policy)).reasons)
+    Refusal::from_reasons(check(&Request::new(attention, target).with_policy(*policy)).reasons)
 }
 
 /// Compiles what ranks merge, add up, copy and fill, for the GPUs of all targets; a note about it.
@@ -194,7 +200,7 @@ fn combined(
 }
 
 /// Tells what will be compiled.
-fn announce(part: Option<Part>, jobs: &[Job], targets: &[Target], (mine, all): (usize, usize)) {
+fn announce(part: Option<PlanPart>, jobs: &[AttentionJob], targets: &[Target], (mine, all): (usize, usize)) {
     let s = if jobs.len() == 1 { "" } else { "s" };
     let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
     out::note(&format!("{} attention{s} for {}", jobs.len(), targets.join(" and for ")));
@@ -204,7 +210,7 @@ fn announce(part: Option<Part>, jobs: &[Job], targets: &[Target], (mine, all): (
 }
 
 /// Prints the reports, and says whether every answer is there and kept.
-fn print(globals: &Globals, planner: &Planner, reports: &[Report<'_, '_>], notes: &[String]) -> Outcome {
+fn print(globals: &Globals, planner: &Planner, reports: &[TargetReport<'_, '_>], notes: &[String]) -> Outcome {
     let vault = planner.vault();
     if globals.json {
         let stats = vault.stats();
@@ -237,7 +243,7 @@ fn print(globals: &Globals, planner: &Planner, reports: &[Report<'_, '_>], notes
         }
     }
     // Plans that are not stored are lost when the process ends, so this is an error.
-    let lost: Vec<String> = reports.iter().filter_map(Report::unstored).collect();
+    let lost: Vec<String> = reports.iter().filter_map(TargetReport::unstored).collect();
     lost.iter().for_each(|text| out::problem(&format!("error: {text}")));
     let bad = reports.iter().any(|report| report.count("refused") + report.count("failed") > 0);
     if bad || !lost.is_empty() { Outcome::Bad } else { Outcome::Good }

@@ -34,7 +34,7 @@ pub fn beside(refusal: &Refusal, other: EngineId) -> Refusal {
     let advice = format!("to {}", other.title());
     let reasons = refusal.reasons().iter().cloned();
     let reasons = reasons.map(|reason| if reason.fix.contains(&advice) { reason.with_fix("") } else { reason });
-    Refusal::of(reasons.collect()).unwrap_or_else(|| refusal.clone())
+    Refusal::from_reasons(reasons.collect()).unwrap_or_else(|| refusal.clone())
 }
 
 /// Why an engine computes an attention.
@@ -114,7 +114,7 @@ impl Engines {
     }
 
     fn by_table(&self, attention: &Valid, sm: u32) -> Candidates {
-        let case = Case::of(attention);
+        let case = Case::for_attention(attention);
         // Without times, who makes better use of what is the limit: arithmetic or memory.
         let mut usual: Vec<&dyn Engine> = self.iter().collect();
         usual.sort_by_key(|engine| engine.place(case.is_dense()));
@@ -137,7 +137,7 @@ impl Engines {
             return Candidates { engines: taken, why: Why::Unmeasured, never };
         };
         let mut engines = row.order(&taken, distance);
-        engines.extend(taken.iter().filter(|engine| row.times.of(**engine).is_none()));
+        engines.extend(taken.iter().filter(|engine| row.times.us(**engine).is_none()));
         let why = match row.times.ratio(engines[0], &taken) {
             Some((ratio, beside)) => Why::Measured { ratio, beside, distance },
             None => Why::Unmeasured,
@@ -163,7 +163,7 @@ impl Engines {
         {
             return None;
         }
-        let Some(refusal) = Refusal::of(reasons.to_vec()).filter(|_| first == refusing) else {
+        let Some(refusal) = Refusal::from_reasons(reasons.to_vec()).filter(|_| first == refusing) else {
             return Some(candidates.choice(first, &[]));
         };
         let next = *candidates.engines.get(1)?;

@@ -18,7 +18,7 @@ impl Engines {
     /// cuDNN, kernels of qkvault's own and FlashAttention-4's, without a compiler of cuDNN: to ask what they take.
     #[must_use]
     pub fn built_in() -> Engines {
-        Engines::with(Arc::new(OpenCompiler::of(None)))
+        Engines::with(Arc::new(OpenCompiler::new(None)))
     }
 
     /// The same, with the cuDNN that a search finds, which is opened when it must compile.

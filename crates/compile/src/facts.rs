@@ -67,7 +67,7 @@ pub struct Altered {
 }
 
 impl Altered {
-    pub(crate) fn of(fact: &'static str, stored: &impl Debug, expected: &impl Debug) -> Altered {
+    pub(crate) fn new(fact: &'static str, stored: &impl Debug, expected: &impl Debug) -> Altered {
         const SHOWN: usize = 160;
         let shown = |text: String| match text.char_indices().nth(SHOWN) {
             Some((end, _)) => format!("{}...", &text[..end]),
@@ -130,7 +130,7 @@ impl PlanFacts {
 
 /// The fact if it is another one.
 pub(crate) fn other<T: PartialEq + Debug>(fact: &'static str, stored: &T, expected: &T) -> Option<Altered> {
-    (stored != expected).then(|| Altered::of(fact, stored, expected))
+    (stored != expected).then(|| Altered::new(fact, stored, expected))
 }
 
 impl PlanFacts {
@@ -168,7 +168,7 @@ impl PlanFacts {
     /// neither inputs nor outputs.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
-        Scratch::of(self.workspace, &self.bindings)
+        Scratch::new(self.workspace, &self.bindings)
     }
 
     /// Whether cuDNN keeps a gradient of every score in its workspace, which then grows with queries times keys: see

@@ -63,7 +63,7 @@ pub(crate) const LOAD_RULES: [LoadRules; 3] = [
 impl LoadRules {
     /// The rules of a version.
     #[must_use]
-    pub(crate) fn of(cudnn: CudnnVersion) -> &'static LoadRules {
+    pub(crate) fn for_version(cudnn: CudnnVersion) -> &'static LoadRules {
         LOAD_RULES.iter().rev().find(|rules| rules.since <= cudnn).unwrap_or(&LOAD_RULES[0])
     }
 }
@@ -220,7 +220,7 @@ pub fn check_fit(facts: &PlanFacts, here: &Machine) -> Result<(), OtherMachine> 
         mismatches.push(Mismatch::OtherSmCount { plan: own.multi_processors, here: multi_processors });
     }
     // The rules are those of the plan's version, which is the one that would load it.
-    let rules = LoadRules::of(own.cudnn);
+    let rules = LoadRules::for_version(own.cudnn);
     match rules.driver {
         DriverRule::Same if facts.driver != driver => {
             mismatches.push(Mismatch::OtherDriver { plan: facts.driver, here: driver });

@@ -152,7 +152,7 @@ impl<'a, 't, H> Asked<'a, H> {
             empty => {
                 let engine = planner.engines.get(choice.engine);
                 let here = if engine.needs_target() { Some(here()?) } else { None };
-                empty.insert(Place::of(engine, *sm, here))
+                empty.insert(Place::new(engine, *sm, here))
             }
         };
         let search = Search { local, planner, attention, options, on_miss, remote, place, load };
@@ -169,7 +169,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(engine: &'a dyn Engine, sm: u32, here: Option<&Target>) -> Place<'a> {
+    fn new(engine: &'a dyn Engine, sm: u32, here: Option<&Target>) -> Place<'a> {
         let mut targets = vec![here.cloned()];
         targets.extend(here.into_iter().flat_map(|here| engine.other_targets(here)).map(Some));
         let works = targets.iter().map(|_| None).collect();

@@ -34,7 +34,7 @@ pub struct Machine {
 impl Machine {
     /// The machine of a target.
     #[must_use]
-    pub fn of(target: &Target) -> Machine {
+    pub fn from_target(target: &Target) -> Machine {
         Machine {
             cudnn: target.cudnn,
             libraries: target.libraries,
@@ -97,7 +97,7 @@ mod tests {
             for json in [json, more] {
                 let read =
                     Machine::read(json.as_bytes(), target.cudnn, target.libraries, &target.toolchain).expect("reads");
-                assert_eq!(read, Machine::of(&target));
+                assert_eq!(read, Machine::from_target(&target));
             }
         }
     }

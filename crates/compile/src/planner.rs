@@ -87,7 +87,7 @@ impl Planner {
     /// A planner for a vault; without a compiler it only looks up.
     #[must_use]
     pub fn new(vault: Vault, compiler: Option<Compiler>) -> Planner {
-        Planner::with(vault, OpenCompiler::of(compiler))
+        Planner::with(vault, OpenCompiler::new(compiler))
     }
 
     /// A planner that compiles with the cuDNN that a search finds, which is opened for the first plan of cuDNN that
@@ -287,7 +287,7 @@ impl Planner {
     /// An entry with all that a plan of cuDNN for an attention says, over other bytes: for tests of look-ups and loads.
     #[doc(hidden)]
     pub fn entry_over(attention: &Valid, target: &Target, blob: &[u8]) -> Result<(PlanKey, Entry), Refusal> {
-        let compiler = OpenCompiler::of(None);
+        let compiler = OpenCompiler::new(None);
         let job = Job::new(attention, target, &CompileOptions::default(), &compiler)?;
         let (engine, passed_over, blob_bytes) = ("engine 2".to_owned(), Vec::new(), blob.len() as u64);
         let made = Made { engine, passed_over, workspace: 256, compile_ms: 400, blob_bytes };

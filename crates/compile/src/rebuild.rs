@@ -2,7 +2,7 @@
 //! again by this version's compilers, and compared.
 //!
 //! What follows without a compiler is compared first. Nothing of an entry but its description, versions and options
-//! from closed lists is used, so an entry of a stranger can be checked. What each engine compares is in the `rebuild.rs`
+//! from closed lists is used, so an entry of a stranger can be checked. What an engine compares is in the `rebuild.rs`
 //! of its folder.
 
 use std::error::Error;
@@ -141,10 +141,10 @@ pub(crate) fn same_labels(stored: &Entry, expected: &Entry) -> Result<(), Altere
         ("library in the header", &stored.library, library),
     ];
     if stored.kind != *kind {
-        return Err(Altered::of("kind", &stored.kind, kind));
+        return Err(Altered::new("kind", &stored.kind, kind));
     }
     match labels.into_iter().find(|(_, stored, expected)| stored != expected) {
-        Some((label, stored, expected)) => Err(Altered::of(label, stored, expected)),
+        Some((label, stored, expected)) => Err(Altered::new(label, stored, expected)),
         None => Ok(()),
     }
 }

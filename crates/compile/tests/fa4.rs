@@ -11,7 +11,7 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_fa4::{DRIVER, Installed, SM};
 use qkvault_graph::expr::library;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
-use qkvault_kernels::recipe::{Step, Value};
+use qkvault_kernels::recipe::{LaunchValue, RecipeStep};
 use qkvault_skip::{Need, skip};
 
 const HOPPER: Gpu<'_> = Gpu { sm: SM, target: None };
@@ -50,9 +50,9 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     assert!(matches!(&kernels.by, KernelCompiler::Fa4 { flash_attn, .. } if flash_attn == "4.0.0b36"), "{kernels:?}");
     assert_eq!((facts.driver, facts.sm, kernels.recipe.steps.len()), (i64::from(DRIVER), SM, 1));
     assert!(facts.engine.contains("FlashAttention-4"), "{}", facts.engine);
-    let Step::Launch(launch) = &kernels.recipe.steps[0] else { panic!("a launch") };
+    let RecipeStep::Launch(launch) = &kernels.recipe.steps[0] else { panic!("a launch") };
     let maps = launch.params.iter().flat_map(|param| &param.patches);
-    assert_eq!(maps.filter(|patch| matches!(patch.value, Value::Map(_))).count(), 4);
+    assert_eq!(maps.filter(|patch| matches!(patch.value, LaunchValue::Map(_))).count(), 4);
 
     let key = found.facts.key;
     let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
@@ -87,8 +87,8 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
         .expect("a plan");
     let recipe = &plan.facts.kernels().expect("a plan of kernels").recipe;
     let launches = recipe.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) => Some((launch.module, launch.function.as_str() == "blocks", launch.grid)),
-        Step::Clear { .. } => None,
+        RecipeStep::Launch(launch) => Some((launch.module, launch.function.as_str() == "blocks", launch.grid)),
+        RecipeStep::Clear { .. } => None,
     });
     // Three tiles of queries and two sequences, whose heads have the same lists.
     assert_eq!(launches.collect::<Vec<_>>()[0], (1, true, [3, 1, 2]));
@@ -106,9 +106,9 @@ fn what_the_kernels_do_not_take_is_an_answer_without_a_toolchain() {
         planner.plan_by(FA4, &dropout, HOPPER, &CompileOptions::default(), OnMiss::Compile).expect("an answer");
     let refusal = answer.outcome.expect_err("refused");
     assert!(refusal.to_string().contains("fa4.dropout"), "{refusal}");
-    assert!(Fa4Plan::of(&valid(forward()), 100).is_err(), "another GPU");
+    assert!(Fa4Plan::for_attention(&valid(forward()), 100).is_err(), "another GPU");
     let backward = valid(forward().backward(BackwardOptions::default()));
     let (one, other) = (valid(forward()), &backward);
-    let key = |attention| Fa4Plan::of(attention, SM).expect("taken").key();
+    let key = |attention| Fa4Plan::for_attention(attention, SM).expect("taken").key();
     assert_ne!(key(&one), key(other));
 }

@@ -5,7 +5,7 @@ use qkvault_compile::Nvrtc;
 use qkvault_graph::{
     Along, Attention, Band, Conversion, ConversionKind, Corner, DType, PaddedRows, Tensor, text, validate,
 };
-use qkvault_kernels::recipe::Step;
+use qkvault_kernels::recipe::RecipeStep;
 use qkvault_kernels::{SM, generate, generate_conversion};
 use qkvault_skip::{Need, skip};
 
@@ -82,7 +82,7 @@ fn every_kind_of_conversion_compiles_for_every_gpu_with_8_bits() {
         let code = nvrtc.compile("conversion.cu", &made.source, &made.options, sm);
         let code = code.unwrap_or_else(|error| panic!("{conversion} for {sm}: {error}"));
         for step in &made.recipe.steps {
-            let Step::Launch(launch) = step else { continue };
+            let RecipeStep::Launch(launch) = step else { continue };
             let name = launch.function.as_bytes();
             assert!(code.windows(name.len()).any(|w| w == name), "{conversion} lacks {}", launch.function);
         }

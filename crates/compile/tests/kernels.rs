@@ -15,7 +15,7 @@ use qkvault_compile::{
 use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_graph::{Partial, Role};
 use qkvault_kernels::Generated;
-use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, Value};
+use qkvault_kernels::recipe::{Launch, LaunchRecipe, LaunchValue, Param, Patch, RECIPE_FORMAT, RecipeStep};
 use qkvault_skip::{Need, skip};
 
 const SOURCE: &str = "extern \"C\" __global__ void copy(const unsigned short* q, unsigned short* o, float* scratch, float by) {\n\
@@ -25,7 +25,7 @@ fn attention() -> Valid {
     validate(Attention::bshd(1, (1, 1), (1, 64), 64, DType::BF16)).expect("valid")
 }
 
-fn recipe() -> Recipe {
+fn recipe() -> LaunchRecipe {
     let param = |bytes, value| Param { bytes: vec![0; bytes], patches: vec![Patch { at: 0, value }] };
     let launch = Launch {
         module: 0,
@@ -36,14 +36,14 @@ fn recipe() -> Recipe {
         cluster: None,
         overlap: false,
         params: vec![
-            param(8, Value::Address(Role::Q)),
-            param(8, Value::Address(Role::O)),
-            param(8, Value::Scratch(0)),
-            param(4, Value::Number(Role::Scale)),
+            param(8, LaunchValue::Address(Role::Q)),
+            param(8, LaunchValue::Address(Role::O)),
+            param(8, LaunchValue::Scratch(0)),
+            param(4, LaunchValue::Number(Role::Scale)),
         ],
     };
-    let steps = vec![Step::Clear { at: 0, bytes: 256, value: 0 }, Step::Launch(launch)];
-    Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 256, modules: Vec::new(), steps }
+    let steps = vec![RecipeStep::Clear { at: 0, bytes: 256, value: 0 }, RecipeStep::Launch(launch)];
+    LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 256, modules: Vec::new(), steps }
 }
 
 /// Whether NVRTC is there; if not, the test is skipped.
@@ -60,7 +60,7 @@ fn entry(planner: &Planner, key: PlanKey) -> Arc<Entry> {
     Arc::new(shown.into_iter().find_map(|(_, entry)| entry.ok()).expect("it is stored"))
 }
 
-fn recipe_of(facts: &mut PlanFacts) -> &mut Recipe {
+fn recipe_of(facts: &mut PlanFacts) -> &mut LaunchRecipe {
     let OwnFacts::Kernels(own) = &mut facts.own else { panic!("of kernels") };
     &mut own.recipe
 }

@@ -214,7 +214,7 @@ mod tests {
         let target = Profile::named("h200").expect("exists").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let Toolchain { cuda: _, nvrtc: _, host: _, environment: _ } = &target.toolchain;
         let other_host = if HostArch::THIS == HostArch::Aarch64 { HostArch::X86_64 } else { HostArch::Aarch64 };
-        let env = |name: &str, value: &str| CompilerEnv::of([(name.into(), value.into())]);
+        let env = |name: &str, value: &str| CompilerEnv::from_variables([(name.into(), value.into())]);
         let changes: [fn(&mut Toolchain); 4] =
             [|_| (), |t| t.cuda = 12, |t| t.nvrtc = Some(NvrtcVersion::new(13, 2)), |t| t.nvrtc = None];
         let mut toolchains: Vec<Toolchain> = changes

@@ -235,7 +235,7 @@ mod tests {
         toolchain.nvrtc = Some(NvrtcVersion::new(13, 2));
         toolchain.cuda = 12;
         toolchain.host = HostArch::Aarch64;
-        toolchain.environment = CompilerEnv::of([("CUDNN_RESCALE_THRESHOLD".into(), "0".into())]);
+        toolchain.environment = CompilerEnv::from_variables([("CUDNN_RESCALE_THRESHOLD".into(), "0".into())]);
         assert_eq!(toolchain.to_string(), "cu12, NVRTC 13.2, aarch64, with CUDNN_RESCALE_THRESHOLD=0");
         assert_eq!(toolchain.unusual(), " cu12 nvrtc 13.2 aarch64 with CUDNN_RESCALE_THRESHOLD=0");
         let inside = Toolchain::assumed(CudnnVersion::v9(27, 0));

@@ -33,17 +33,17 @@ mod tests {
         let named = |name: &str, spec| library::alibi_with(score(), tensor(name, spec));
         let spec = TensorSpec::new(DType::F32, [1, 4, 1, 1]);
         assert_eq!(slopes_of(named(library::ALIBI_SLOPES, spec)), []);
-        assert_eq!(slopes_of(named("other", TensorSpec::of_slopes(4, AlibiSlopes::of(4)))).len(), 1);
+        assert_eq!(slopes_of(named("other", TensorSpec::of_slopes(4, AlibiSlopes::for_heads(4)))).len(), 1);
     }
 
     #[test]
     fn slopes_are_those_of_the_models_maximum_and_heads() {
         let slopes = |slopes| slopes_of(library::alibi_of(score(), 4, slopes)).remove(0).1;
-        let steep = AlibiSlopes::of(4).with_bias_max(16.0).expect("finite");
+        let steep = AlibiSlopes::for_heads(4).with_bias_max(16.0).expect("finite");
         assert_eq!(slopes(steep), [0.0625, 0.003_906_25, 2_f32.powi(-12), 2_f32.powi(-16)]);
         // The second of two GPUs of a model of 8 heads.
         assert_eq!(
-            slopes(AlibiSlopes::of(8).from_head(4)),
+            slopes(AlibiSlopes::for_heads(8).from_head(4)),
             [2_f32.powi(-5), 2_f32.powi(-6), 2_f32.powi(-7), 2_f32.powi(-8)]
         );
     }

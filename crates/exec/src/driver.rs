@@ -68,7 +68,7 @@ pub(crate) fn open() -> Result<&'static Library, NoDriver> {
     // SAFETY: the driver's initialisers are as safe as linking to it.
     let opened = unsafe { Library::new(SONAME) };
     let library = opened.map_err(|error| {
-        let why = Unloaded::of(Path::new(SONAME), &error);
+        let why = Unloaded::new(Path::new(SONAME), &error);
         let detail = why.to_string();
         if why.is_there() { NoDriver::NotLoaded { detail } } else { NoDriver::Absent { detail } }
     })?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Once};
 use qkvault_compile::library_toolchain;
 use qkvault_cudnn::{DeviceProps, Target};
 use qkvault_graph::CudnnVersion;
-use qkvault_sys::{AttributeName as A, Descriptor, Handle, Kind, Library};
+use qkvault_sys::{AttributeName as A, CudnnHandle, Descriptor, Kind, Library};
 
 use crate::driver::{NoDriver, driver};
 use qkvault_compile::Machine;
@@ -43,7 +43,7 @@ pub fn present_target(library: &Arc<Library>, ordinal: i32) -> Result<Target, Pr
 }
 
 /// The device properties of the GPU of a handle, as the JSON that cuDNN writes.
-pub(crate) fn json_of_handle(handle: &Handle) -> Result<Vec<u8>, PropertiesError> {
+pub(crate) fn json_of_handle(handle: &CudnnHandle) -> Result<Vec<u8>, PropertiesError> {
     let mut device = Descriptor::create(handle.library(), Kind::DEVICEPROP)?;
     device.set_handle(A::DEVICEPROP_HANDLE, handle)?;
     Ok(device.finalized()?.get_bytes(A::DEVICEPROP_JSON_REPRESENTATION)?)

@@ -350,7 +350,7 @@ fn target_and_machine_of_a_gpu_agree() {
     let (by_handle, by_ordinal) = (session.target(), session.device().target(session.library().expect("cuDNN")));
     let (by_handle, by_ordinal) = (by_handle.expect("known"), by_ordinal.expect("known"));
     assert_eq!(by_handle, &by_ordinal);
-    assert_eq!(session.machine().expect("known"), &Machine::of(by_handle));
+    assert_eq!(session.machine().expect("known"), &Machine::from_target(by_handle));
     say(&format!("{:?}: {by_handle}", session.device()));
 }
 

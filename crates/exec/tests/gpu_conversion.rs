@@ -75,7 +75,7 @@ fn numbers(dtype: DType, count: usize, seed: u64) -> Buffer {
         state ^= state << 17;
         ((state % 4001) as f64 / 2000.0 - 1.0) * 2f64.powi((at / 32 % 7) as i32 * 3 - 9)
     };
-    Buffer::of(dtype, (0..count).map(number))
+    Buffer::from_values(dtype, (0..count).map(number))
 }
 
 fn all(dtype: DType, count: u32) -> Buffer {
@@ -84,7 +84,7 @@ fn all(dtype: DType, count: u32) -> Buffer {
 }
 
 fn one(x: f64) -> Buffer {
-    Buffer::of(DType::F32, [x])
+    Buffer::from_values(DType::F32, [x])
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn conversions_of_every_kind_and_layout_write_on_the_gpu_what_the_oracle_writes(
         for binding in conversion.validate().expect("sound").bindings().iter().filter(|b| !b.output) {
             let count = binding.bytes as usize / binding.dtype.size();
             let buffer = match binding.dtype {
-                DType::E8M0 => Buffer::of(DType::E8M0, (0..count).map(|at| 2f64.powi((at % 11) as i32 - 5))),
+                DType::E8M0 => Buffer::from_values(DType::E8M0, (0..count).map(|at| 2f64.powi((at % 11) as i32 - 5))),
                 _ if count == 1 => one(0.75),
                 dtype => numbers(dtype, count, n as u64 + 1),
             };

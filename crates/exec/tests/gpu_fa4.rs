@@ -21,7 +21,7 @@ use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, 
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
 };
-use qkvault_reference::{Choice, Inputs, LengthChoice, Unused};
+use qkvault_reference::{Inputs, LengthChoice, RandomChoice, Unused};
 use qkvault_skip::{Need, skip};
 
 /// The compute capability of the plans.
@@ -278,10 +278,13 @@ fn pages() -> Vec<Attention> {
 /// because the kernels read one table.
 fn inputs(attention: &Valid, seed: u64) -> Inputs {
     let choice = match attention.mask.lengths {
-        Lengths::Full => Choice::default(),
-        Lengths::PerSequence => {
-            Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread: false, ..Choice::default() }
-        }
+        Lengths::Full => RandomChoice::default(),
+        Lengths::PerSequence => RandomChoice {
+            lengths: LengthChoice::Any,
+            unused: Unused::Finite,
+            spread: false,
+            ..RandomChoice::default()
+        },
     };
     let mut inputs = Inputs::random_with(attention, seed, &choice).expect("random operands");
     if let Some(table) = inputs.buffer(Role::PageTableK).ok().cloned() {

@@ -21,7 +21,7 @@ use qkvault_exec::{
 use qkvault_graph::{
     Attention, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
 };
-use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward_of_o, convert, forward};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::Search;
 
@@ -67,7 +67,7 @@ fn to(dtype: DType) -> ValidConversion {
 fn numbers(step: u64, role: Role, size: f64) -> Buffer {
     let mut rng = qkvault_base::random::Rng::new(step * 1_000 + role.uid().unsigned_abs());
     let count = DIMS.iter().product::<i64>() as usize;
-    Buffer::of(DType::BF16, (0..count).map(|_| size * rng.normals()[0]).collect::<Vec<_>>())
+    Buffer::from_values(DType::BF16, (0..count).map(|_| size * rng.normals()[0]).collect::<Vec<_>>())
 }
 
 /// The same steps with the oracle.
@@ -78,7 +78,7 @@ struct Oracle {
 
 impl Oracle {
     /// The outputs of both passes, and the inputs of the backward.
-    fn step(&mut self, step: u64) -> (Outputs, Outputs) {
+    fn step(&mut self, step: u64) -> (ExactOutputs, ExactOutputs) {
         let mut inputs = Inputs::new();
         let mut seen = Vec::new();
         for (role, which, dtype, size) in QUANTIZED {

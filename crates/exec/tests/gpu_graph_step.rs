@@ -21,7 +21,7 @@ use qkvault_compile::OnMiss;
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Args, SavedForBackward, TrainingPair, Workspace, cudarc};
 use qkvault_graph::Role;
-use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, backward, compare, forward};
 
 const REPLAYS: usize = 1000;
 
@@ -167,11 +167,11 @@ impl Model {
         let (outputs, gradients) = (outputs.expect("the oracle"), gradients.expect("the oracle"));
         for (role, name) in [(Role::O, "O"), (Role::DQ, "dQ"), (Role::DK, "dK"), (Role::DV, "dV")] {
             let expected = outputs.get(role).or_else(|| gradients.get(role)).expect("the oracle has it");
-            let usual = Tolerance::of(role, pass.q.dtype);
+            let usual = OutputTolerance::for_role(role, pass.q.dtype);
             // Kernels round probabilities and their gradients to 16 bits before they multiply them.
             let relative = usual.relative * if role == Role::O { 1.0 } else { 4.0 };
             let buffer = Buffer::new(pass.q.dtype, bytes(found(name))).expect("whole");
-            let found = compare(expected, &buffer, Tolerance { relative, ..usual });
+            let found = compare(expected, &buffer, OutputTolerance { relative, ..usual });
             assert!(found.good, "step {step}: {name}: {found}");
         }
     }

@@ -23,7 +23,7 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_exec::raw::DeviceBuffer;
 use qkvault_exec::{Args, BindError, BindFailure, Captured, LoadedPlan, UpdateError, Updated, Workspace, cudarc};
 use qkvault_graph::{Role, Valid};
-use qkvault_reference::{Buffer, Inputs, Tolerance, backward, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, backward, compare, forward};
 
 const REPLAYS: usize = 1000;
 
@@ -46,7 +46,7 @@ fn right(attention: &Valid, inputs: &Inputs, found: &[bf16]) {
     let expected = forward(attention, inputs).expect("the oracle can do it");
     let buffer = Buffer::new(attention.o.dtype, bytes(found)).expect("whole");
     let output = expected.get(Role::O).expect("it has O");
-    let found = compare(output, &buffer, Tolerance::of(Role::O, attention.o.dtype));
+    let found = compare(output, &buffer, OutputTolerance::for_role(Role::O, attention.o.dtype));
     assert!(found.good, "{attention}: {found}");
 }
 
@@ -132,9 +132,9 @@ fn a_backward_replays_new_gradients_a_thousand_times() {
             let replayed = stream.clone_dtoh(graph.slice::<bf16>(role).expect("it owns it")).expect("read");
             assert!(same_bits(&replayed, &stream.clone_dtoh(slice).expect("read")), "replay {step}: {role} differs");
             if let Some(expected) = &expected {
-                let usual = Tolerance::of(role, pass.q.dtype);
+                let usual = OutputTolerance::for_role(role, pass.q.dtype);
                 // Kernels round probabilities and their gradients to 16 bits before they multiply them.
-                let tolerance = Tolerance { relative: 4.0 * usual.relative, ..usual };
+                let tolerance = OutputTolerance { relative: 4.0 * usual.relative, ..usual };
                 let buffer = Buffer::new(pass.q.dtype, bytes(&replayed)).expect("whole");
                 let found = compare(expected.get(role).expect("it has them"), &buffer, tolerance);
                 assert!(found.good, "replay {step}: {role}: {found}");

@@ -19,7 +19,7 @@ use kit::{Case, Gpu, attentions, decode, prefill, trainings};
 use qkvault_exec::raw::{DeviceBuffer, RawArgs, RawSession};
 use qkvault_exec::{Args, BindError, LaunchError, LoadedPlan, Number, SessionOptions, Workspace, cudarc};
 use qkvault_graph::{Role, Valid};
-use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, compare, forward};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -195,7 +195,7 @@ fn right(attention: &Valid, inputs: &Inputs, found: &[bf16]) {
     let output = expected.get(Role::O).expect("it has O");
     let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
     let buffer = Buffer::new(attention.o.dtype, bytes).expect("whole");
-    let found = compare(output, &buffer, Tolerance::of(Role::O, attention.o.dtype));
+    let found = compare(output, &buffer, OutputTolerance::for_role(Role::O, attention.o.dtype));
     assert!(found.good, "{attention}: {found}");
 }
 

@@ -56,7 +56,7 @@ fn the_gpu_loads_exactly_the_plans_that_the_rules_allow() {
             }
             Err(error) => panic!("{name}: {error}"),
         };
-        let rules = check_fit(&plan.facts, &Machine::of(&here));
+        let rules = check_fit(&plan.facts, &Machine::from_target(&here));
         let gpu = session.load(&of_machine(&plan, &here)).map(drop);
         let told = |is: bool| if is { "loads" } else { "is refused" };
         say(&format!("{name}: {} by the rules, {} on the GPU", told(rules.is_ok()), told(gpu.is_ok())));

@@ -41,7 +41,7 @@ fn numbers(role: Role, dtype: DType, count: usize, seed: u64) -> Buffer {
             _ => x,
         }
     };
-    Buffer::of(dtype, (0..count).map(number))
+    Buffer::from_values(dtype, (0..count).map(number))
 }
 
 /// How far the result may be from the oracle's: the last place of its type, and the steps in f32 of a merge.

@@ -20,7 +20,7 @@ use qkvault_exec::raw::{DeviceBuffer, RawArgs};
 use qkvault_exec::{Args, Device, LoadError, LoadedPlan, Number, Session, cudarc};
 use qkvault_graph::{Attention, DType, Role, Valid, validate};
 use qkvault_kernels::Generated;
-use qkvault_kernels::recipe::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
+use qkvault_kernels::recipe::{Launch, LaunchRecipe, LaunchValue, Param, Patch, RECIPE_FORMAT, RecipeStep, TensorMap};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
 
@@ -61,7 +61,7 @@ fn attention() -> Valid {
     validate(Attention::bshd(1, (2, 1), (4, 64), 64, DType::BF16).with_stats()).expect("valid")
 }
 
-fn recipe() -> Recipe {
+fn recipe() -> LaunchRecipe {
     let param = |bytes: usize, value| Param { bytes: vec![0; bytes], patches: vec![Patch { at: 0, value }] };
     let map = TensorMap {
         role: Role::K,
@@ -73,22 +73,26 @@ fn recipe() -> Recipe {
     };
     let launch = |function: &str, grid, block, shared, cluster, overlap, params| {
         let (module, function) = (0, function.to_owned());
-        Step::Launch(Launch { module, function, grid, block, shared, cluster, overlap, params })
+        RecipeStep::Launch(Launch { module, function, grid, block, shared, cluster, overlap, params })
     };
-    let first = vec![param(128, Value::Map(map)), param(8, Value::Scratch(256)), param(4, Value::Number(Role::Scale))];
+    let first = vec![
+        param(128, LaunchValue::Map(map)),
+        param(8, LaunchValue::Scratch(256)),
+        param(4, LaunchValue::Number(Role::Scale)),
+    ];
     let second = vec![
-        param(8, Value::Scratch(256)),
-        param(8, Value::Address(Role::Q)),
-        param(8, Value::Address(Role::O)),
-        param(8, Value::Address(Role::Stats)),
+        param(8, LaunchValue::Scratch(256)),
+        param(8, LaunchValue::Address(Role::Q)),
+        param(8, LaunchValue::Address(Role::O)),
+        param(8, LaunchValue::Address(Role::Stats)),
         Param { bytes: 3_u64.to_le_bytes().to_vec(), patches: Vec::new() },
     ];
     let steps = vec![
-        Step::Clear { at: 256, bytes: 16_384, value: 0 },
+        RecipeStep::Clear { at: 256, bytes: 16_384, value: 0 },
         launch("first", [8, 1, 1], [128, 1, 1], 100_000, Some([2, 1, 1]), false, first),
         launch("second", [1, 1, 1], [512, 1, 1], 0, None, true, second),
     ];
-    Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 16_640, modules: Vec::new(), steps }
+    LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 16_640, modules: Vec::new(), steps }
 }
 
 /// The plan: compiled, or from the vault.
@@ -251,8 +255,8 @@ fn a_recipe_whose_parameters_are_not_the_cubins_is_refused_before_a_launch() {
         let mut plan = Plan::clone(&gpu.plan);
         let OwnFacts::Kernels(kernels) = &mut plan.facts.own else { panic!("of kernels") };
         match &mut kernels.recipe.steps[2] {
-            Step::Launch(launch) => change(launch),
-            Step::Clear { .. } => unreachable!("the third step launches"),
+            RecipeStep::Launch(launch) => change(launch),
+            RecipeStep::Clear { .. } => unreachable!("the third step launches"),
         }
         let error = gpu.session.load(&plan).expect_err("refused");
         assert!(matches!(error, LoadError::Kernels { .. }), "{error}");

@@ -18,7 +18,7 @@ use kit::kernels::poison;
 use kit::{Gpu, prefill};
 use qkvault_exec::{Args, Bound, LaunchError, LoadedPlan, cudarc};
 use qkvault_graph::{Role, Valid};
-use qkvault_reference::{Buffer, Inputs, POISON, Tolerance, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, POISON, compare, forward};
 
 const THREADS: usize = 8;
 
@@ -64,7 +64,8 @@ impl Own {
         own.expected = own.output(&mut bound);
         let found = Buffer::new(attention.o.dtype, own.expected.clone()).expect("whole elements");
         let all = forward(attention, &inputs).expect("the oracle can do it");
-        let found = compare(all.get(Role::O).expect("it has O"), &found, Tolerance::of(Role::O, attention.o.dtype));
+        let found =
+            compare(all.get(Role::O).expect("it has O"), &found, OutputTolerance::for_role(Role::O, attention.o.dtype));
         assert!(found.good, "alone: {found}");
         own
     }

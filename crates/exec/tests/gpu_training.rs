@@ -18,7 +18,7 @@ use qkvault_exec::{
     Training, TrainingError, TrainingPair, cudarc,
 };
 use qkvault_graph::{DType, Role};
-use qkvault_reference::{Buffer, Inputs, Tolerance, backward, buffer_len, compare, operands};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, backward, buffer_len, compare, operands};
 
 /// One layer: operands on the GPU, and the inputs of the oracle.
 struct Layer {
@@ -88,9 +88,9 @@ impl Layer {
         for (role, bytes) in self.gradients(gpu) {
             let output = expected.get(role).expect("the oracle has every gradient");
             let dtype = output.operand().tensor.dtype;
-            let usual = Tolerance::of(role, dtype);
+            let usual = OutputTolerance::for_role(role, dtype);
             // Kernels round probabilities and their gradients to 16 bits before they multiply them.
-            let tolerance = Tolerance { relative: 4.0 * usual.relative, ..usual };
+            let tolerance = OutputTolerance { relative: 4.0 * usual.relative, ..usual };
             let found = compare(output, &Buffer::new(dtype, bytes).expect("whole"), tolerance);
             say(&format!("{pass}: {role}: {found}"));
             assert!(found.good, "{pass}: {role}: {found}");

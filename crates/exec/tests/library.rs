@@ -62,7 +62,7 @@ fn rules_and_library_agree(version: CudnnVersion) {
     for (name, change) in changes() {
         let mut here = target.clone();
         change(&mut here);
-        let rules = check_fit(&plan.facts, &Machine::of(&here));
+        let rules = check_fit(&plan.facts, &Machine::from_target(&here));
         // With the facts of the machine itself the rules pass, so that cuDNN decides.
         let library = would_load(&library, &of_machine(&plan, &here), &here);
         assert_eq!(rules.is_ok(), library.is_ok(), "{version}, {name}: {rules:?} by the rules, {library:?} by cuDNN");

@@ -1,7 +1,7 @@
 //! Arguments of a kernel, and the bytes of parameters that they become.
 
 use qkvault_graph::{DType, Role};
-use qkvault_kernels::recipe::{Param, Patch, TensorMap, Value};
+use qkvault_kernels::recipe::{LaunchValue, Param, Patch, TensorMap};
 use serde::{Deserialize, Serialize};
 
 use crate::divisor::Divisor;
@@ -13,9 +13,9 @@ pub(crate) enum Arg {
     /// The extents of a tensor that tensor maps reach.
     Extents(Vec<i64>),
     /// A tensor: where it is, extents, and those strides that are not 1.
-    Tensor { at: Value, extents: Vec<i64>, strides: Vec<i64> },
+    Tensor { at: LaunchValue, extents: Vec<i64>, strides: Vec<i64> },
     /// A tensor map over a view; the box is what the compiler printed.
-    Map(View),
+    Map(TensorView),
     /// A number.
     Int(i64),
     /// A number to divide by, which is followed by the number itself.
@@ -43,7 +43,7 @@ pub(crate) enum Float {
 
 /// A tensor of a description as kernels see it: extents and strides in elements, the fastest axis second.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct TensorView {
     pub(crate) role: Role,
     pub(crate) dtype: DType,
     pub(crate) extents: Vec<i64>,
@@ -55,7 +55,7 @@ pub(crate) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
 /// The launch's side and the kernel's do not agree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub enum ParameterMismatch {
     /// A kernel has another number of parameters than a launch gives.
     #[error("the kernel has {has} parameters, and a launch gives {given}")]
     Count {
@@ -111,24 +111,24 @@ pub enum Mismatch {
 }
 
 /// A value for one part of a parameter.
-enum Part {
+enum ParameterValue {
     Int(i64),
     Unsigned(u32),
     Float(f32),
-    Patch(Value),
+    Patch(LaunchValue),
     /// The same where the kernel has an integer.
-    Bits(Value),
+    Bits(LaunchValue),
     Map(Box<TensorMap>),
 }
 
-impl Part {
+impl ParameterValue {
     fn kind(&self) -> LeafKind {
         match self {
-            Part::Int(_) | Part::Unsigned(_) | Part::Bits(_) => LeafKind::Integer,
-            Part::Float(_) | Part::Patch(Value::Product(..)) => LeafKind::Float,
-            Part::Patch(Value::Number(_)) => LeafKind::Float,
-            Part::Patch(_) => LeafKind::Pointer,
-            Part::Map(_) => LeafKind::Map,
+            ParameterValue::Int(_) | ParameterValue::Unsigned(_) | ParameterValue::Bits(_) => LeafKind::Integer,
+            ParameterValue::Float(_) | ParameterValue::Patch(LaunchValue::Product(..)) => LeafKind::Float,
+            ParameterValue::Patch(LaunchValue::Number(_)) => LeafKind::Float,
+            ParameterValue::Patch(_) => LeafKind::Pointer,
+            ParameterValue::Map(_) => LeafKind::Map,
         }
     }
 }
@@ -143,7 +143,7 @@ pub struct Boxes {
     pub swizzle: u32,
 }
 
-impl View {
+impl TensorView {
     /// The tensor map over this view in boxes; `None` if the boxes are of other axes.
     pub(crate) fn map(&self, boxes: &Boxes) -> Option<TensorMap> {
         let size = self.dtype.size() as u64;
@@ -164,75 +164,77 @@ impl View {
 }
 
 /// The parameters of a kernel: arguments in order, each laid out as the type of its parameter.
-pub(crate) fn params(args: &[Arg], types: &[Type], boxes: &[Boxes]) -> Result<Vec<Param>, Mismatch> {
+pub(crate) fn params(args: &[Arg], types: &[Type], boxes: &[Boxes]) -> Result<Vec<Param>, ParameterMismatch> {
     let mut boxes = boxes.iter();
-    let mut groups: Vec<Vec<Part>> = Vec::new();
+    let mut groups: Vec<Vec<ParameterValue>> = Vec::new();
     for arg in args {
-        let ints = |list: &[i64]| list.iter().map(|&n| Part::Int(n)).collect::<Vec<_>>();
+        let ints = |list: &[i64]| list.iter().map(|&n| ParameterValue::Int(n)).collect::<Vec<_>>();
         match arg {
             Arg::Extents(extents) => groups.push(ints(extents)),
             Arg::Tensor { at, extents, strides } => {
-                let address = std::iter::once(Part::Patch(at.clone()));
+                let address = std::iter::once(ParameterValue::Patch(at.clone()));
                 groups.push(address.chain(ints(extents)).chain(ints(strides)).collect());
             }
             Arg::Map(view) => {
                 let map = boxes.next().and_then(|boxes| view.map(boxes));
                 let given = || format!("a tensor map of {}", view.role);
-                let wrong = || Mismatch::Kind { at: groups.len(), has: "over other axes".to_owned(), given: given() };
+                let wrong =
+                    || ParameterMismatch::Kind { at: groups.len(), has: "over other axes".to_owned(), given: given() };
                 let map = map.ok_or_else(wrong)?;
-                groups.push(vec![Part::Map(Box::new(map))]);
+                groups.push(vec![ParameterValue::Map(Box::new(map))]);
             }
-            Arg::Int(n) | Arg::Long(n) => groups.push(vec![Part::Int(*n)]),
+            Arg::Int(n) | Arg::Long(n) => groups.push(vec![ParameterValue::Int(*n)]),
             Arg::Divisor(n) => {
                 let positive = u32::try_from(*n).unwrap_or(u32::MAX);
                 let Divisor { divisor, multiplier, shift1, shift2 } = Divisor::new(positive);
-                let shifts = [shift1, shift2].map(|n| Part::Int(n.into()));
-                groups.push([divisor, multiplier].map(Part::Unsigned).into_iter().chain(shifts).collect());
-                groups.push(vec![Part::Int(*n)]);
+                let shifts = [shift1, shift2].map(|n| ParameterValue::Int(n.into()));
+                groups.push([divisor, multiplier].map(ParameterValue::Unsigned).into_iter().chain(shifts).collect());
+                groups.push(vec![ParameterValue::Int(*n)]);
             }
-            Arg::Float(Float::Constant(value)) => groups.push(vec![Part::Float(*value)]),
+            Arg::Float(Float::Constant(value)) => groups.push(vec![ParameterValue::Float(*value)]),
             Arg::Float(Float::Scale(by)) => {
-                let value = if *by == 1.0 { Value::Number(Role::Scale) } else { Value::product(Role::Scale, *by) };
-                groups.push(vec![Part::Patch(value)]);
+                let value =
+                    if *by == 1.0 { LaunchValue::Number(Role::Scale) } else { LaunchValue::product(Role::Scale, *by) };
+                groups.push(vec![ParameterValue::Patch(value)]);
             }
-            Arg::Off => groups.push(vec![Part::Int(0)]),
-            Arg::Number(role, DType::I32) => groups.push(vec![Part::Bits(Value::Number(*role))]),
-            Arg::Number(role, _) => groups.push(vec![Part::Patch(Value::Number(*role))]),
-            Arg::Address(role) => groups.push(vec![Part::Bits(Value::Address(*role))]),
+            Arg::Off => groups.push(vec![ParameterValue::Int(0)]),
+            Arg::Number(role, DType::I32) => groups.push(vec![ParameterValue::Bits(LaunchValue::Number(*role))]),
+            Arg::Number(role, _) => groups.push(vec![ParameterValue::Patch(LaunchValue::Number(*role))]),
+            Arg::Address(role) => groups.push(vec![ParameterValue::Bits(LaunchValue::Address(*role))]),
         }
     }
     if groups.len() != types.len() || boxes.next().is_some() {
-        return Err(Mismatch::Count { has: types.len(), given: groups.len() });
+        return Err(ParameterMismatch::Count { has: types.len(), given: groups.len() });
     }
     groups.into_iter().zip(types).enumerate().map(|(at, (parts, kind))| param(at, parts, kind)).collect()
 }
 
-fn param(at: usize, parts: Vec<Part>, kind: &Type) -> Result<Param, Mismatch> {
+fn param(at: usize, parts: Vec<ParameterValue>, kind: &Type) -> Result<Param, ParameterMismatch> {
     let leaves = kind.leaves();
     let names = |list: &[LeafKind]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let has: Vec<LeafKind> = leaves.iter().map(|leaf| leaf.kind).collect();
-    let given: Vec<LeafKind> = parts.iter().map(Part::kind).collect();
+    let given: Vec<LeafKind> = parts.iter().map(ParameterValue::kind).collect();
     if has != given {
-        return Err(Mismatch::Kind { at, has: names(&has), given: names(&given) });
+        return Err(ParameterMismatch::Kind { at, has: names(&has), given: names(&given) });
     }
     let mut bytes = vec![0_u8; kind.layout().0 as usize];
     let mut patches = Vec::new();
     for (part, Leaf { at: place, size, .. }) in parts.into_iter().zip(leaves) {
         let (begin, end) = (place as usize, (place + size) as usize);
         match part {
-            Part::Int(n) => {
+            ParameterValue::Int(n) => {
                 let bits = size * 8;
                 let fits = bits >= 64 || (n < 1 << (bits - 1) && n >= -(1 << (bits - 1)));
                 if !fits {
-                    return Err(Mismatch::Large { at, given: n, bytes: size });
+                    return Err(ParameterMismatch::Large { at, given: n, bytes: size });
                 }
                 bytes[begin..end].copy_from_slice(&n.to_le_bytes()[..size as usize]);
             }
-            Part::Unsigned(n) if size == 4 => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
-            Part::Unsigned(n) => return Err(Mismatch::Large { at, given: n.into(), bytes: size }),
-            Part::Float(n) => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
-            Part::Patch(value) | Part::Bits(value) => patches.push(Patch { at: place, value }),
-            Part::Map(map) => patches.push(Patch { at: place, value: Value::Map(*map) }),
+            ParameterValue::Unsigned(n) if size == 4 => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
+            ParameterValue::Unsigned(n) => return Err(ParameterMismatch::Large { at, given: n.into(), bytes: size }),
+            ParameterValue::Float(n) => bytes[begin..end].copy_from_slice(&n.to_le_bytes()),
+            ParameterValue::Patch(value) | ParameterValue::Bits(value) => patches.push(Patch { at: place, value }),
+            ParameterValue::Map(map) => patches.push(Patch { at: place, value: LaunchValue::Map(*map) }),
         }
     }
     Ok(Param { bytes, patches })

@@ -1,12 +1,12 @@
 //! The backward's launches: sums over rows, the products, and gradients from their sums in f32.
 
 use qkvault_graph::{Gradients, Pass, Role, Tensor};
-use qkvault_kernels::recipe::Value;
+use qkvault_kernels::recipe::LaunchValue;
 
 use crate::args::{Arg, Float, LOG2_E};
 use crate::expression::arguments;
 use crate::packed::{Lists, PackedTiles, capacity, padded};
-use crate::program::{Writer, dtype, tiles};
+use crate::program::{ProgramWriter, dtype, tiles};
 use crate::request::{Backward, BackwardTiling, Kernel, Postprocess, Preprocess};
 use crate::schedule::Tiles;
 use crate::tiles::{BACKWARD_GROUPS, GROUP_THREADS};
@@ -15,7 +15,7 @@ use crate::views::{self, extents, tensor, view};
 /// Threads of a block of the kernel before the backward.
 const PREPROCESS_THREADS: i64 = 256;
 
-impl Writer<'_> {
+impl ProgramWriter<'_> {
     /// Three kernels, and two more if key heads have several query heads.
     pub(crate) fn backward(&mut self) {
         let (a, common) = (self.attention, self.common());
@@ -23,7 +23,7 @@ impl Writer<'_> {
         let (head_dim, head_dim_v) = a.head_dims();
         let ((s_q, s_kv), (heads, key_heads, _), batch) = (a.seq(), a.heads(), a.batch());
         let local = self.window.local();
-        let tiling = BackwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
+        let tiling = BackwardTiling::for_dims(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some());
         let BackwardTiling { tile_m, tile_n, .. } = tiling;
         // First of all: each kernel behind it waits for the one before, so the last one sees them.
         let lists = self.lists(tile_m, tile_n, true);
@@ -107,7 +107,7 @@ impl Writer<'_> {
         let groups = if tiling.dq_one_group { 1 } else { BACKWARD_GROUPS };
         let of_queries =
             Sums { tile: tile_m, threads: groups * GROUP_THREADS, atoms: tiling.atoms_dq, swap: tiling.swap_dq, round };
-        let per_head = |role| Arg::Tensor { at: Value::Address(role), extents: vec![heads], strides: Vec::new() };
+        let per_head = |role| Arg::Tensor { at: LaunchValue::Address(role), extents: vec![heads], strides: Vec::new() };
         let sink = [outermost_first(row_sums), outermost_first(stats), per_head(Role::Sink), per_head(Role::DSink)];
         let sink = if d_sink { sink.to_vec() } else { Vec::new() };
         let of =
@@ -135,7 +135,7 @@ impl Writer<'_> {
         let Sums { tile, threads, atoms, swap, round } = of;
         let [batch, heads, rows, head_dim] = gradient.dims;
         // This kernel takes its tensors as the front end has them: batch, heads, sequence, head dim.
-        let ([b, h, s, _], at) = (gradient.strides, Value::Address(role));
+        let ([b, h, s, _], at) = (gradient.strides, LaunchValue::Address(role));
         let (whole, scheduled) = match packed {
             None => (
                 Arg::Tensor { at, extents: vec![batch, rows, heads, head_dim], strides: vec![b, s, h] },

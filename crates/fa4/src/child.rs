@@ -32,7 +32,7 @@ const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/bin:/bin"), ("LANG", "C.U
 
 /// What a child may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ChildLimits {
     /// Wall-clock time.
     pub(crate) time: Duration,
     /// Bytes of address space; a file may have as many.
@@ -52,19 +52,19 @@ pub(crate) enum Ended {
 
 /// The folder of a child, with the files of its program.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ChildRoom {
     folder: tempfile::TempDir,
 }
 
-impl Room {
+impl ChildRoom {
     /// A new folder, which only this user can enter, with these files.
-    pub(crate) fn with(files: &[(&str, &str)]) -> Result<Room, Ended> {
+    pub(crate) fn with(files: &[(&str, &str)]) -> Result<ChildRoom, Ended> {
         sweep(&std::env::temp_dir());
         let folder = tempfile::Builder::new().prefix(FOLDER).permissions(private()).tempdir().map_err(file("make"))?;
         for (name, text) in files {
             std::fs::write(folder.path().join(name), text).map_err(file("write"))?;
         }
-        Ok(Room { folder })
+        Ok(ChildRoom { folder })
     }
 
     /// Runs one of the files as a program with these arguments, followed by the limits (seconds, megabytes), and the
@@ -75,7 +75,7 @@ impl Room {
         program: &str,
         arguments: &[&Path],
         request: &str,
-        limits: Limits,
+        limits: ChildLimits,
     ) -> Result<String, Ended> {
         let folder = self.folder.path();
         let mut command = Command::new(&python.program);

@@ -8,15 +8,15 @@ use serde::Serialize;
 /// A straight-line function. The value of its last step is its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Function(Vec<Step>);
+pub struct Function(Vec<CodeStep>);
 
 /// The value of a step, by its place.
-pub(crate) type At = usize;
+pub(crate) type StepId = usize;
 
 /// One step of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Step {
+pub(crate) enum CodeStep {
     /// What the kernel gives at a point: the score, the upstream gradient, an index or a length.
     Point(&'static str),
     /// A number of the launch.
@@ -28,9 +28,9 @@ pub(crate) enum Step {
     /// A truth.
     Truth(bool),
     /// A word of `words.py`, or an operator, of earlier values.
-    Word(&'static str, Vec<At>),
+    Word(&'static str, Vec<StepId>),
     /// A whole quotient by a constant, rounded down.
-    Quotient(At, i64),
+    Quotient(StepId, i64),
     /// An element of a tensor.
     Element {
         /// The number of the launch that is its address.
@@ -38,30 +38,30 @@ pub(crate) enum Step {
         /// Element type.
         dtype: &'static str,
         /// For each dim: its index, and the numbers of the launch that are the last index and the step.
-        dims: Vec<(At, Option<usize>, Option<usize>)>,
+        dims: Vec<(StepId, Option<usize>, Option<usize>)>,
     },
 }
 
 impl Function {
     /// Adds a step; its place.
-    pub(crate) fn push(&mut self, step: Step) -> At {
+    pub(crate) fn push(&mut self, step: CodeStep) -> StepId {
         self.0.push(step);
         self.0.len() - 1
     }
 
     /// Adds a word of earlier values.
-    pub(crate) fn word(&mut self, word: &'static str, of: impl Into<Vec<At>>) -> At {
-        self.push(Step::Word(word, of.into()))
+    pub(crate) fn word(&mut self, word: &'static str, of: impl Into<Vec<StepId>>) -> StepId {
+        self.push(CodeStep::Word(word, of.into()))
     }
 
     /// Adds what the kernel gives at a point.
-    pub(crate) fn point(&mut self, name: &'static str) -> At {
-        self.push(Step::Point(name))
+    pub(crate) fn point(&mut self, name: &'static str) -> StepId {
+        self.push(CodeStep::Point(name))
     }
 
     /// The steps.
     #[cfg(test)]
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[CodeStep] {
         &self.0
     }
 }

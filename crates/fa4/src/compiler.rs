@@ -6,8 +6,8 @@ use qkvault_kernels::recipe::CubinKernel;
 use serde::Deserialize;
 
 use crate::args::Boxes;
-use crate::child::{Ended, Limits, Room};
-use crate::request::{Kernel, Request};
+use crate::child::{ChildLimits, ChildRoom, Ended};
+use crate::request::{Kernel, KernelRequest};
 use crate::told::Told;
 use crate::toolchain::{Installed, NotInstalled, TOOLCHAIN};
 use crate::types::{Type, UnknownType};
@@ -78,7 +78,7 @@ pub enum CompileError {
 
 /// A compiled kernel, with what the compiler tells about its launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledKernel {
     /// The machine code.
     pub cubin: Vec<u8>,
     /// What the code itself tells.
@@ -91,13 +91,13 @@ pub struct Compiled {
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    versions: Versions,
+struct CompilerAnswer {
+    versions: PackageVersions,
     kernels: Vec<Printed>,
 }
 
 #[derive(Deserialize)]
-struct Versions {
+struct PackageVersions {
     flash_attn: String,
     cutlass_dsl: String,
     quack: String,
@@ -107,7 +107,7 @@ struct Versions {
 struct Printed {
     cubin: String,
     params: Vec<String>,
-    maps: Vec<Map>,
+    maps: Vec<PrintedMap>,
     block: [u32; 3],
     shared: u32,
     attributes: Attributes,
@@ -122,7 +122,7 @@ struct Attributes {
 }
 
 #[derive(Deserialize)]
-struct Map {
+struct PrintedMap {
     basis: String,
     swizzle: [u32; 3],
 }
@@ -133,27 +133,30 @@ impl Installed {
     /// # Errors
     ///
     /// [`CompileError`] with the child's last words, or what is not as expected in its answer.
-    pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
-        let request = Request::of(kernels).map_err(unreadable)?;
+    pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<CompiledKernel>, CompileError> {
+        let request = KernelRequest::for_kernels(kernels).map_err(unreadable)?;
         let _span = tracing::info_span!("fa4.compile").entered();
-        let room = Room::with(&FILES)?;
+        let room = ChildRoom::with(&FILES)?;
         let count = u32::try_from(kernels.len()).unwrap_or(u32::MAX);
         let [start, each] = TIME;
-        let limits = Limits {
+        let limits = ChildLimits {
             time: start.saturating_add(each.saturating_mul(count)),
             memory: MEMORY,
             answer: ANSWER.saturating_mul(count.into()),
         };
         let text = room.run(&self.python, "compiler.py", &[&self.site], request.text(), limits)?;
-        let Answer { versions, kernels: printed } = serde_json::from_str(&text).map_err(unreadable)?;
+        let CompilerAnswer { versions, kernels: printed } = serde_json::from_str(&text).map_err(unreadable)?;
         self.check(versions)?;
         if printed.len() != kernels.len() {
             return Err(CompileError::Answer { why: format!("{} kernels for {}", printed.len(), kernels.len()) });
         }
-        printed.into_iter().map(|printed| Compiled::of(printed).map_err(|why| CompileError::Answer { why })).collect()
+        printed
+            .into_iter()
+            .map(|printed| CompiledKernel::from_printed(printed).map_err(|why| CompileError::Answer { why }))
+            .collect()
     }
 
-    fn check(&self, Versions { flash_attn, cutlass_dsl, quack }: Versions) -> Result<(), CompileError> {
+    fn check(&self, PackageVersions { flash_attn, cutlass_dsl, quack }: PackageVersions) -> Result<(), CompileError> {
         for (package, found, needed) in [
             ("flash-attn-4", flash_attn, TOOLCHAIN.flash_attn),
             ("nvidia-cutlass-dsl", cutlass_dsl, TOOLCHAIN.cutlass_dsl),
@@ -167,8 +170,8 @@ impl Installed {
     }
 }
 
-impl Compiled {
-    fn of(printed: Printed) -> Result<Compiled, String> {
+impl CompiledKernel {
+    fn from_printed(printed: Printed) -> Result<CompiledKernel, String> {
         let Printed { cubin, params, maps, block, shared, attributes, host } = printed;
         let Attributes { overlap, cooperative } = attributes;
         if cooperative != 0 {
@@ -187,15 +190,15 @@ impl Compiled {
         if !told.is_bounded() {
             return Err("a kernel has more parameters than any kernel has".to_owned());
         }
-        Ok(Compiled { cubin, kernel, told, host })
+        Ok(CompiledKernel { cubin, kernel, told, host })
     }
 }
 
 impl Boxes {
     /// Reads extents and axes as `(64,128,1,1):(1@1,1@0,1@2,1@3)`, a fifth one as `(1)` and `(1@4)`, and a swizzle of
     /// 16-byte parts within 8 rows.
-    fn read(map: &Map) -> Option<Boxes> {
-        let Map { basis, swizzle } = map;
+    fn read(map: &PrintedMap) -> Option<Boxes> {
+        let PrintedMap { basis, swizzle } = map;
         let (extents, axes) = basis.strip_prefix('(')?.strip_suffix(')')?.split_once("):(")?;
         let bare = |list: &str| list.replace(['(', ')'], "");
         let (extents, axes) = (bare(extents), bare(axes));

@@ -13,11 +13,11 @@ use qkvault_graph::{Band, Corner, DType, Role, TILE, Valid};
 
 use self::names::{binary, compare, unary};
 use crate::args::Arg;
-use crate::code::{At, Function, Step};
+use crate::code::{CodeStep, Function, StepId};
 
 /// What the expressions of an attention become, and what a launch gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct WrittenExpressions {
     /// The score modification: the modified score.
     pub(crate) score_mod: Option<Function>,
     /// Its backward: the gradient of the score, from that of the modified one.
@@ -36,7 +36,7 @@ struct Slots {
 }
 
 /// The expressions of an attention.
-pub(crate) fn written(a: &Valid) -> Written {
+pub(crate) fn written(a: &Valid) -> WrittenExpressions {
     let slots = Slots { scalar: 0, tensor: a.scalars().count() };
     let scalars = arguments(a).into_iter().map(|arg| match arg {
         Arg::Number(_, DType::I32) | Arg::Int(_) => "i32",
@@ -44,7 +44,7 @@ pub(crate) fn written(a: &Valid) -> Written {
         _ => "i64",
     });
     let derivative = || a.score_mod_vjp().and_then(Result::ok).filter(|_| a.is_backward());
-    Written {
+    WrittenExpressions {
         scalars: scalars.collect(),
         score_mod: a.score_mod.as_ref().map(|e| score_mod(e, slots, a.is_backward())),
         score_mod_bwd: derivative().map(|vjp| score_mod_bwd(vjp.d_score.program(), slots)),
@@ -116,7 +116,7 @@ fn score_mod_bwd(factor: &Program, slots: Slots) -> Function {
     let product = code.word("mul", [upstream, root]);
     // Scores that a mask hides, and rows behind the last one, have the gradient 0 whatever the factor is there.
     if !finite(factor) {
-        let zero = code.push(Step::Real(0));
+        let zero = code.push(CodeStep::Real(0));
         let hidden = code.word("eq", [upstream, zero]);
         code.word("select", [hidden, upstream, product]);
     }
@@ -130,7 +130,7 @@ fn mask_mod(a: &Valid, slots: Slots) -> Function {
     let slots = Slots { scalar: slots.scalar + scalars, tensor: slots.tensor + behind };
     let mut code = Function::default();
     let predicate = a.mask.mask_mod.as_ref().map(|e| statements(e.program(), slots, &mut code));
-    let mut seen = vec![predicate.unwrap_or_else(|| code.push(Step::Truth(true)))];
+    let mut seen = vec![predicate.unwrap_or_else(|| code.push(CodeStep::Truth(true)))];
     if a.block_mask {
         seen.push(block_bit(arguments(a).len() - block_mask(a).len(), &mut code));
     }
@@ -145,7 +145,7 @@ fn mask_mod(a: &Valid, slots: Slots) -> Function {
         }
         for (word, bound) in [("le", right), ("gt", left.map(|left| -left))] {
             if let Some(bound) = bound {
-                let bound = code.push(Step::Whole(bound));
+                let bound = code.push(CodeStep::Whole(bound));
                 seen.push(code.word(word, [ahead, bound]));
             }
         }
@@ -159,10 +159,11 @@ fn mask_mod(a: &Valid, slots: Slots) -> Function {
 }
 
 /// The bit of the block mask for the tile of a score; `first` is the first of its numbers.
-fn block_bit(first: usize, code: &mut Function) -> At {
+fn block_bit(first: usize, code: &mut Function) -> StepId {
     let (batch, head, query, key) = (code.point("batch"), code.point("head"), code.point("query"), code.point("key"));
-    let (row, tile) = (code.push(Step::Quotient(query, TILE as i64)), code.push(Step::Quotient(key, TILE as i64)));
-    let byte = code.push(Step::Quotient(tile, 8));
+    let (row, tile) =
+        (code.push(CodeStep::Quotient(query, TILE as i64)), code.push(CodeStep::Quotient(key, TILE as i64)));
+    let byte = code.push(CodeStep::Quotient(tile, 8));
     let [address, by_batch, by_head, by_row, last, last_byte] = std::array::from_fn(|n| first + n);
     let dims = vec![
         (batch, None, Some(by_batch)),
@@ -170,8 +171,8 @@ fn block_bit(first: usize, code: &mut Function) -> At {
         (row, Some(last), Some(by_row)),
         (byte, Some(last_byte), None),
     ];
-    let byte = code.push(Step::Element { address, dtype: "u8", dims });
-    let eight = code.push(Step::Whole(8));
+    let byte = code.push(CodeStep::Element { address, dtype: "u8", dims });
+    let eight = code.push(CodeStep::Whole(8));
     let bit = code.word("rem_whole", [tile, eight]);
     code.word("bit", [byte, bit])
 }
@@ -201,14 +202,14 @@ fn uniform(program: &Program) -> Vec<bool> {
 }
 
 /// Adds steps that compute a program; the place of its value.
-fn statements(program: &Program, slots: Slots, code: &mut Function) -> At {
+fn statements(program: &Program, slots: Slots, code: &mut Function) -> StepId {
     let uniform = uniform(program);
     let of_score = marked(program, |node, operands| node == Node::Score || operands.contains(&true));
-    let mut places: Vec<At> = Vec::with_capacity(program.nodes().len());
+    let mut places: Vec<StepId> = Vec::with_capacity(program.nodes().len());
     for &node in program.nodes() {
         let at = |id: NodeId| places[id.at()];
         let place = match node {
-            Node::Scalar(id) => code.push(Step::Number(slots.scalar + id.at())),
+            Node::Scalar(id) => code.push(CodeStep::Number(slots.scalar + id.at())),
             Node::Tensor(id) => element(program.tensors(), id.at(), slots.tensor, code),
             // A quotient of positions keeps its division: it may be rounded to a whole number.
             Node::Binary(Binary::Div, a, b) if uniform[b.at()] && of_score[a.at()] => {
@@ -225,8 +226,8 @@ fn statements(program: &Program, slots: Slots, code: &mut Function) -> At {
     places[program.root().at()]
 }
 
-fn real(x: f32) -> Step {
-    Step::Real(x.to_bits())
+fn real(x: f32) -> CodeStep {
+    CodeStep::Real(x.to_bits())
 }
 
 /// Marks nodes by themselves and the marks of their operands.
@@ -245,7 +246,7 @@ fn numbers(spec: &TensorSpec) -> usize {
 }
 
 /// The element of a tensor at the point; `first` is the first number of the first tensor.
-fn element(tensors: &[TensorSpec], number: usize, first: usize, code: &mut Function) -> At {
+fn element(tensors: &[TensorSpec], number: usize, first: usize, code: &mut Function) -> StepId {
     let (spec, address) = (tensors[number], first + tensors[..number].iter().map(numbers).sum::<usize>());
     let mut slot = address;
     let mut next = |there: bool| {
@@ -263,10 +264,10 @@ fn element(tensors: &[TensorSpec], number: usize, first: usize, code: &mut Funct
         DType::I32 => "i32",
         _ => "f32",
     };
-    code.push(Step::Element { address, dtype, dims })
+    code.push(CodeStep::Element { address, dtype, dims })
 }
 
-fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> At, code: &mut Function) -> At {
+fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> StepId, code: &mut Function) -> StepId {
     match node {
         Node::Score => code.point("score"),
         Node::Upstream => code.point("upstream"),
@@ -274,18 +275,18 @@ fn value(program: &Program, node: Node, at: &impl Fn(NodeId) -> At, code: &mut F
         Node::Length(Side::Query) => code.point("queries"),
         Node::Length(Side::Key) => code.point("keys"),
         Node::Float(x) => code.push(real(x.value())),
-        Node::Int(n) => code.push(Step::Whole(n.into())),
-        Node::Bool(truth) => code.push(Step::Truth(truth)),
+        Node::Int(n) => code.push(CodeStep::Whole(n.into())),
+        Node::Bool(truth) => code.push(CodeStep::Truth(truth)),
         Node::Scalar(_) | Node::Tensor(_) => unreachable!("the caller writes these"),
         Node::ToFloat(a) => code.word("to_real", [at(a)]),
         Node::Unary(Unary::Neg, a) if program.ty(a) == Ty::Int => {
-            let zero = code.push(Step::Whole(0));
+            let zero = code.push(CodeStep::Whole(0));
             code.word("sub", [zero, at(a)])
         }
         Node::Unary(op, a) => code.word(unary(op, program.ty(a)), [at(a)]),
         // Its divisor is a constant, which the compiler divides by without a division.
         Node::Binary(Binary::FloorDiv, a, b) => match program.node(b) {
-            Node::Int(n) => code.push(Step::Quotient(at(a), n.into())),
+            Node::Int(n) => code.push(CodeStep::Quotient(at(a), n.into())),
             other => unreachable!("a whole quotient by {other:?}"),
         },
         Node::Binary(Binary::Pow, a, b) => match program.power(a, b) {

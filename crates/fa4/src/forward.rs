@@ -1,13 +1,13 @@
 //! The forward's launch.
 
 use qkvault_graph::Role;
-use qkvault_kernels::recipe::Value;
+use qkvault_kernels::recipe::LaunchValue;
 
-use crate::args::{Arg, View};
+use crate::args::{Arg, TensorView};
 use crate::expression::arguments;
 use crate::packed::{PackedTiles, capacity};
 use crate::pages;
-use crate::program::{Writer, tiles};
+use crate::program::{ProgramWriter, tiles};
 use crate::request::{Forward, Kernel};
 use crate::schedule::Tiles;
 use crate::tiles::ForwardTiling;
@@ -16,7 +16,7 @@ use crate::views::{self, extents, view};
 /// The least score that products of operands are taken to have: what may be lower has a constant, a factor or a tensor.
 const LOW: f32 = -((1_u32 << 30) as f32);
 
-impl Writer<'_> {
+impl ProgramWriter<'_> {
     /// One kernel.
     pub(crate) fn forward(&mut self) {
         let (a, common) = (self.attention, self.common());
@@ -25,7 +25,8 @@ impl Writer<'_> {
         let local = self.window.local();
         let paged = a.k.is_paged();
         // Pages need the tiles that block lists need.
-        let tiling = ForwardTiling::of(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some() || paged);
+        let tiling =
+            ForwardTiling::for_dims(head_dim, head_dim_v, common.causal, local, common.mask_mod.is_some() || paged);
         let tiling = if paged { pages::whole_copies(tiling, (head_dim, head_dim_v)) } else { tiling };
         let ForwardTiling { tile_m, tile_n, p_in_registers } = tiling;
         let lists = self.lists(tile_m, tile_n, false);
@@ -33,7 +34,7 @@ impl Writer<'_> {
         let view = |role, tensor| view(role, tensor, packed.as_ref());
         let (q, o) = (view(Role::Q, &a.q), view(Role::O, &a.o));
         let of_keys = [(Role::K, &a.k), (Role::V, &a.v)];
-        let (keys, maps): (Vec<Arg>, Vec<View>) = match paged {
+        let (keys, maps): (Vec<Arg>, Vec<TensorView>) = match paged {
             true => (of_keys.map(|(role, pool)| pages::pool(role, pool)).to_vec(), Vec::new()),
             false => {
                 let views = of_keys.map(|(role, tensor)| view(role, tensor));
@@ -52,7 +53,11 @@ impl Writer<'_> {
         args.extend(scales[..if a.score_mod.is_some() { 2 } else { 1 }].iter().copied().map(Arg::Float));
         args.extend(self.bounds());
         if a.sink {
-            args.push(Arg::Tensor { at: Value::Address(Role::Sink), extents: vec![a.q.heads()], strides: Vec::new() });
+            args.push(Arg::Tensor {
+                at: LaunchValue::Address(Role::Sink),
+                extents: vec![a.q.heads()],
+                strides: Vec::new(),
+            });
         }
         args.extend(lists);
         args.extend([Arg::Off, Arg::Off]);

@@ -6,11 +6,11 @@
 
 use crate::codes;
 use qkvault_graph::{Corner, Gradients, Lengths, Pass, Reason, Role, Tensor, Valid};
-use qkvault_kernels::recipe::{Launch, RAGGED_ROWS, Value};
+use qkvault_kernels::recipe::{Launch, LaunchValue, RAGGED_ROWS};
 use qkvault_kernels::{Sequences, sequence_rows};
 
-use crate::args::{Arg, View};
-use crate::program::{Own, Step, Writer};
+use crate::args::{Arg, TensorView};
+use crate::program::{Own, ProgramStep, ProgramWriter};
 use crate::schedule::{SHARED_BYTES, Scheduled};
 
 /// The extents of a ragged map beyond the rows.
@@ -68,22 +68,23 @@ impl Lists {
     }
 }
 
-impl Writer<'_> {
+impl ProgramWriter<'_> {
     /// The lists of an attention with lengths, which kernels of our own make first.
     pub(crate) fn sequences(&mut self) -> Option<Lists> {
         let a = self.attention;
         let Sequences { source, options, before, after, at, tables, stats, end } =
-            Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::of(a, self.program.scratch))?;
+            Some(a).filter(|a| is_packed(a)).and_then(|a| Sequences::for_attention(a, self.program.scratch))?;
         self.program.scratch = end;
         self.program.own = Some(Own { source, options });
-        self.program.steps.extend(before.into_iter().map(|launch| Step::Own(Box::new(launch))));
+        self.program.steps.extend(before.into_iter().map(|launch| ProgramStep::Own(Box::new(launch))));
         let batch = a.batch();
-        let list = |at: u64, count: i64| Arg::Tensor { at: Value::Scratch(at), extents: vec![count], strides: vec![] };
+        let list =
+            |at: u64, count: i64| Arg::Tensor { at: LaunchValue::Scratch(at), extents: vec![count], strides: vec![] };
         let [rows_q, rows_k, used_q, used_k] = at;
         let (rows_q, rows_k) = (list(rows_q, batch + 1), list(rows_k, batch + 1));
         let heads = a.q.heads();
         let stats = stats.map(|at| Arg::Tensor {
-            at: Value::Scratch(at),
+            at: LaunchValue::Scratch(at),
             extents: vec![capacity(&a.q), heads],
             strides: vec![heads],
         });
@@ -94,7 +95,7 @@ impl Writer<'_> {
     /// The launches behind the kernels of an attention with lengths.
     pub(crate) fn finish(&mut self, lists: Option<Lists>) {
         let after = lists.into_iter().flat_map(|lists| lists.after);
-        self.program.steps.extend(after.map(|launch| Step::Own(Box::new(launch))));
+        self.program.steps.extend(after.map(|launch| ProgramStep::Own(Box::new(launch))));
     }
 }
 
@@ -104,9 +105,9 @@ pub(crate) fn capacity(tensor: &Tensor) -> i64 {
 }
 
 /// An operand as tensor maps see it: rows, head dim, heads, and the two dims by which a copy begins and ends anywhere.
-pub(crate) fn view(role: Role, tensor: &Tensor) -> View {
+pub(crate) fn view(role: Role, tensor: &Tensor) -> TensorView {
     let ([_, heads, _, columns], [_, head, row, _]) = (tensor.dims, tensor.strides);
-    View {
+    TensorView {
         role,
         dtype: tensor.dtype,
         extents: vec![RAGGED_ROWS as i64, columns, heads, REACH, REACH],

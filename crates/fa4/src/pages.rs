@@ -9,7 +9,7 @@
 
 use crate::codes;
 use qkvault_graph::{Reason, Role, Storage, Tensor, Valid};
-use qkvault_kernels::recipe::Value;
+use qkvault_kernels::recipe::LaunchValue;
 
 use crate::args::Arg;
 use crate::packed::{Lists, is_packed};
@@ -64,13 +64,17 @@ fn common_divisor(a: i64, b: i64) -> i64 {
 /// A pool as the kernel sees it: rows of a page, head dim, heads, pages.
 pub(crate) fn pool(role: Role, tensor: &Tensor) -> Arg {
     let ([pages, heads, rows, columns], [page, head, row, _]) = (tensor.extents(), tensor.strides);
-    Arg::Tensor { at: Value::Address(role), extents: vec![rows, columns, heads, pages], strides: vec![row, head, page] }
+    Arg::Tensor {
+        at: LaunchValue::Address(role),
+        extents: vec![rows, columns, heads, pages],
+        strides: vec![row, head, page],
+    }
 }
 
 /// The lists of sequences of a kernel that reads pages, and the table.
 pub(crate) fn lists(a: &Valid, of: &Lists) -> Vec<Arg> {
     let width = a.k.pages_per_sequence().unwrap_or(0);
-    let at = Value::Scratch(of.tables.unwrap_or(0));
+    let at = LaunchValue::Scratch(of.tables.unwrap_or(0));
     let table = Arg::Tensor { at, extents: vec![a.batch(), 2 * width], strides: vec![2 * width] };
     vec![of.rows_q.clone(), of.used_q.clone(), of.used_k.clone(), table]
 }
@@ -83,7 +87,7 @@ mod tests {
     fn tiles_are_whole_numbers_of_copies() {
         for (head_dim, head_dim_v) in (1..=16).map(|n| (16 * n, 16 * n)).chain([(192, 128)]) {
             for (causal, local) in [(false, false), (true, false), (false, true)] {
-                let usual = ForwardTiling::of(head_dim, head_dim_v, causal, local, true);
+                let usual = ForwardTiling::for_dims(head_dim, head_dim_v, causal, local, true);
                 let tiling = whole_copies(usual, (head_dim, head_dim_v));
                 let threads = common_divisor(common_divisor(head_dim, head_dim_v), 64) / 8;
                 let what = format!("{head_dim}, {head_dim_v}: {tiling:?}");

@@ -1,11 +1,13 @@
 //! A program and its compiled kernels become a recipe and the bytes of its cubins.
 
 use qkvault_graph::Binding;
-use qkvault_kernels::recipe::{self, BadCubin, BadRecipe, CubinKernel, Launch, Limits, Param, RECIPE_FORMAT, Recipe};
+use qkvault_kernels::recipe::{
+    self, BadCubin, BadRecipe, CubinKernel, Launch, LaunchRecipe, Limits, Param, RECIPE_FORMAT,
+};
 
-use crate::args::{Mismatch, params};
-use crate::compiler::Compiled;
-use crate::program::{Program, Step};
+use crate::args::{ParameterMismatch, params};
+use crate::compiler::CompiledKernel;
+use crate::program::{Fa4Program, ProgramStep};
 use crate::request::Kernel;
 use crate::takes::SM;
 use crate::told::Told;
@@ -13,23 +15,23 @@ use crate::toolchain::DRIVER;
 
 /// A launch recipe and the cubins that it names, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct CubinPlan {
     /// The recipe.
-    pub recipe: Recipe,
+    pub recipe: LaunchRecipe,
     /// The cubins.
     pub code: Vec<u8>,
 }
 
 /// Why compiled kernels make no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum CubinPlanError {
     /// A launch does not fit a kernel.
     #[error("FlashAttention-4's kernel {name} is not launched: {mismatch}; report this with the description")]
     Mismatch {
         /// The kernel.
         name: String,
         /// What does not fit.
-        mismatch: Mismatch,
+        mismatch: ParameterMismatch,
     },
     /// The code is none.
     #[error("FlashAttention-4's kernels are not launched: {0}")]
@@ -41,44 +43,52 @@ pub enum PlanError {
 
 /// A compiled kernel, as a launch recipe needs it.
 #[derive(Clone, Copy, Debug)]
-struct Part<'a> {
+struct KernelPart<'a> {
     cubin: &'a [u8],
     kernel: &'a CubinKernel,
     told: &'a Told,
 }
 
-impl Program {
-    /// The plan, with the kernels of the program in order, and the cubin of [`Program::own`] behind theirs.
+impl Fa4Program {
+    /// The plan, with the kernels of the program in order, and the cubin of [`Fa4Program::own`] behind theirs.
     ///
     /// Every parameter is compared with its printed type, with its size and place in the cubin, and the recipe is
     /// checked as one from a disk is.
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first difference.
-    pub fn plan(&self, compiled: &[Compiled], own: Option<&[u8]>, bindings: &[Binding]) -> Result<Plan, PlanError> {
-        let parts = compiled.iter().map(|Compiled { cubin, kernel, told, host: _ }| Part { cubin, kernel, told });
-        let parts: Vec<Part<'_>> = parts.collect();
+    /// [`CubinPlanError`] with the first difference.
+    pub fn plan(
+        &self,
+        compiled: &[CompiledKernel],
+        own: Option<&[u8]>,
+        bindings: &[Binding],
+    ) -> Result<CubinPlan, CubinPlanError> {
+        let parts =
+            compiled.iter().map(|CompiledKernel { cubin, kernel, told, host: _ }| KernelPart { cubin, kernel, told });
+        let parts: Vec<KernelPart<'_>> = parts.collect();
         let recipe = self.recipe(&parts, own, bindings)?;
         let code = parts.iter().map(|part| part.cubin).chain(own).collect::<Vec<_>>().concat();
-        Ok(Plan { recipe, code })
+        Ok(CubinPlan { recipe, code })
     }
 
     /// The recipe of a stored plan, written again from its cubins (of these lengths, one after the other, that of
-    /// [`Program::own`] last) and from what the compiler told of their launches.
+    /// [`Fa4Program::own`] last) and from what the compiler told of their launches.
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first difference: cubins that are none, other counts, parameters that do not fit.
+    /// [`CubinPlanError`] with the first difference: cubins that are none, other counts, parameters that do not fit.
     pub fn recipe_again(
         &self,
         code: &[u8],
         lengths: &[u64],
         told: &[Told],
         bindings: &[Binding],
-    ) -> Result<Recipe, PlanError> {
-        let counts =
-            |has, given| PlanError::Mismatch { name: "list".to_owned(), mismatch: Mismatch::Count { has, given } };
+    ) -> Result<LaunchRecipe, CubinPlanError> {
+        let counts = |has, given| CubinPlanError::Mismatch {
+            name: "list".to_owned(),
+            mismatch: ParameterMismatch::Count { has, given },
+        };
         let modules = self.kernels.len() + usize::from(self.own.is_some());
         if lengths.len() != modules || told.len() != self.kernels.len() || !told.iter().all(Told::is_bounded) {
             return Err(counts(modules, lengths.len()));
@@ -91,34 +101,45 @@ impl Program {
             rest = behind;
         }
         let own = self.own.as_ref().and_then(|_| cubins.pop());
-        let kernels: Vec<CubinKernel> =
-            cubins.iter().map(|cubin| CubinKernel::only(cubin)).collect::<Result<_, _>>().map_err(PlanError::Code)?;
-        let parts =
-            cubins.into_iter().zip(&kernels).zip(told).map(|((cubin, kernel), told)| Part { cubin, kernel, told });
+        let kernels: Vec<CubinKernel> = cubins
+            .iter()
+            .map(|cubin| CubinKernel::only(cubin))
+            .collect::<Result<_, _>>()
+            .map_err(CubinPlanError::Code)?;
+        let parts = cubins.into_iter().zip(&kernels).zip(told).map(|((cubin, kernel), told)| KernelPart {
+            cubin,
+            kernel,
+            told,
+        });
         self.recipe(&parts.collect::<Vec<_>>(), own, bindings)
     }
 
-    fn recipe(&self, parts: &[Part<'_>], own: Option<&[u8]>, bindings: &[Binding]) -> Result<Recipe, PlanError> {
+    fn recipe(
+        &self,
+        parts: &[KernelPart<'_>],
+        own: Option<&[u8]>,
+        bindings: &[Binding],
+    ) -> Result<LaunchRecipe, CubinPlanError> {
         let modules: Vec<u64> =
             parts.iter().map(|part| part.cubin).chain(own).map(|cubin| cubin.len() as u64).collect();
         let steps = self.steps.iter().map(|step| match step {
-            Step::Own(launch) => {
+            ProgramStep::Own(launch) => {
                 let module = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-                Ok(recipe::Step::Launch(Launch { module, ..Launch::clone(launch) }))
+                Ok(recipe::RecipeStep::Launch(Launch { module, ..Launch::clone(launch) }))
             }
-            Step::Clear { at, bytes } => Ok(recipe::Step::Clear { at: *at, bytes: *bytes, value: 0 }),
-            Step::Launch { kernel, args, grid, threads } => {
+            ProgramStep::Clear { at, bytes } => Ok(recipe::RecipeStep::Clear { at: *at, bytes: *bytes, value: 0 }),
+            ProgramStep::Launch { kernel, args, grid, threads } => {
                 let Some(part) = parts.get(*kernel) else {
-                    let mismatch = Mismatch::Count { has: parts.len(), given: self.kernels.len() };
-                    return Err(PlanError::Mismatch { name: format!("number {kernel}"), mismatch });
+                    let mismatch = ParameterMismatch::Count { has: parts.len(), given: self.kernels.len() };
+                    return Err(CubinPlanError::Mismatch { name: format!("number {kernel}"), mismatch });
                 };
                 let name = part.kernel.name.clone();
-                let failed = |mismatch| PlanError::Mismatch { name: name.clone(), mismatch };
+                let failed = |mismatch| CubinPlanError::Mismatch { name: name.clone(), mismatch };
                 let Told { params: types, boxes, block, shared, overlap } = part.told;
                 let params = params(args, types, boxes).map_err(failed)?;
                 same_places(part, &params).map_err(failed)?;
                 let grid = same_launch(part, *grid, *threads).map_err(failed)?;
-                Ok(recipe::Step::Launch(Launch {
+                Ok(recipe::RecipeStep::Launch(Launch {
                     module: u32::try_from(*kernel).unwrap_or(u32::MAX),
                     function: name,
                     grid,
@@ -130,12 +151,12 @@ impl Program {
                 }))
             }
         });
-        let recipe = Recipe {
+        let recipe = LaunchRecipe {
             format: RECIPE_FORMAT,
             sm: SM,
             driver: DRIVER,
             scratch: self.scratch,
-            steps: steps.collect::<Result<_, PlanError>>()?,
+            steps: steps.collect::<Result<_, CubinPlanError>>()?,
             modules,
         };
         let length = recipe.modules.iter().sum();
@@ -149,10 +170,10 @@ fn reads_before_it_waits(kernel: &Kernel) -> bool {
 }
 
 /// Compares the places of parameters in the cubin with those of the types that were printed.
-fn same_places(part: &Part<'_>, params: &[Param]) -> Result<(), Mismatch> {
-    let Part { kernel, told: Told { params: types, .. }, cubin: _ } = part;
+fn same_places(part: &KernelPart<'_>, params: &[Param]) -> Result<(), ParameterMismatch> {
+    let KernelPart { kernel, told: Told { params: types, .. }, cubin: _ } = part;
     if kernel.params.len() != params.len() {
-        return Err(Mismatch::Count { has: kernel.params.len(), given: params.len() });
+        return Err(ParameterMismatch::Count { has: kernel.params.len(), given: params.len() });
     }
     let mut end = 0_u32;
     for (at, ((&(offset, size), kind), param)) in kernel.params.iter().zip(types).zip(params).enumerate() {
@@ -161,7 +182,7 @@ fn same_places(part: &Part<'_>, params: &[Param]) -> Result<(), Mismatch> {
         let align = if printed as usize == recipe::TENSOR_MAP_BYTES { 64 } else { align };
         let expected = (kernel.base + end).next_multiple_of(align) - kernel.base;
         if (offset, size) != (expected, printed) || param.bytes.len() != size as usize {
-            return Err(Mismatch::Place { at, size, offset, printed, expected });
+            return Err(ParameterMismatch::Place { at, size, offset, printed, expected });
         }
         end = offset + size;
     }
@@ -169,14 +190,14 @@ fn same_places(part: &Part<'_>, params: &[Param]) -> Result<(), Mismatch> {
         Ok(())
     } else {
         let (has, given) = (kernel.bytes.to_string(), end.to_string());
-        Err(Mismatch::Launch { what: "the number of bytes of all parameters", has, given })
+        Err(ParameterMismatch::Launch { what: "the number of bytes of all parameters", has, given })
     }
 }
 
 /// Compares block and architecture, and gives the grid as the driver takes it.
-fn same_launch(part: &Part<'_>, grid: [i64; 3], threads: i64) -> Result<[u32; 3], Mismatch> {
-    let Part { kernel, told: Told { block, .. }, cubin: _ } = part;
-    let differs = |what, has: String, given: String| Err(Mismatch::Launch { what, has, given });
+fn same_launch(part: &KernelPart<'_>, grid: [i64; 3], threads: i64) -> Result<[u32; 3], ParameterMismatch> {
+    let KernelPart { kernel, told: Told { block, .. }, cubin: _ } = part;
+    let differs = |what, has: String, given: String| Err(ParameterMismatch::Launch { what, has, given });
     if kernel.sm != SM {
         return differs("the compute capability", kernel.sm.to_string(), SM.to_string());
     }

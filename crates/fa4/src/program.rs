@@ -3,12 +3,12 @@
 use crate::codes;
 use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Valid};
-use qkvault_kernels::recipe::{Launch, Limits, Value};
+use qkvault_kernels::recipe::{Launch, LaunchValue, Limits};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 
 use crate::args::{Arg, Float, LOG2_E};
 use crate::compiler::FILES;
-use crate::expression::{Written, written};
+use crate::expression::{WrittenExpressions, written};
 use crate::packed::{Lists, is_packed};
 use crate::request::{Common, Kernel};
 use crate::takes::{Window, takes, window};
@@ -19,12 +19,12 @@ const TAG: &str = "qkvault plan of FlashAttention-4's kernels, key format 2";
 
 /// The kernels of an attention and their launches.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct Fa4Program {
     /// What is compiled; a kernel that is launched twice is in it once.
     pub kernels: Vec<Kernel>,
     /// A kernel of our own beside them, if there is one: it lists the tiles that a mask leaves.
     pub own: Option<Own>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ProgramStep>,
     pub(crate) scratch: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Own {
 
 /// One thing that a launch does.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum ProgramStep {
     /// Zeros in the scratch memory.
     Clear { at: u64, bytes: u64 },
     /// A kernel, by its place in the program.
@@ -48,15 +48,15 @@ pub(crate) enum Step {
     Own(Box<Launch>),
 }
 
-impl Program {
+impl Fa4Program {
     /// The program of an attention for GPUs of a compute capability.
     ///
     /// # Errors
     ///
     /// The reasons why the kernels do not take it ([`takes`]), and a launch grid that no driver takes.
-    pub fn of(attention: &Valid, sm: u32) -> Result<Program, Refusal> {
+    pub fn for_attention(attention: &Valid, sm: u32) -> Result<Fa4Program, Refusal> {
         takes(attention, sm)?;
-        let mut writer = Writer::new(attention);
+        let mut writer = ProgramWriter::new(attention);
         if attention.is_backward() {
             writer.backward()
         } else {
@@ -77,8 +77,8 @@ impl Program {
     /// The first number of a launch that has more than 31 bits, which kernels take in 32.
     fn wide(&self) -> Option<i64> {
         let args = self.steps.iter().flat_map(|step| match step {
-            Step::Launch { args, .. } => args.as_slice(),
-            Step::Own(_) | Step::Clear { .. } => &[],
+            ProgramStep::Launch { args, .. } => args.as_slice(),
+            ProgramStep::Own(_) | ProgramStep::Clear { .. } => &[],
         });
         args.flat_map(|arg| match arg {
             Arg::Extents(numbers) | Arg::Tensor { extents: numbers, .. } => numbers.clone(),
@@ -92,23 +92,23 @@ impl Program {
     fn beyond(&self) -> Option<[i64; 3]> {
         let most = [Limits::GRID_X, Limits::GRID_YZ, Limits::GRID_YZ].map(i64::from);
         self.steps.iter().find_map(|step| match step {
-            Step::Launch { grid, .. } => grid.iter().zip(most).any(|(n, most)| *n > most).then_some(*grid),
-            Step::Own(launch) => {
+            ProgramStep::Launch { grid, .. } => grid.iter().zip(most).any(|(n, most)| *n > most).then_some(*grid),
+            ProgramStep::Own(launch) => {
                 let grid = launch.grid.map(i64::from);
                 grid.iter().zip(most).any(|(n, most)| *n > most).then_some(grid)
             }
-            Step::Clear { .. } => None,
+            ProgramStep::Clear { .. } => None,
         })
     }
 }
 
-impl Program {
+impl Fa4Program {
     /// The key of a plan: everything that decides the code and what a launch does, which are the attention, kernels,
-    /// arguments, the toolchain, the program that asks it, and the version of NVRTC if it compiles [`Program::own`]. It
-    /// is the same on every GPU of the architecture.
+    /// arguments, the toolchain, the program that asks it, and the version of NVRTC if it compiles [`Fa4Program::own`].
+    /// It is the same on every GPU of the architecture.
     #[must_use]
     pub fn key(&self, attention: GraphKey, nvrtc: (u32, u32)) -> PlanKey {
-        let Program { kernels, own, steps, scratch } = self;
+        let Fa4Program { kernels, own, steps, scratch } = self;
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(&KEY_FORMAT.to_le_bytes());
         hasher.update(attention.bytes());
@@ -124,22 +124,22 @@ impl Program {
 }
 
 /// Writes the program of one attention.
-pub(crate) struct Writer<'a> {
+pub(crate) struct ProgramWriter<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) window: Window,
-    written: Written,
-    pub(crate) program: Program,
+    written: WrittenExpressions,
+    pub(crate) program: Fa4Program,
 }
 
-impl Writer<'_> {
-    fn new(attention: &Valid) -> Writer<'_> {
+impl ProgramWriter<'_> {
+    fn new(attention: &Valid) -> ProgramWriter<'_> {
         let (s_q, s_kv) = attention.seq();
         // A predicate has the band within.
         let written = written(attention);
         let band = attention.mask.band.filter(|_| written.mask_mod.is_none());
         let window = band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
-        let program = Program { kernels: Vec::new(), own: None, steps: Vec::new(), scratch: 0 };
-        Writer { attention, window, written, program }
+        let program = Fa4Program { kernels: Vec::new(), own: None, steps: Vec::new(), scratch: 0 };
+        ProgramWriter { attention, window, written, program }
     }
 
     /// What all kernels of the attention have in common.
@@ -180,13 +180,14 @@ impl Writer<'_> {
     /// Lists of the tiles that a predicate leaves, which a kernel of our own makes first; nothing without a predicate.
     pub(crate) fn lists(&mut self, queries: i64, keys: i64, by_keys: bool) -> Vec<Arg> {
         let a = self.attention;
-        let Some(lists) = BlockLists::of(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch) else {
+        let Some(lists) = BlockLists::for_attention(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch)
+        else {
             return Vec::new();
         };
         let BlockLists { source, options, launch, batch, heads, rows, columns, at, end } = lists;
         self.program.scratch = end;
         self.program.own = Some(Own { source, options });
-        self.program.steps.push(Step::Own(Box::new(launch)));
+        self.program.steps.push(ProgramStep::Own(Box::new(launch)));
         // A step of 0 gives all sequences or heads the same lists.
         let step = |own: i64, size: i64| if own == 1 { 0 } else { size };
         let (all, all_heads) = (a.batch(), a.q.heads());
@@ -195,7 +196,7 @@ impl Writer<'_> {
             let steps = [step(batch, heads * rows * row), step(heads, rows * row)];
             let inner = if counts { None } else { Some(columns) };
             Arg::Tensor {
-                at: Value::Scratch(at),
+                at: LaunchValue::Scratch(at),
                 extents: [all, all_heads].into_iter().chain(extents).collect(),
                 strides: steps.into_iter().chain(inner).collect(),
             }
@@ -213,7 +214,7 @@ impl Writer<'_> {
     /// Room for numbers of four bytes over rows of heads of sequences, as a tensor of kernels; the fastest axis first.
     pub(crate) fn rows(&mut self, batch: i64, heads: i64, row: i64) -> Arg {
         let count = batch.saturating_mul(heads).saturating_mul(row);
-        let at = Value::Scratch(self.room(count.unsigned_abs().saturating_mul(4)));
+        let at = LaunchValue::Scratch(self.room(count.unsigned_abs().saturating_mul(4)));
         Arg::Tensor { at, extents: vec![row, heads, batch], strides: vec![row, heads * row] }
     }
 
@@ -245,9 +246,9 @@ impl Writer<'_> {
     }
 
     fn clear(&mut self, arg: &Arg) {
-        let Arg::Tensor { at: Value::Scratch(at), .. } = arg else { return };
+        let Arg::Tensor { at: LaunchValue::Scratch(at), .. } = arg else { return };
         let bytes = self.program.scratch - at;
-        self.program.steps.push(Step::Clear { at: *at, bytes });
+        self.program.steps.push(ProgramStep::Clear { at: *at, bytes });
     }
 
     /// Adds a launch.
@@ -257,7 +258,7 @@ impl Writer<'_> {
             kernels.push(kernel);
             kernels.len() - 1
         });
-        self.program.steps.push(Step::Launch { kernel: at, args, grid, threads });
+        self.program.steps.push(ProgramStep::Launch { kernel: at, args, grid, threads });
     }
 }
 

@@ -9,16 +9,16 @@ use crate::code::Function;
 
 /// Kernels to compile, as the child process is given them: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request(String);
+pub struct KernelRequest(String);
 
-impl Request {
+impl KernelRequest {
     /// The kernels of a program, as text.
     ///
     /// # Errors
     ///
     /// None happens: the kernels are numbers and text.
-    pub fn of(kernels: &[Kernel]) -> Result<Request, serde_json::Error> {
-        serde_json::to_string(kernels).map(Request)
+    pub fn for_kernels(kernels: &[Kernel]) -> Result<KernelRequest, serde_json::Error> {
+        serde_json::to_string(kernels).map(KernelRequest)
     }
 
     /// The text, which is JSON.

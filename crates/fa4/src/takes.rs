@@ -86,7 +86,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     }
     reasons.extend(pages::reasons(a));
     reasons.extend(row_of_a_constant(a).map(|row| codes::FA4_LOWEST_ROW.reason(row)));
-    match Refusal::of(reasons) {
+    match Refusal::from_reasons(reasons) {
         None => Ok(()),
         Some(refusal) => Err(refusal),
     }

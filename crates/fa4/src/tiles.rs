@@ -23,7 +23,7 @@ impl ForwardTiling {
     }
 
     /// The tiles for head dims of queries and values. `lists`: a predicate has lists of tiles.
-    pub(crate) fn of(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> ForwardTiling {
+    pub(crate) fn for_dims(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> ForwardTiling {
         let rows = if head_dim <= 96 && !lists { 192 } else { 128 };
         let (tile_n, p_in_registers) = match head_dim {
             ..=64 => (128, true),
@@ -39,7 +39,7 @@ impl ForwardTiling {
 
 impl BackwardTiling {
     /// The tiles for head dims of queries and values.
-    pub(crate) fn of(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> BackwardTiling {
+    pub(crate) fn for_dims(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> BackwardTiling {
         let base = BackwardTiling {
             tile_m: 64,
             tile_n: 128,

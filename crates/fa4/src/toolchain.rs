@@ -9,7 +9,7 @@ use crate::python::{NoPython, PYTHON_VARIABLE, Python};
 
 /// Versions of the packages that decide what is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Toolchain {
+pub struct Fa4Toolchain {
     /// `flash-attn-4`: the kernels, in Python.
     pub flash_attn: &'static str,
     /// `nvidia-cutlass-dsl`: their compiler, with `ptxas` inside.
@@ -19,7 +19,7 @@ pub struct Toolchain {
 }
 
 /// The one toolchain whose kernels are launched: the host's side of a launch is written for it.
-pub const TOOLCHAIN: Toolchain = Toolchain { flash_attn: "4.0.0b36", cutlass_dsl: "4.8.1", quack: "0.6.5" };
+pub const TOOLCHAIN: Fa4Toolchain = Fa4Toolchain { flash_attn: "4.0.0b36", cutlass_dsl: "4.8.1", quack: "0.6.5" };
 
 /// The oldest CUDA version of a driver that loads what the toolchain compiles, as major * 1000 + minor * 10: its cubins
 /// have the ABI of CUDA 13.
@@ -86,10 +86,10 @@ impl Installed {
     ///
     /// [`NotInstalled`] with the command that fetches it.
     pub fn find() -> Result<Installed, NotInstalled> {
-        Installed::of(&|name| std::env::var_os(name))
+        Installed::from_variables(&|name| std::env::var_os(name))
     }
 
-    fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Installed, NotInstalled> {
+    fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Installed, NotInstalled> {
         let engines = CacheDir::find(variable).path.join("libraries").join("engines");
         let site = |python: &str| engines.join(folder("fa4", TOOLCHAIN.flash_attn, python));
         let wanted = PYTHONS.map(str::to_owned);
@@ -132,7 +132,7 @@ mod tests {
         let set = [("QKVAULT_CACHE_DIR", root.path().to_owned()), (PYTHON_VARIABLE, python)];
         let variable =
             |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone().into_os_string());
-        let text = Installed::of(&variable).expect_err("nothing is fetched").to_string();
+        let text = Installed::from_variables(&variable).expect_err("nothing is fetched").to_string();
         for words in
             ["4.0.0b36 is not fetched for Python 3.12", "cargo xtask fetch --engine fa4 --accept-nvidia-license"]
         {
@@ -142,11 +142,13 @@ mod tests {
         for name in ["fa4-4.0.0b35-cp312", "fa4-4.0.0b36-cp312"] {
             std::fs::create_dir_all(engines.join(name)).expect("is made");
         }
-        let text = Installed::of(&variable).expect_err("another version, and one that is not complete").to_string();
+        let text = Installed::from_variables(&variable)
+            .expect_err("another version, and one that is not complete")
+            .to_string();
         assert!(text.contains("fetched are: fa4-4.0.0b35-cp312, fa4-4.0.0b36-cp312"), "{text}");
         let site = engines.join("fa4-4.0.0b36-cp312");
         std::fs::write(site.join(MANIFEST), "").expect("is written");
-        assert_eq!(Installed::of(&variable).expect("complete").site, site);
+        assert_eq!(Installed::from_variables(&variable).expect("complete").site, site);
     }
 
     #[test]
@@ -160,7 +162,7 @@ mod tests {
         std::fs::write(site.join(MANIFEST), "").expect("is written");
         let mut set = vec![("QKVAULT_CACHE_DIR", root.path().into()), (PYTHON_VARIABLE, python.into_os_string())];
         let find = |set: &[(&str, OsString)]| {
-            Installed::of(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()))
+            Installed::from_variables(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()))
         };
         assert!(find(&set).is_ok());
         for open in [&site, &root.path().join("libraries")] {

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use families::{Launches, families, shapes};
 use qkvault_fa4::graph::{Attention, DType, Lengths, Role, Valid, validate};
-use qkvault_fa4::{Compiled, Installed, Kernel, Program, SM};
-use qkvault_kernels::recipe::{self, Param, Recipe, Step, TensorMap, Value};
+use qkvault_fa4::{CompiledKernel, Fa4Program, Installed, Kernel, SM};
+use qkvault_kernels::recipe::{self, LaunchRecipe, LaunchValue, Param, RecipeStep, TensorMap};
 use qkvault_skip::{Need, skip};
 
 /// Attentions of a family that are compared.
@@ -48,7 +48,8 @@ fn launches_are_those_of_the_printed_host_functions() {
     for (name, write) in &families {
         let list = shapes(&mut random, SHAPES).into_iter().map(|shape| valid(write(shape)));
         for attention in list {
-            let program = Program::of(&attention, SM).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+            let program =
+                Fa4Program::for_attention(&attention, SM).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
             for kernel in &program.kernels {
                 if !kernels.contains(kernel) {
                     kernels.push(kernel.clone());
@@ -62,11 +63,11 @@ fn launches_are_those_of_the_printed_host_functions() {
     // A process for some kernels each, so that an error names them.
     let compile =
         |kernels: &[Kernel]| toolchain.compile(kernels).unwrap_or_else(|error| panic!("{kernels:?}: {error}"));
-    let code: Vec<Compiled> = kernels.chunks(12).flat_map(compile).collect();
+    let code: Vec<CompiledKernel> = kernels.chunks(12).flat_map(compile).collect();
     let (mut launches, mut bytes) = (0, 0);
     for (name, attention, program) in &cases {
         let of = |kernel| code[kernels.iter().position(|known| known == kernel).expect("is compiled")].clone();
-        let code: Vec<Compiled> = program.kernels.iter().map(of).collect();
+        let code: Vec<CompiledKernel> = program.kernels.iter().map(of).collect();
         let what = format!("{name}, {}", **attention);
         // Nothing is compiled of our own kernel, whose launch is tested elsewhere.
         let own = program.own.as_ref().map(|_| &[0_u8; 8][..]);
@@ -83,12 +84,12 @@ pub(crate) fn valid(attention: Attention) -> Valid {
 }
 
 /// Compares all launches of a recipe, and returns how many, with how many bytes.
-fn compared(what: &str, attention: &Valid, recipe: &Recipe, code: &[Compiled]) -> (usize, usize) {
+fn compared(what: &str, attention: &Valid, recipe: &LaunchRecipe, code: &[CompiledKernel]) -> (usize, usize) {
     let mut addresses = Addresses::default();
     let Launches { given, zeros } = families::launches(attention);
     let launches = recipe.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) if (launch.module as usize) < code.len() => Some(launch),
-        Step::Launch(_) | Step::Clear { .. } => None,
+        RecipeStep::Launch(launch) if (launch.module as usize) < code.len() => Some(launch),
+        RecipeStep::Launch(_) | RecipeStep::Clear { .. } => None,
     });
     let launches: Vec<_> = launches.collect();
     assert_eq!(launches.len(), given.len(), "{what}: launches");
@@ -137,18 +138,18 @@ impl Addresses {
                 u64::from_le_bytes(bytes.expect("eight bytes are stored").try_into().expect("eight"))
             };
             match value {
-                Value::Address(role) => place(at, &families::address(*role).to_le_bytes()),
-                Value::Number(Role::Scale) => place(at, &SCALE.to_le_bytes()),
-                Value::Product(Role::Scale, by) => place(at, &(SCALE * f32::from_bits(*by)).to_le_bytes()),
-                Value::Number(role) => place(at, &families::number(*role).to_le_bytes()),
-                Value::Product(..) => panic!("{what}: a multiple of another number than the scale"),
-                Value::Scratch(offset) => {
+                LaunchValue::Address(role) => place(at, &families::address(*role).to_le_bytes()),
+                LaunchValue::Number(Role::Scale) => place(at, &SCALE.to_le_bytes()),
+                LaunchValue::Product(Role::Scale, by) => place(at, &(SCALE * f32::from_bits(*by)).to_le_bytes()),
+                LaunchValue::Number(role) => place(at, &families::number(*role).to_le_bytes()),
+                LaunchValue::Product(..) => panic!("{what}: a multiple of another number than the scale"),
+                LaunchValue::Scratch(offset) => {
                     let buffer = stored(at);
                     let known = *self.0.entry(buffer).or_insert(*offset);
                     assert_eq!(known, *offset, "{what}: the same buffer at two offsets");
                     place(at, &buffer.to_le_bytes());
                 }
-                Value::Map(map) => {
+                LaunchValue::Map(map) => {
                     let words: Vec<u64> = (0..16).map(|n| if n < 8 { stored(at + n * 8) } else { 0 }).collect();
                     same_map(what, map, &words);
                     place(at, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
@@ -163,7 +164,7 @@ impl Addresses {
     }
 
     /// Every buffer has room, and those that must begin at zero are cleared.
-    fn scratch(&self, what: &str, recipe: &Recipe, zeros: &[u64]) {
+    fn scratch(&self, what: &str, recipe: &LaunchRecipe, zeros: &[u64]) {
         let mut end = 0;
         let mut ordered: Vec<(u64, u64)> = self.0.iter().map(|(buffer, at)| (*at, *buffer)).collect();
         ordered.sort_unstable();
@@ -172,8 +173,8 @@ impl Addresses {
             end = at + families::buffer_bytes(buffer);
             assert!(end <= recipe.scratch, "{what}: a buffer ends at {end}, behind the scratch memory");
             let cleared = recipe.steps.iter().any(|step| match step {
-                Step::Clear { at: from, bytes, value } => *from <= at && from + bytes >= end && *value == 0,
-                Step::Launch(_) => false,
+                RecipeStep::Clear { at: from, bytes, value } => *from <= at && from + bytes >= end && *value == 0,
+                RecipeStep::Launch(_) => false,
             });
             assert_eq!(cleared, zeros.contains(&buffer), "{what}: whether a buffer at {at} is cleared");
         }

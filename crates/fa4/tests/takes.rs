@@ -7,13 +7,13 @@ use qkvault_fa4::graph::expr::{TensorSpec, int_scalar, key, library, query, scal
 use qkvault_fa4::graph::{
     Attention, BackwardOptions, Band, Corner, DType, Origins, PaddedRows, Refusal, Tensor, Valid, validate,
 };
-use qkvault_fa4::{Program, SM, takes, unproven};
+use qkvault_fa4::{Fa4Program, SM, takes, unproven};
 
 fn valid(attention: Attention) -> Valid {
     validate(attention).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-fn of(attention: Attention) -> Result<(), Refusal> {
+fn taken(attention: Attention) -> Result<(), Refusal> {
     takes(&valid(attention), SM)
 }
 
@@ -39,7 +39,7 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
         let (batch, heads) = dims;
         let a = Attention::bshd(batch, (heads, heads), (4, 4), 64, DType::BF16);
         let a = validate(a).expect("valid");
-        match Program::of(&a, SM) {
+        match Fa4Program::for_attention(&a, SM) {
             Ok(_) => assert!(taken, "{dims:?}"),
             Err(refusal) => assert!(!taken && refusal.has(&codes::FA4_GRID), "{dims:?}: {refusal}"),
         }
@@ -51,7 +51,7 @@ fn more_sequences_than_a_grid_has_blocks_are_a_refusal() {
 fn sums_that_kernels_cannot_count_are_a_refusal() {
     for (rows, taken) in [(1 << 22, true), ((1 << 23) - 128, true), (1 << 23, false), (1 << 24, false)] {
         let a = backward(Attention::bshd(1, (1, 1), (rows, 4), 256, DType::BF16));
-        match Program::of(&valid(a), SM) {
+        match Fa4Program::for_attention(&valid(a), SM) {
             Ok(_) => assert!(taken, "{rows}"),
             Err(refusal) => assert!(!taken && refusal.has(&codes::FA4_SEQUENCE), "{rows}: {refusal}"),
         }
@@ -62,22 +62,22 @@ fn sums_that_kernels_cannot_count_are_a_refusal() {
 fn dense_attentions_of_every_head_dim_are_taken_in_both_directions() {
     for head_dim in [8, 64, 72, 96, 128, 136, 192, 256] {
         for attention in [plain(head_dim), plain(head_dim).with_sink(), plain(head_dim).with_stats()] {
-            of(attention).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
+            taken(attention).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
         }
         if head_dim % 32 != 0 {
-            let refusal = of(backward(plain(head_dim))).expect_err("gradients are wrong");
+            let refusal = taken(backward(plain(head_dim))).expect_err("gradients are wrong");
             assert!(refusal.has(&codes::FA4_HEAD_DIM), "{head_dim}: {refusal}");
             continue;
         }
-        of(backward(plain(head_dim))).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
+        taken(backward(plain(head_dim))).unwrap_or_else(|refusal| panic!("{head_dim}: {refusal}"));
         let sink = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
-        of(plain(head_dim).with_sink().with_stats().backward(sink)).expect("the gradient of a sink is taken");
+        taken(plain(head_dim).with_sink().with_stats().backward(sink)).expect("the gradient of a sink is taken");
     }
-    of(dims((8, 2), 192, 128)).expect("taken");
-    of(backward(dims((8, 8), 192, 128))).expect("taken");
-    of(plain(128).with_band(Band::CAUSAL_BOTTOM_RIGHT)).expect("taken");
-    of(plain(128).with_band(Band { corner: Corner::BottomRight, left: Some(9), right: Some(3) })).expect("taken");
-    of(Attention::bshd(2, (8, 2), (300, 300), 64, DType::F16).causal()).expect("square corners are one");
+    taken(dims((8, 2), 192, 128)).expect("taken");
+    taken(backward(dims((8, 8), 192, 128))).expect("taken");
+    taken(plain(128).with_band(Band::CAUSAL_BOTTOM_RIGHT)).expect("taken");
+    taken(plain(128).with_band(Band { corner: Corner::BottomRight, left: Some(9), right: Some(3) })).expect("taken");
+    taken(Attention::bshd(2, (8, 2), (300, 300), 64, DType::F16).causal()).expect("square corners are one");
 }
 
 #[test]
@@ -86,14 +86,15 @@ fn score_modifications_are_taken_in_both_directions() {
     let list = [library::softcap(score(), scalar("cap")), library::alibi(score(), 8), score() + bias];
     for modified in list {
         let modified = modified.build_score_mod().expect("a score");
-        of(plain(128).with_score_mod(modified.clone())).expect("taken");
-        of(backward(plain(128).with_score_mod(modified.clone()).with_band(Band::CAUSAL_BOTTOM_RIGHT))).expect("taken");
+        taken(plain(128).with_score_mod(modified.clone())).expect("taken");
+        taken(backward(plain(128).with_score_mod(modified.clone()).with_band(Band::CAUSAL_BOTTOM_RIGHT)))
+            .expect("taken");
         let window = Band { corner: Corner::BottomRight, left: Some(9), right: Some(0) };
-        of(backward(plain(64).with_score_mod(modified).with_band(window))).expect("taken");
+        taken(backward(plain(64).with_score_mod(modified).with_band(window))).expect("taken");
     }
     // Its gradient is another kernel's, that of the bias is refused.
     let bias = tensor("bias", TensorSpec::new(DType::F32, [1, 8, 1, 500]).with_grad());
-    of(plain(128).with_score_mod((score() + bias).build_score_mod().expect("a score"))).expect("a forward");
+    taken(plain(128).with_score_mod((score() + bias).build_score_mod().expect("a score"))).expect("a forward");
 }
 
 #[test]
@@ -101,12 +102,12 @@ fn predicates_are_taken_in_both_directions_with_bands_of_both_corners() {
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
     let mut blocks = plain(64);
     blocks.block_mask = true;
-    of(backward(blocks)).expect("a block mask is taken");
+    taken(backward(blocks)).expect("a block mask is taken");
     for band in [None, Some(Band::CAUSAL), Some(Band::CAUSAL_BOTTOM_RIGHT)] {
         let mut masked = plain(128).with_mask_mod(seen.clone());
         masked.mask.band = band;
-        of(masked.clone()).expect("taken");
-        of(backward(masked)).expect("taken");
+        taken(masked.clone()).expect("taken");
+        taken(backward(masked)).expect("taken");
     }
 }
 
@@ -118,7 +119,7 @@ fn everything_else_is_refused_with_its_code() {
     let ordered = BackwardOptions { deterministic: true, ..BackwardOptions::default() };
     let seen = (query() + int_scalar("n")).gt(key() * 2).build_mask_mod().expect("a predicate");
     let low = select(&query().ge(16), score(), -1e9).build_score_mod().expect("a score");
-    of(plain(128).with_score_mod(low.clone())).expect("a forward is taken");
+    taken(plain(128).with_score_mod(low.clone())).expect("a forward is taken");
     let cases = [
         (backward(plain(128).with_score_mod(low)), &codes::FA4_LOWEST_ROW),
         (plain(264), &codes::FA4_HEAD_DIM),
@@ -144,13 +145,13 @@ fn everything_else_is_refused_with_its_code() {
     ];
     for (attention, code) in cases {
         let what = attention.to_string();
-        let refusal = of(attention).expect_err(&what);
+        let refusal = taken(attention).expect_err(&what);
         assert!(refusal.has(code), "{what}: {refusal}");
     }
     assert!(takes(&valid(plain(128)), 100).expect_err("another GPU").has(&codes::FA4_GPU));
     let mut odd = plain(128);
     odd.q.strides[2] += 4;
-    assert!(of(odd).expect_err("rows at multiples of 8 bytes").has(&codes::FA4_STRIDES));
+    assert!(taken(odd).expect_err("rows at multiples of 8 bytes").has(&codes::FA4_STRIDES));
 }
 
 /// Queries of sequences one after another, and keys with room for the longest.
@@ -189,38 +190,38 @@ fn pages_of_any_size_are_taken_with_what_else_sequences_with_lengths_may_have() 
     for (head_dim, rows) in [(16, 1), (64, 16), (96, 48), (128, 64), (128, 128), (240, 128), (256, 512)] {
         let a = paged(head_dim, rows).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats();
         for a in [a.clone(), a.clone().with_sink(), zeros(a.clone()), paged(head_dim, rows)] {
-            of(a).unwrap_or_else(|refusal| panic!("{head_dim}, {rows}: {refusal}"));
+            taken(a).unwrap_or_else(|refusal| panic!("{head_dim}, {rows}: {refusal}"));
         }
         assert_eq!(unproven(&valid(a)), Some("no GPU has judged forwards over pages"));
     }
     let softcap = library::softcap(score(), scalar("cap")).build_score_mod().expect("a score");
-    of(paged(128, 64).with_score_mod(softcap)).expect("taken");
+    taken(paged(128, 64).with_score_mod(softcap)).expect("taken");
     let mut roomy = paged(128, 64).with_stats();
     (roomy.q, roomy.o) = (plain(128).q, plain(128).q);
-    of(roomy).expect("queries with room for the longest");
+    taken(roomy).expect("queries with room for the longest");
 }
 
 #[test]
 fn padded_rows_and_stats_of_dense_queries_are_taken_in_both_directions() {
     for a in [plain(128).with_lengths().with_stats(), zeros(plain(64).with_lengths()), zeros(packed(128).with_stats())]
     {
-        of(a.clone()).unwrap_or_else(|refusal| panic!("{a}: {refusal}"));
-        of(backward(a.clone())).unwrap_or_else(|refusal| panic!("backward of {a}: {refusal}"));
+        taken(a.clone()).unwrap_or_else(|refusal| panic!("{a}: {refusal}"));
+        taken(backward(a.clone())).unwrap_or_else(|refusal| panic!("backward of {a}: {refusal}"));
         assert!(unproven(&valid(a)).is_some_and(|why| why.contains("padded rows")));
     }
 }
 
 #[test]
 fn sequences_with_lengths_are_taken_where_their_rows_can_be_counted_through() {
-    of(plain(128).with_lengths()).expect("without Stats");
+    taken(plain(128).with_lengths()).expect("without Stats");
     let one = Tensor::bhsd(1, 1, 300, 64, DType::BF16);
-    of(Attention::forward(one, one, one, one).with_lengths()).expect("one sequence is behind none");
+    taken(Attention::forward(one, one, one, one).with_lengths()).expect("one sequence is behind none");
     for head_dim in [64, 128, 256] {
         let a = packed(head_dim).with_band(Band::CAUSAL_BOTTOM_RIGHT);
-        of(a.clone()).expect("a forward");
-        of(backward(a.clone())).expect("a backward");
+        taken(a.clone()).expect("a forward");
+        taken(backward(a.clone())).expect("a backward");
         let with_sink = BackwardOptions { d_sink: true, ..BackwardOptions::default() };
-        of(a.with_sink().with_stats().backward(with_sink)).expect("the gradient of a sink");
+        taken(a.with_sink().with_stats().backward(with_sink)).expect("the gradient of a sink");
         assert!(unproven(&valid(packed(head_dim))).is_some(), "no GPU has judged it");
     }
     assert_eq!(unproven(&valid(plain(128))), None);
@@ -230,7 +231,7 @@ fn sequences_with_lengths_are_taken_where_their_rows_can_be_counted_through() {
 fn a_plans_key_follows_from_everything_that_a_launch_does() {
     let key = |attention: Attention| {
         let attention = valid(attention);
-        Program::of(&attention, SM).expect("taken").key(attention.key(), (13, 0))
+        Fa4Program::for_attention(&attention, SM).expect("taken").key(attention.key(), (13, 0))
     };
     let longer = Attention::bshd(2, (8, 2), (300, 501), 128, DType::BF16);
     let others = [plain(64), plain(128).with_stats(), backward(plain(128)), longer, plain(128).with_sink()];

@@ -247,13 +247,13 @@ impl Default for Outputs {
 
 impl Outputs {
     /// Neither Stats nor Max nor Sum_exp.
-    pub const NONE: Outputs = Outputs::of(false, false, false);
+    pub const NONE: Outputs = Outputs::new(false, false, false);
     /// Only the log-sum-exp, which a backward reads.
-    pub const STATS: Outputs = Outputs::of(true, false, false);
+    pub const STATS: Outputs = Outputs::new(true, false, false);
 
     /// Selects Stats, Max and Sum_exp.
     #[must_use]
-    pub const fn of(stats: bool, max: bool, sum_exp: bool) -> Outputs {
+    pub const fn new(stats: bool, max: bool, sum_exp: bool) -> Outputs {
         Outputs { stats, max, sum_exp, amax: true }
     }
 }

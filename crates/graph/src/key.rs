@@ -110,7 +110,7 @@ impl PlanKey {
 
 impl GraphKey {
     /// The key of an attention in canonical form.
-    pub(crate) fn of(canonical: &Attention) -> GraphKey {
+    pub(crate) fn from_canonical(canonical: &Attention) -> GraphKey {
         GraphKey(hash(ATTENTION_TAG, &canon::attention(canonical)))
     }
 }

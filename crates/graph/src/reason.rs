@@ -90,7 +90,7 @@ impl Reason {
 impl Refusal {
     /// A refusal with these reasons; `None` for an empty list, because a refusal has at least one reason.
     #[must_use]
-    pub fn of(reasons: Vec<Reason>) -> Option<Refusal> {
+    pub fn from_reasons(reasons: Vec<Reason>) -> Option<Refusal> {
         (!reasons.is_empty()).then_some(Refusal { reasons })
     }
 
@@ -129,7 +129,7 @@ impl TryFrom<Vec<Reason>> for Refusal {
     type Error = NoReason;
 
     fn try_from(reasons: Vec<Reason>) -> Result<Refusal, NoReason> {
-        Refusal::of(reasons).ok_or(NoReason)
+        Refusal::from_reasons(reasons).ok_or(NoReason)
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn reasons_survive_a_round_trip_through_json() {
         let reason = codes::HEADS_GROUP.reason("3 heads for 8 query heads").at("k.dims[1]");
-        let refusal = Refusal::of(vec![reason.clone(), reason]).expect("not empty");
+        let refusal = Refusal::from_reasons(vec![reason.clone(), reason]).expect("not empty");
         let json = serde_json::to_string(&refusal).expect("serialises");
         assert_eq!(serde_json::from_str::<Refusal>(&json).expect("parses"), refusal);
         let printed = "k.dims[1]: 3 heads for 8 query heads; needed: query heads must be a multiple of key heads";
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_refusal_without_a_reason_does_not_exist() {
-        assert!(Refusal::of(vec![]).is_none());
+        assert!(Refusal::from_reasons(vec![]).is_none());
         assert!(serde_json::from_str::<Refusal>("[]").is_err());
     }
 }

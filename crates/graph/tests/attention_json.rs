@@ -12,7 +12,7 @@ fn plain() -> Attention {
 
 /// Every field of a description, in three attentions.
 fn all() -> [Attention; 3] {
-    let slopes = AlibiSlopes::of(16).from_head(8).with_bias_max(16.0).expect("finite");
+    let slopes = AlibiSlopes::for_heads(16).from_head(8).with_bias_max(16.0).expect("finite");
     let modified =
         library::softcap(library::alibi_of(score(), 8, slopes), scalar("cap")).build_score_mod().expect("a score");
     let mut varlen = Tensor::thd(3, 8, 64, 32, 100, DType::BF16);

@@ -35,7 +35,7 @@ fn the_json_form_is_fixed() {
 
 #[test]
 fn b5_slopes_are_written_with_the_tensor_and_read_back() {
-    let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0).expect("finite");
+    let slopes = AlibiSlopes::for_heads(32).from_head(16).with_bias_max(16.0).expect("finite");
     let expr = library::alibi_of(score(), 16, slopes).build_score_mod().expect("well typed");
     let mut written = serde_json::to_value(&expr).expect("plain data");
     let alibi = json!({ "model_heads": 32, "first_head": 16, "bias_max": 16.0_f32.to_bits() });

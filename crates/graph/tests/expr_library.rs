@@ -128,7 +128,7 @@ fn softcap_follows_its_definition() {
 
 #[test]
 fn alibi_follows_its_definition() {
-    let slopes = AlibiSlopes::of(3).values(3);
+    let slopes = AlibiSlopes::for_heads(3).values(3);
     let slope = |h: i32| f64::from(slopes[h as usize]);
     gives(
         &alibi(score(), 3),
@@ -138,8 +138,8 @@ fn alibi_follows_its_definition() {
     );
     gives(&alibi_with(score(), 0.25), &[], none, |p| SCORE - 0.25 * f64::from(p.own() - p.k));
     // The second of two halves of 6 heads.
-    let half = AlibiSlopes::of(6).from_head(3);
-    let values = AlibiSlopes::of(6).values(6);
+    let half = AlibiSlopes::for_heads(6).from_head(3);
+    let values = AlibiSlopes::for_heads(6).values(6);
     let slope = |h: i32| f64::from(values[3 + h as usize]);
     let distance = |p: At| f64::from(p.own() - p.k);
     gives(&alibi_of(score(), 3, half), &[], |p| vec![Value::Float(slope(p.h))], |p| SCORE - slope(p.h) * distance(p));
@@ -147,7 +147,7 @@ fn alibi_follows_its_definition() {
 
 #[test]
 fn alibi_slopes_equal_the_papers() {
-    let alibi_slopes = |heads: usize| AlibiSlopes::of(heads as u32).values(heads as i64);
+    let alibi_slopes = |heads: usize| AlibiSlopes::for_heads(heads as u32).values(heads as i64);
     assert_eq!(alibi_slopes(8), [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
     // Heads beyond a power of two take every other slope of twice that number of heads.
     for heads in 1..70_usize {
@@ -201,7 +201,7 @@ fn every_modification_of_the_library_has_a_backward() {
     let modifications = [
         ("softcap", softcap(score(), scalar("cap"))),
         ("alibi", alibi(score(), 3)),
-        ("alibi_of", alibi_of(score(), 3, AlibiSlopes::of(6))),
+        ("alibi_of", alibi_of(score(), 3, AlibiSlopes::for_heads(6))),
         ("alibi_with", alibi_with(score(), tensor("slopes", gradient([1, 3, 1, 1])))),
         ("bias", bias(score(), "bias", gradient([2, 1, 12, 12]))),
         ("relative_bias", relative_bias(score(), "bias", DType::BF16, [3, 12, 12], Grad::Needed)),

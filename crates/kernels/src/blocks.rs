@@ -10,7 +10,7 @@ use qkvault_graph::{Band, Corner, DType, Lengths, Role, TILE, Valid};
 use crate::expression::{FUNCTIONS, element_type, statements};
 use crate::generate::MACHINE;
 use crate::params::Params;
-use crate::recipe::{Launch, Value};
+use crate::recipe::{Launch, LaunchValue};
 
 const BLOCKS: &str = include_str!("cuda/blocks.cu");
 
@@ -56,7 +56,7 @@ impl BlockLists {
     /// The lists of an attention with a predicate or a block mask, dense tensors and one length for all sequences;
     /// `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
-    pub fn of(a: &Valid, tiles: ScoreTiles, scratch: u64) -> Option<BlockLists> {
+    pub fn for_attention(a: &Valid, tiles: ScoreTiles, scratch: u64) -> Option<BlockLists> {
         let program = a.mask.mask_mod.as_ref().map(|e| e.program());
         let masked = program.is_some() || a.block_mask;
         if !masked || a.mask.lengths != Lengths::Full || a.origins.is_some() {
@@ -116,17 +116,17 @@ fn reads(program: &Program, axis: Axis) -> bool {
 fn params(a: &Valid, at: [u64; 4]) -> Params {
     let mut p = Params::default();
     for (name, at) in ["cut_counts", "cut", "whole_counts", "whole"].into_iter().zip(at) {
-        p.pointer("int", name, Value::Scratch(at));
+        p.pointer("int", name, LaunchValue::Scratch(at));
     }
     if a.block_mask {
-        p.pointer("const unsigned char", "block_mask", Value::Address(Role::BlockMask));
+        p.pointer("const unsigned char", "block_mask", LaunchValue::Address(Role::BlockMask));
     }
     for (n, tensor) in a.score_tensors().enumerate() {
-        p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), Value::Address(tensor.role));
+        p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), LaunchValue::Address(tensor.role));
     }
     for (n, scalar) in a.scalars().enumerate() {
         let ty = if scalar.dtype == DType::I32 { "int" } else { "float" };
-        p.number(ty, &format!("scalar{n}"), Value::Number(scalar.role));
+        p.number(ty, &format!("scalar{n}"), LaunchValue::Number(scalar.role));
     }
     p
 }

@@ -11,8 +11,8 @@ use qkvault_graph::{Along, BLOCK, Conversion, ConversionKind, DType, Refusal, Ro
 
 use crate::generate::{DRIVER, Generated};
 use crate::params::Params;
-use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, Value};
-use rows::Rows;
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
+use rows::ConvertedRows;
 
 const ARITHMETIC: &str = include_str!("cuda/convert/arithmetic.cu");
 const INSTRUCTIONS: &str = include_str!("cuda/convert/instructions.cu");
@@ -118,7 +118,7 @@ fn defines(conversion: &ValidConversion) -> Vec<(&'static str, String)> {
             number(name, value);
         }
     } else {
-        let rows = Rows::of(&wide, &narrow);
+        let rows = ConvertedRows::between(&wide, &narrow);
         number("VECTOR", rows.aligned(8).into());
         number("READ", if wide.dtype == DType::F32 { 2 } else { 4 });
         number("ROW", rows.row);
@@ -144,7 +144,7 @@ fn chunks(conversion: &ValidConversion) -> u64 {
     let (rows, row) = match kind.along() {
         Some(_) => (wide.dims[..3].iter().product::<i64>(), wide.dims[3]),
         None => {
-            let rows = Rows::of(&wide, &narrow);
+            let rows = ConvertedRows::between(&wide, &narrow);
             (rows.outer.iter().map(|axis| axis.n).product(), rows.row)
         }
     };
@@ -162,18 +162,20 @@ fn params(conversion: &ValidConversion) -> Params {
     let mut p = Params::default();
     let (from, to) = if kind.narrows() { ("const ", "") } else { ("", "const ") };
     let wide = if wide.dtype == DType::F32 { "float" } else { "u16" };
-    p.pointer(&format!("{from}{wide}"), "wide", Value::Address(Role::Wide));
-    p.pointer(&format!("{to}u8"), "narrow", Value::Address(Role::Narrow));
+    p.pointer(&format!("{from}{wide}"), "wide", LaunchValue::Address(Role::Wide));
+    p.pointer(&format!("{to}u8"), "narrow", LaunchValue::Address(Role::Narrow));
     match kind {
         ConversionKind::Delayed | ConversionKind::Current { .. } => {
-            p.pointer("float", "scale", Value::Address(Role::NarrowScale));
-            p.pointer("float", "descale", Value::Address(Role::NarrowDescale));
-            p.pointer("float", "amax", Value::Address(Role::NarrowAmax));
-            p.pointer("void", "shared", Value::Scratch(0));
+            p.pointer("float", "scale", LaunchValue::Address(Role::NarrowScale));
+            p.pointer("float", "descale", LaunchValue::Address(Role::NarrowDescale));
+            p.pointer("float", "amax", LaunchValue::Address(Role::NarrowAmax));
+            p.pointer("void", "shared", LaunchValue::Scratch(0));
         }
-        ConversionKind::Blocks(_) => p.pointer("u8", "scales", Value::Address(Role::NarrowDescale)),
-        ConversionKind::DequantizeBlocks(_) => p.pointer("const u8", "scales", Value::Address(Role::NarrowDescale)),
-        _ => p.pointer("const float", "descale", Value::Address(Role::NarrowDescale)),
+        ConversionKind::Blocks(_) => p.pointer("u8", "scales", LaunchValue::Address(Role::NarrowDescale)),
+        ConversionKind::DequantizeBlocks(_) => {
+            p.pointer("const u8", "scales", LaunchValue::Address(Role::NarrowDescale))
+        }
+        _ => p.pointer("const float", "descale", LaunchValue::Address(Role::NarrowDescale)),
     }
     p
 }
@@ -194,12 +196,13 @@ fn launches(conversion: &ValidConversion) -> Vec<(&'static str, u64)> {
     }
 }
 
-fn recipe(conversion: &ValidConversion, sm: u32) -> Recipe {
+fn recipe(conversion: &ValidConversion, sm: u32) -> LaunchRecipe {
     let measures = matches!(conversion.kind, ConversionKind::Delayed | ConversionKind::Current { .. });
-    let mut steps: Vec<Step> = measures.then_some(Step::Clear { at: 0, bytes: SHARED, value: 0 }).into_iter().collect();
+    let mut steps: Vec<RecipeStep> =
+        measures.then_some(RecipeStep::Clear { at: 0, bytes: SHARED, value: 0 }).into_iter().collect();
     let param = params(conversion).param();
     let launch = |(function, blocks): (&str, u64)| {
-        Step::Launch(Launch {
+        RecipeStep::Launch(Launch {
             module: 0,
             function: function.to_owned(),
             grid: [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1],
@@ -212,7 +215,7 @@ fn recipe(conversion: &ValidConversion, sm: u32) -> Recipe {
     };
     steps.extend(launches(conversion).into_iter().map(launch));
     let scratch = if measures { SHARED } else { 0 };
-    Recipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), steps }
+    LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), steps }
 }
 
 /// Whole numbers of parts, for extents, which are positive.

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use qkvault_graph::{Band, Corner, Lengths, PaddedRows, Tensor};
 
 use crate::expression::statements;
-use crate::generate::{Shape, Writer};
+use crate::generate::{Shape, SourceWriter};
 use crate::takes::is_varlen;
 use crate::tiling::Tiling;
 
-impl Writer<'_> {
+impl SourceWriter<'_> {
     /// The numbers that the source is written for.
     pub(crate) fn defines(&self) -> String {
         let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);

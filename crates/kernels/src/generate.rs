@@ -6,7 +6,7 @@ use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
 use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
-use crate::recipe::{Launch, RECIPE_FORMAT, Recipe, Step, TensorMap, Value};
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
 use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
@@ -30,7 +30,7 @@ pub struct Generated {
     /// Options of NVRTC, without the architecture.
     pub options: Vec<String>,
     /// The launch, without the lengths of cubins: there is one.
-    pub recipe: Recipe,
+    pub recipe: LaunchRecipe,
 }
 
 /// The source and the recipe of an attention for GPUs of a compute capability.
@@ -39,7 +39,7 @@ pub struct Generated {
 ///
 /// The reasons why the kernels do not take it ([`takes`]).
 pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
-    generate_with(attention, sm, Tiling::of)
+    generate_with(attention, sm, Tiling::for_sizes)
 }
 
 /// [`generate`] with a tiling of the caller's, to measure others.
@@ -49,9 +49,9 @@ pub fn generate(attention: &Valid, sm: u32) -> Result<Generated, Refusal> {
 /// As [`generate`].
 pub fn generate_with(attention: &Valid, sm: u32, tiling: impl FnOnce(Sizes) -> Tiling) -> Result<Generated, Refusal> {
     takes(attention, sm)?;
-    let shape = Shape::of(attention);
+    let shape = Shape::for_attention(attention);
     let tiling = tiling(shape.sizes);
-    Ok(Writer { attention, shape, tiling }.write(sm))
+    Ok(SourceWriter { attention, shape, tiling }.write(sm))
 }
 
 /// The extents of an attention.
@@ -66,7 +66,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    fn of(a: &Valid) -> Shape {
+    fn for_attention(a: &Valid) -> Shape {
         let [batch, heads, queries, head_dim] = a.q.dims;
         let (key_heads, keys) = (a.k.heads(), a.k.seq());
         let group = heads / key_heads;
@@ -80,13 +80,13 @@ impl Shape {
     }
 }
 
-pub(crate) struct Writer<'a> {
+pub(crate) struct SourceWriter<'a> {
     pub(crate) attention: &'a Valid,
     pub(crate) shape: Shape,
     pub(crate) tiling: Tiling,
 }
 
-impl Writer<'_> {
+impl SourceWriter<'_> {
     /// The type of elements, as instructions name it.
     pub(crate) fn half(&self) -> &'static str {
         if self.attention.q.dtype == DType::F16 { "f16" } else { "bf16" }
@@ -129,9 +129,9 @@ impl Writer<'_> {
         let param = params.param();
         // `merge` takes the same struct and reads no tile, so a launch makes no tensor maps for it.
         let mut without_maps = param.clone();
-        without_maps.patches.retain(|patch| !matches!(patch.value, Value::Map(_)));
+        without_maps.patches.retain(|patch| !matches!(patch.value, LaunchValue::Map(_)));
         let launch = |function: &str, grid, threads, shared, param| {
-            Step::Launch(Launch {
+            RecipeStep::Launch(Launch {
                 module: 0,
                 function: function.to_owned(),
                 grid,
@@ -148,7 +148,7 @@ impl Writer<'_> {
         let merge = launch("merge", pieces_of_rows, MERGE_THREADS, 0, without_maps);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
-        let recipe = Recipe {
+        let recipe = LaunchRecipe {
             format: RECIPE_FORMAT,
             sm,
             driver: DRIVER,
@@ -162,17 +162,17 @@ impl Writer<'_> {
     fn params(&self, sums: u64) -> Params {
         let a = self.attention;
         let mut p = Params::default();
-        p.map("map_k", Value::Map(self.map(Role::K, &a.k)));
-        p.map("map_v", Value::Map(self.map(Role::V, &a.v)));
+        p.map("map_k", LaunchValue::Map(self.map(Role::K, &a.k)));
+        p.map("map_v", LaunchValue::Map(self.map(Role::V, &a.v)));
         if self.may_share() {
-            p.pointer("const u16", "keys", Value::Address(Role::K));
-            p.pointer("const u16", "values", Value::Address(Role::V));
+            p.pointer("const u16", "keys", LaunchValue::Address(Role::K));
+            p.pointer("const u16", "values", LaunchValue::Address(Role::V));
         }
-        p.pointer("const u16", "q", Value::Address(Role::Q));
-        p.pointer("u16", "o", Value::Address(Role::O));
+        p.pointer("const u16", "q", LaunchValue::Address(Role::Q));
+        p.pointer("u16", "o", LaunchValue::Address(Role::O));
         let mut pointer = |there: bool, ty: &str, name: &str, role: Role| {
             if there {
-                p.pointer(ty, name, Value::Address(role));
+                p.pointer(ty, name, LaunchValue::Address(role));
             }
         };
         pointer(a.outputs.stats, "float", "stats", Role::Stats);
@@ -191,18 +191,18 @@ impl Writer<'_> {
         );
         pointer(a.sink, "const float", "sink", Role::Sink);
         for (n, tensor) in a.score_tensors().enumerate() {
-            p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), Value::Address(tensor.role));
+            p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), LaunchValue::Address(tensor.role));
         }
-        p.pointer("float", "sums", Value::Scratch(0));
-        p.pointer("float", "ends", Value::Scratch(sums));
-        p.number("float", "scale", Value::Number(Role::Scale));
+        p.pointer("float", "sums", LaunchValue::Scratch(0));
+        p.pointer("float", "ends", LaunchValue::Scratch(sums));
+        p.number("float", "scale", LaunchValue::Number(Role::Scale));
         if a.origins.is_some() {
-            p.number("int", "query_origin", Value::Number(Role::QueryOrigin));
-            p.number("int", "key_origin", Value::Number(Role::KeyOrigin));
+            p.number("int", "query_origin", LaunchValue::Number(Role::QueryOrigin));
+            p.number("int", "key_origin", LaunchValue::Number(Role::KeyOrigin));
         }
         for (n, scalar) in a.scalars().enumerate() {
             let ty = if scalar.dtype == DType::I32 { "int" } else { "float" };
-            p.number(ty, &format!("scalar{n}"), Value::Number(scalar.role));
+            p.number(ty, &format!("scalar{n}"), LaunchValue::Number(scalar.role));
         }
         p
     }
@@ -233,8 +233,8 @@ impl Writer<'_> {
 /// The numbers and the parameters of an attention's source, and the keys of a tile.
 #[cfg(test)]
 pub(crate) fn written_for(attention: &Valid) -> (String, i64) {
-    let shape = Shape::of(attention);
-    let writer = Writer { attention, shape, tiling: Tiling::of(shape.sizes) };
+    let shape = Shape::for_attention(attention);
+    let writer = SourceWriter { attention, shape, tiling: Tiling::for_sizes(shape.sizes) };
     (writer.defines() + &writer.params(0).text(), writer.tiling.tile.into())
 }
 

@@ -8,7 +8,8 @@
 //! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
-//! * A [`Recipe`](recipe::Recipe) says what a launch asks of the driver, as data: grids, parameters, addresses.
+//! * A [`LaunchRecipe`](recipe::LaunchRecipe) says what a launch asks of the driver, as data: grids, parameters,
+//!   addresses.
 //!
 //! This crate writes text and data. It loads no library and knows no GPU: compiling is in `qkvault-compile`, launching
 //! in `qkvault-exec`.

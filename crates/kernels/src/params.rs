@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::recipe::{Param, Patch, TENSOR_MAP_BYTES, Value};
+use crate::recipe::{LaunchValue, Param, Patch, TENSOR_MAP_BYTES};
 
 /// Fields in the order of their places.
 #[derive(Debug, Default)]
@@ -14,21 +14,21 @@ pub(crate) struct Params {
 
 impl Params {
     /// A pointer to `ty`.
-    pub(crate) fn pointer(&mut self, ty: &str, name: &str, value: Value) {
+    pub(crate) fn pointer(&mut self, ty: &str, name: &str, value: LaunchValue) {
         self.field(&format!("{ty}*"), name, 8, 8, value);
     }
 
     /// A number of four bytes.
-    pub(crate) fn number(&mut self, ty: &str, name: &str, value: Value) {
+    pub(crate) fn number(&mut self, ty: &str, name: &str, value: LaunchValue) {
         self.field(ty, name, 4, 4, value);
     }
 
     /// A tensor map.
-    pub(crate) fn map(&mut self, name: &str, value: Value) {
+    pub(crate) fn map(&mut self, name: &str, value: LaunchValue) {
         self.field("TensorMap", name, TENSOR_MAP_BYTES as u32, 64, value);
     }
 
-    fn field(&mut self, ty: &str, name: &str, size: u32, alignment: u32, value: Value) {
+    fn field(&mut self, ty: &str, name: &str, size: u32, alignment: u32, value: LaunchValue) {
         let at = self.bytes.next_multiple_of(alignment);
         let _ = writeln!(self.text, "  {ty} {name};");
         self.patches.push(Patch { at, value });

@@ -64,7 +64,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     for (field, tensor) in [("q", &a.q), ("k", &a.k), ("v", &a.v), ("o", &a.o)] {
         when(!aligned(tensor), &|| codes::KERNELS_STRIDES.reason(format!("{:?}", tensor.strides)).at(field));
     }
-    match Refusal::of(reasons) {
+    match Refusal::from_reasons(reasons) {
         None => Ok(()),
         Some(refusal) => Err(refusal),
     }

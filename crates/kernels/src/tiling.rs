@@ -61,7 +61,7 @@ impl Sizes {
 impl Tiling {
     /// The tiling that was fastest on an H200 for sizes like these.
     #[must_use]
-    pub fn of(sizes: Sizes) -> Tiling {
+    pub fn for_sizes(sizes: Sizes) -> Tiling {
         let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
         let tile = match (sizes.very_wide(), wide) {
             (true, _) => 32,
@@ -183,7 +183,7 @@ mod tests {
             for value_dim in (16..=VALUE_DIM as u32).step_by(16) {
                 for rows in [1, 4, 16, 17, 64, 65, 512, 4096] {
                     let sizes = Sizes { head_dim, value_dim, rows };
-                    let tiling = Tiling::of(sizes);
+                    let tiling = Tiling::for_sizes(sizes);
                     assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
                     let shared = (tiling.shared(sizes) + FIXED_SHARED) * tiling.blocks_per_sm;
                     assert!(shared <= Limits::SHARED, "{sizes:?} {tiling:?} {shared}");

@@ -9,7 +9,7 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, PaddedRows, Tensor, Valid, validate};
 use qkvault_kernels::codes;
-use qkvault_kernels::recipe::{Step, TENSOR_MAP_BYTES, Value, bindings};
+use qkvault_kernels::recipe::{LaunchValue, RecipeStep, TENSOR_MAP_BYTES, bindings};
 use qkvault_kernels::{Generated, SM, generate, takes};
 
 fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {
@@ -28,7 +28,7 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
     };
     let mut roles = BTreeSet::new();
     for step in &recipe.steps {
-        let Step::Launch(launch) = step else { return Some("a step that clears".to_owned()) };
+        let RecipeStep::Launch(launch) = step else { return Some("a step that clears".to_owned()) };
         for param in &launch.params {
             let mut end = 0;
             for patch in &param.patches {
@@ -36,11 +36,11 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
                     return Some(format!("two values at byte {}", patch.at));
                 }
                 let (role, size) = match &patch.value {
-                    Value::Address(role) => (Some(*role), 8),
-                    Value::Number(role) => (Some(*role), bound.iter().find(|b| b.role == *role)?.dtype.size()),
-                    Value::Product(role, _) => (Some(*role), 4),
-                    Value::Map(map) => (Some(map.role), TENSOR_MAP_BYTES),
-                    Value::Scratch(_) => (None, 8),
+                    LaunchValue::Address(role) => (Some(*role), 8),
+                    LaunchValue::Number(role) => (Some(*role), bound.iter().find(|b| b.role == *role)?.dtype.size()),
+                    LaunchValue::Product(role, _) => (Some(*role), 4),
+                    LaunchValue::Map(map) => (Some(map.role), TENSOR_MAP_BYTES),
+                    LaunchValue::Scratch(_) => (None, 8),
                 };
                 end = patch.at + u32::try_from(size).ok()?;
                 roles.extend(role);
@@ -150,11 +150,11 @@ fn the_pages_of_a_pool_and_the_room_of_a_varlen_buffer_are_in_no_source_and_no_r
 fn a_launch_makes_the_maps_of_keys_and_values_once() {
     let attention = validate(Attention::bshd(2, (8, 2), (4, 512), 128, DType::BF16)).expect("is valid");
     let made = generate(&attention, SM).expect("is taken");
-    let maps = |step: &Step| match step {
-        Step::Launch(launch) => {
-            launch.params.iter().flat_map(|p| &p.patches).filter(|p| matches!(p.value, Value::Map(_))).count()
+    let maps = |step: &RecipeStep| match step {
+        RecipeStep::Launch(launch) => {
+            launch.params.iter().flat_map(|p| &p.patches).filter(|p| matches!(p.value, LaunchValue::Map(_))).count()
         }
-        Step::Clear { .. } => 0,
+        RecipeStep::Clear { .. } => 0,
     };
     assert_eq!(made.recipe.steps.iter().map(maps).sum::<usize>(), 2);
 }

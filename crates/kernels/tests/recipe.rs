@@ -4,12 +4,12 @@
 use proptest::prelude::*;
 use qkvault_graph::codec;
 use qkvault_kernels::recipe::testing::{CODE, inside, operands, sample};
-use qkvault_kernels::recipe::{Recipe, Step, Value};
+use qkvault_kernels::recipe::{LaunchRecipe, LaunchValue, RecipeStep};
 
 /// Reads and checks bytes; whether what is accepted is inside.
 fn sound(bytes: &[u8]) -> bool {
     let operands = operands();
-    match codec::decode::<Recipe>(bytes) {
+    match codec::decode::<LaunchRecipe>(bytes) {
         Ok(recipe) => recipe.check(&operands, CODE).is_ok_and(|checked| inside(&checked, &operands)) || rejected(bytes),
         Err(_) => true,
     }
@@ -17,7 +17,7 @@ fn sound(bytes: &[u8]) -> bool {
 
 /// Whether the check refuses these bytes.
 fn rejected(bytes: &[u8]) -> bool {
-    codec::decode::<Recipe>(bytes).is_ok_and(|recipe| recipe.check(&operands(), CODE).is_err())
+    codec::decode::<LaunchRecipe>(bytes).is_ok_and(|recipe| recipe.check(&operands(), CODE).is_err())
 }
 
 #[test]
@@ -61,14 +61,14 @@ proptest! {
     ) {
         let mut recipe = sample();
         (recipe.scratch, recipe.modules[1]) = (scratch, modules);
-        recipe.steps[0] = Step::Clear { at: clear.0, bytes: clear.1, value: 0 };
-        if let Step::Launch(launch) = &mut recipe.steps[1] {
+        recipe.steps[0] = RecipeStep::Clear { at: clear.0, bytes: clear.1, value: 0 };
+        if let RecipeStep::Launch(launch) = &mut recipe.steps[1] {
             (launch.module, launch.shared) = (module, shared);
             (launch.grid[0], launch.block[0], launch.cluster) = (grid, block, cluster.map(|n| [n, 1, 1]));
             let patches = &mut launch.params[0].patches;
             patches[1].at = at;
-            patches[3].value = Value::Scratch(offset);
-            if let Value::Map(map) = &mut patches[0].value {
+            patches[3].value = LaunchValue::Scratch(offset);
+            if let LaunchValue::Map(map) = &mut patches[0].value {
                 (map.dims, map.strides[0], map.tile[0]) = (vec![dims.0, dims.1], stride, tile);
             }
         }

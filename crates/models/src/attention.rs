@@ -5,7 +5,7 @@ use qkvault_graph::expr::{self, AlibiSlopes, Expr, Grad, library};
 use qkvault_graph::{Attention, Band, Corner, Refusal, ScoreExpr, Tensor};
 use qkvault_serving::{PageLayout, ServeLayer};
 
-use super::{Kind, Latent, LayerKind, Phase};
+use super::{AttentionKind, Latent, LayerKind, Phase};
 
 /// The tensor of the lengths of prefixes.
 const PREFIX: &str = "prefix";
@@ -80,7 +80,7 @@ impl LayerKind {
     /// does not describe: chunks and biases.
     pub fn serving(&self, pages: i64, page_size: i64, layout: PageLayout) -> Result<ServeLayer, Refusal> {
         if !self.causal {
-            let what = if self.kind == Kind::Cross { "cross-attention" } else { "an encoder" };
+            let what = if self.kind == AttentionKind::Cross { "cross-attention" } else { "an encoder" };
             return Err(codes::MODEL_PHASE.reason(format!("serve, of {what}")).into());
         }
         if let Some(chunk) = self.chunk {
@@ -132,7 +132,7 @@ impl LayerKind {
         }
         if let Some(alibi) = alibi {
             let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-            let slopes = AlibiSlopes::of(number(alibi.model_heads)).with_bias_max(alibi.bias_max);
+            let slopes = AlibiSlopes::for_heads(number(alibi.model_heads)).with_bias_max(alibi.bias_max);
             let slopes = slopes.map_err(|bad| {
                 let needed = "a finite number above 0";
                 codes::MODEL_SCORE_MOD.reason(bad.given.to_string()).at("alibi_bias_max").with_needed(needed)
@@ -153,6 +153,7 @@ fn own_chunk(length: i64) -> Expr {
 fn built(expr: Expr) -> Result<ScoreExpr, Refusal> {
     expr.build().map_err(|errors| {
         let reasons = errors.list().iter().map(|e| codes::MODEL_SCORE_MOD.reason(e.to_string()));
-        Refusal::of(reasons.collect()).unwrap_or_else(|| codes::MODEL_SCORE_MOD.reason("no expression").into())
+        Refusal::from_reasons(reasons.collect())
+            .unwrap_or_else(|| codes::MODEL_SCORE_MOD.reason("no expression").into())
     })
 }

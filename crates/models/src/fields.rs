@@ -54,7 +54,7 @@ impl Faults {
 
     /// The refusal, if there are reasons.
     pub(crate) fn done(self) -> Result<(), Refusal> {
-        Refusal::of(self.0).map_or(Ok(()), Err)
+        Refusal::from_reasons(self.0).map_or(Ok(()), Err)
     }
 }
 

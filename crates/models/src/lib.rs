@@ -22,8 +22,8 @@ mod shard;
 mod source;
 mod text;
 
-pub use manifest::{Entry, ListedAttention, MANIFEST_VERSION, Manifest};
-pub use model::{Alibi, Kind, Latent, LayerKind, Model, Skipped};
+pub use manifest::{AttentionEntry, ListedAttention, MANIFEST_VERSION, Manifest};
+pub use model::{Alibi, AttentionKind, Latent, LayerKind, Model, Skipped};
 pub use phase::Phase;
 pub use text::LARGEST_CONFIG;
 

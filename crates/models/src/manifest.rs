@@ -67,13 +67,13 @@ pub struct Manifest {
     pub notes: Vec<String>,
     /// The attentions.
     #[serde(default)]
-    pub attention: Vec<Entry>,
+    pub attention: Vec<AttentionEntry>,
 }
 
 /// One attention, or one for each pair of sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct AttentionEntry {
     /// The model that needs it.
     #[serde(default)]
     pub model: String,
@@ -121,7 +121,7 @@ pub struct ListedAttention {
 impl Manifest {
     /// A manifest of this version.
     #[must_use]
-    pub const fn new(attention: Vec<Entry>) -> Manifest {
+    pub const fn new(attention: Vec<AttentionEntry>) -> Manifest {
         Manifest { version: MANIFEST_VERSION, notes: Vec::new(), attention }
     }
 
@@ -190,7 +190,7 @@ impl Manifest {
             let _ = write!(out, "notes = [\n{lines}]\n");
         }
         for entry in attention {
-            let Entry { model, layer, layers, phase, scale, batch, seq, text } = entry;
+            let AttentionEntry { model, layer, layers, phase, scale, batch, seq, text } = entry;
             let _ = write!(out, "\n[[attention]]\nmodel = {}\nlayer = {}\n", quoted(model), quoted(layer));
             let _ = write!(out, "layers = {layers}\nphase = \"{phase}\"\n");
             if let Some(scale) = scale {
@@ -268,7 +268,7 @@ impl Manifest {
 }
 
 fn refusal(reasons: Vec<qkvault_graph::Reason>) -> Refusal {
-    Refusal::of(reasons).unwrap_or_else(|| codes::MANIFEST_PARSE.reason("nothing").into())
+    Refusal::from_reasons(reasons).unwrap_or_else(|| codes::MANIFEST_PARSE.reason("nothing").into())
 }
 
 /// An error of several lines as one, without the rest of a long line that it quotes.

@@ -35,7 +35,7 @@ pub struct Skipped {
 /// The place of an attention in its model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum AttentionKind {
     /// The tokens of a decoder, or of a diffusion transformer, see each other.
     #[default]
     #[serde(rename = "self")]
@@ -54,7 +54,7 @@ pub struct LayerKind {
     /// Short label, such as `full` or `sliding 4096`.
     pub label: String,
     /// The place of the attention in the model.
-    pub kind: Kind,
+    pub kind: AttentionKind,
     /// Number of layers of this kind.
     pub count: usize,
     /// The places of these layers in their stack, from 0. A layer with two such attentions is in it twice.
@@ -118,17 +118,17 @@ impl LayerKind {
     /// Whether a generation step with one new token has this attention.
     #[must_use]
     pub fn decodes(&self) -> bool {
-        self.causal || self.kind == Kind::Cross
+        self.causal || self.kind == AttentionKind::Cross
     }
 
     /// The label that follows from the other fields.
     pub(crate) fn name(&self) -> String {
         let mut parts = Vec::new();
         match self.kind {
-            Kind::SelfAttention => {}
-            Kind::Cross => parts.push("cross".to_owned()),
-            Kind::Encoder => parts.push("encoder".to_owned()),
-            Kind::Vision => parts.push("vision".to_owned()),
+            AttentionKind::SelfAttention => {}
+            AttentionKind::Cross => parts.push("cross".to_owned()),
+            AttentionKind::Encoder => parts.push("encoder".to_owned()),
+            AttentionKind::Vision => parts.push("vision".to_owned()),
         }
         match (self.latent, self.chunk, self.window) {
             (Some(_), _, None) => parts.push("latent".to_owned()),

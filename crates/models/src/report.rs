@@ -41,7 +41,7 @@ fn layer(layer: &LayerKind) -> Value {
 fn slopes(alibi: Alibi, heads: i64) -> Value {
     let Alibi { model_heads, first_head, bias_max } = alibi;
     let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-    let slopes = AlibiSlopes::of(number(model_heads)).from_head(number(first_head)).with_bias_max(bias_max);
+    let slopes = AlibiSlopes::for_heads(number(model_heads)).from_head(number(first_head)).with_bias_max(bias_max);
     let values = slopes.map(|slopes| slopes.values(heads)).unwrap_or_default();
     json!({ "model_heads": model_heads, "first_head": first_head, "bias_max": bias_max, "slopes": values })
 }

@@ -3,7 +3,7 @@
 use crate::codes;
 use qkvault_graph::Refusal;
 
-use super::{Kind, LayerKind, Model};
+use super::{AttentionKind, LayerKind, Model};
 
 impl Model {
     /// The layers of one of `ranks` GPUs that share the heads, as serving engines do: each has an equal part of the
@@ -22,10 +22,10 @@ impl Model {
         if ranks == 1 {
             return Ok(model);
         }
-        let decoder = self.layers.iter().any(|layer| layer.kind == Kind::SelfAttention);
+        let decoder = self.layers.iter().any(|layer| layer.kind == AttentionKind::SelfAttention);
         let mut reasons = Vec::new();
         for layer in &mut model.layers {
-            let side = decoder && matches!(layer.kind, Kind::Encoder | Kind::Vision);
+            let side = decoder && matches!(layer.kind, AttentionKind::Encoder | AttentionKind::Vision);
             if side && layer.heads % ranks != 0 {
                 let LayerKind { label, heads, .. } = &*layer;
                 model.notes.push(format!("{label}: {heads} heads do not divide by {ranks}: every GPU has all of them"));
@@ -40,7 +40,7 @@ impl Model {
                 Err(refusal) => reasons.extend(Vec::from(refusal)),
             }
         }
-        Refusal::of(reasons).map_or(Ok(model), Err)
+        Refusal::from_reasons(reasons).map_or(Ok(model), Err)
     }
 }
 

@@ -49,9 +49,13 @@ fn every_entry_of_a_recorded_program_is_a_valid_attention() {
 }
 
 /// The entries as TOML has them: texts end with a new line.
-fn trimmed(manifest: &Manifest) -> Vec<qkvault_models::Entry> {
+fn trimmed(manifest: &Manifest) -> Vec<qkvault_models::AttentionEntry> {
     let text = |text: &str| format!("{}\n", text.trim_end());
-    manifest.attention.iter().map(|entry| qkvault_models::Entry { text: text(&entry.text), ..entry.clone() }).collect()
+    manifest
+        .attention
+        .iter()
+        .map(|entry| qkvault_models::AttentionEntry { text: text(&entry.text), ..entry.clone() })
+        .collect()
 }
 
 /// One modification: its lines of an attention's text, and what the Python function gave.

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use qkvault_graph::{Corner, validate};
-use qkvault_models::{Kind, LayerKind, Model, Phase};
+use qkvault_models::{AttentionKind, LayerKind, Model, Phase};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -114,7 +114,7 @@ fn faults(model: &Model, calls: &[Call], masks: &[Mask], whole: bool) -> Vec<Str
             ));
         }
     }
-    let extra = left.iter().filter(|(count, layer)| whole && *count > 0 && layer.kind == Kind::SelfAttention);
+    let extra = left.iter().filter(|(count, layer)| whole && *count > 0 && layer.kind == AttentionKind::SelfAttention);
     found.extend(extra.map(|(count, layer)| format!("{count} planned layers {} are not made", layer.label)));
     found
 }

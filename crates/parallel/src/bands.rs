@@ -4,12 +4,12 @@ use qkvault_graph::expr::{Expr, ScoreExpr, Side, int_scalar, key, query};
 use qkvault_graph::{Attention, Band, Corner, Refusal};
 
 use crate::Slice;
-use crate::part::{Part, by_sequence, length, names, not_written};
+use crate::part::{AttentionPart, by_sequence, length, names, not_written};
 
 /// The band of a part as a predicate, if the part has none of its own: over dealt keys, whose neighbours are not
 /// neighbours in the whole; and in a pair of different tokens of packed documents, whose diagonal lies elsewhere in
 /// each document.
-pub(crate) fn predicate(whole: &Attention, part: &Part) -> Result<Option<ScoreExpr>, Refusal> {
+pub(crate) fn predicate(whole: &Attention, part: &AttentionPart) -> Result<Option<ScoreExpr>, Refusal> {
     let Some(band) = whole.mask.band else { return Ok(None) };
     match part.slice {
         Some(Slice::Dealt { ranks, run, .. }) => dealt(whole, band, ranks, run),

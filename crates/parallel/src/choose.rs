@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use crate::codes;
 use qkvault_graph::{Refusal, Storage, Valid};
 
-use crate::{Estimate, Machine, Schedule, Scheme, Sharding, schedule};
+use crate::{Estimate, GpuCluster, Schedule, Scheme, Sharding, schedule};
 
 /// A sharding among others.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ShardingChoice {
     /// The schedule of the sharding that is taken.
     pub schedule: Schedule,
     /// What it is expected to take.
@@ -46,7 +46,7 @@ fn candidates(attention: &Valid, ranks: u32) -> Vec<Sharding> {
 /// # Errors
 ///
 /// The reasons of every scheme, if none is possible.
-pub fn choose(attention: &Valid, ranks: u32, machine: &Machine) -> Result<Choice, Refusal> {
+pub fn choose(attention: &Valid, ranks: u32, machine: &GpuCluster) -> Result<ShardingChoice, Refusal> {
     let mut best: Option<(Schedule, Estimate)> = None;
     let mut others = Vec::new();
     let mut refused: Option<Refusal> = None;
@@ -73,13 +73,13 @@ pub fn choose(attention: &Valid, ranks: u32, machine: &Machine) -> Result<Choice
         }
     }
     match (best, refused) {
-        (Some((schedule, estimate)), _) => Ok(Choice { schedule, estimate, others }),
+        (Some((schedule, estimate)), _) => Ok(ShardingChoice { schedule, estimate, others }),
         (None, Some(refusal)) => Err(refusal),
         (None, None) => Err(codes::SHARD_RANKS.reason(format!("{ranks} ranks")).into()),
     }
 }
 
-impl Choice {
+impl ShardingChoice {
     /// The choice in words: the sharding, and what the others would take or why they are not possible.
     #[must_use]
     pub fn explain(&self) -> String {

@@ -3,21 +3,21 @@
 
 use qkvault_graph::{Combination, Partial, Refusal, Role, Storage, Tensor, ValidCombination};
 
-use crate::step::{Bind, PerSequence, Piece, Rank, Step};
+use crate::step::{Bind, BufferBox, PerSequence, RankSchedule, RankStep};
 use crate::{Counted, Schedule};
 
 /// A combination with what each operand is bound to.
 pub type Combined = (ValidCombination, Vec<(Role, Bind)>);
 
-impl Rank {
+impl RankSchedule {
     /// The combination that a step computes, with what each of its operands is bound to; `None` for a launch of
     /// attention, an exchange or a mark.
     ///
     /// # Errors
     ///
     /// A combination that is not valid, such as one of more than [`MOST_PARTS`](qkvault_graph::MOST_PARTS) parts.
-    pub fn combination(&self, step: &Step) -> Option<Result<Combined, Refusal>> {
-        let of = |piece: &Piece| {
+    pub fn combination(&self, step: &RankStep) -> Option<Result<Combined, Refusal>> {
+        let of = |piece: &BufferBox| {
             let tensor = self.buffers[piece.buffer as usize].tensor;
             Tensor { dims: piece.dims, storage: Storage::Dense, ..tensor }
         };
@@ -27,15 +27,15 @@ impl Rank {
             (0..).zip(rows).map(bind).collect()
         };
         let (described, pieces, rows) = match step {
-            Step::Copy { from, to, .. } => {
+            RankStep::Copy { from, to, .. } => {
                 let described = Combination::Copy { from: of(from), to: of(to) };
                 (described, vec![(Role::Part(0), *from), (Role::Into, *to)], Vec::new())
             }
-            Step::Fill { piece, hidden, .. } => {
+            RankStep::Fill { piece, hidden, .. } => {
                 (Combination::Fill { to: of(piece), hidden: *hidden }, vec![(Role::Into, *piece)], Vec::new())
             }
-            Step::Merge { parts, rows, sink, o, stats } => {
-                let partial = |(o, stats): &(Piece, Piece)| Partial { o: of(o), stats: of(stats) };
+            RankStep::Merge { parts, rows, sink, o, stats } => {
+                let partial = |(o, stats): &(BufferBox, BufferBox)| Partial { o: of(o), stats: of(stats) };
                 let described = Combination::Merge {
                     parts: parts.iter().map(partial).collect(),
                     rows: !rows.is_empty(),
@@ -49,20 +49,22 @@ impl Rank {
                 pieces.extend(of_parts.chain(sink.map(|sink| (Role::Sink, sink))));
                 (described, pieces, rows_of(rows))
             }
-            Step::Sum { parts, rows, into } => {
+            RankStep::Sum { parts, rows, into } => {
                 let summed = parts.iter().map(of).collect();
                 let described = Combination::Sum { parts: summed, rows: !rows.is_empty(), into: of(into) };
                 let mut pieces = vec![(Role::Into, *into)];
                 pieces.extend((0..).zip(parts).map(|(n, part)| (Role::Part(n), *part)));
                 (described, pieces, rows_of(rows))
             }
-            Step::Keep { into, seed, offset, first, heads, below } => {
+            RankStep::Keep { into, seed, offset, first, heads, below } => {
                 let described = Combination::Keep { to: of(into), heads: *heads, below: *below };
                 let pieces = vec![(Role::Into, *into), (Role::DropoutSeed, *seed), (Role::DropoutOffset, *offset)];
                 let number = |(n, first): (u16, &i64)| (Role::Scalar(n), Bind::Int(*first as i32));
                 (described, pieces, (0..).zip(first).map(number).collect())
             }
-            Step::Exchange { .. } | Step::Launch(_) | Step::Record { .. } | Step::Wait { .. } => return None,
+            RankStep::Exchange { .. } | RankStep::Launch(_) | RankStep::Record { .. } | RankStep::Wait { .. } => {
+                return None;
+            }
         };
         let mut binds: Vec<_> = pieces.into_iter().map(|(role, piece)| (role, Bind::Piece(piece))).collect();
         binds.extend(rows);
@@ -75,7 +77,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// As [`Rank::combination`].
+    /// As [`RankSchedule::combination`].
     pub fn combinations(&self) -> Result<Vec<ValidCombination>, Refusal> {
         let mut seen = std::collections::HashSet::new();
         let mut list = Vec::new();

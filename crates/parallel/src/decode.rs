@@ -4,8 +4,8 @@
 use qkvault_graph::{Refusal, Role, Storage, operands};
 
 use crate::maker::{Maker, in_order, like};
-use crate::part::Part;
-use crate::step::{Piece, Step, Stream, Transfer};
+use crate::part::AttentionPart;
+use crate::step::{BufferBox, RankStep, Stream, Transfer};
 use crate::tile::{Tile, TileBlock};
 use crate::work::{Local, ScheduleWork};
 use crate::{Slice, dealt};
@@ -13,7 +13,7 @@ use crate::{Slice, dealt};
 /// A part of an operand: where it begins there, where in the rank's buffer, and its dims.
 type Share = ([i64; 4], [i64; 4], [i64; 4]);
 
-pub(crate) fn ranks(work: &mut ScheduleWork<'_>, run: u32) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>, run: u32) -> Result<Vec<crate::RankSchedule>, Refusal> {
     (0..work.sharding.ranks).map(|rank| one(work, rank, run)).collect()
 }
 
@@ -29,7 +29,7 @@ fn runs(rank: u32, ranks: u32, run: i64, length: i64, dim: usize, dims: [i64; 4]
     (0..).zip(starts).map(share).collect()
 }
 
-fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::Rank, Refusal> {
+fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::RankSchedule, Refusal> {
     let mut m = Maker::new(rank);
     let ranks = work.sharding.ranks;
     let whole = work.whole();
@@ -71,10 +71,17 @@ fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::Rank, 
     }
     let tile = Tile { block: TileBlock { rows: (0, s_q), keys: (0, most) }, band: None };
     let slice = Some(Slice::Dealt { rank, ranks, run });
-    let part =
-        Part { tile, heads: (0, whole.q.dims[1]), sink: false, stats: true, slice, joined: true, keys_move: false };
+    let part = AttentionPart {
+        tile,
+        heads: (0, whole.q.dims[1]),
+        sink: false,
+        stats: true,
+        slice,
+        joined: true,
+        keys_move: false,
+    };
     let (o, rows) = (whole.o, whole.row_tensor());
-    let parts: Vec<(Piece, Piece)> = (0..ranks)
+    let parts: Vec<(BufferBox, BufferBox)> = (0..ranks)
         .map(|of| {
             let output = m.scratch(format!("o of rank {of}"), like(&o, o.dims));
             (output, m.scratch(format!("stats of rank {of}"), rows))
@@ -97,8 +104,9 @@ fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::Rank, 
     let Some(o) = m.piece(Role::O) else { return Ok(m.made) };
     let stats = m.piece(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
     // A rank that has no key of a sequence writes nothing for it.
-    let counted = |of| Part { slice: Some(Slice::Dealt { rank: of, ranks, run }), ..part }.counted(false, 0, s_q);
+    let counted =
+        |of| AttentionPart { slice: Some(Slice::Dealt { rank: of, ranks, run }), ..part }.counted(false, 0, s_q);
     let rows = (0..ranks).filter_map(counted).collect();
-    m.push(Step::Merge { parts, rows, sink, o, stats });
+    m.push(RankStep::Merge { parts, rows, sink, o, stats });
     Ok(m.made)
 }

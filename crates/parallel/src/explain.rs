@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Bind, Piece, Schedule, Slice, Step, Stream};
+use crate::{Bind, BufferBox, RankStep, Schedule, Slice, Stream};
 
 /// What a rank moves, keeps and computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,31 +32,31 @@ impl Schedule {
     #[must_use]
     pub fn costs(&self, rank: u32) -> Costs {
         let rank = &self.ranks[rank as usize];
-        let bytes = |piece: &Piece| piece.len() * rank.buffers[piece.buffer as usize].tensor.dtype.size() as i64;
+        let bytes = |piece: &BufferBox| piece.len() * rank.buffers[piece.buffer as usize].tensor.dtype.size() as i64;
         let scratch = rank.buffers.iter().filter(|b| b.operand.is_none());
         let mut costs = Costs { scratch: scratch.filter_map(|b| b.tensor.bytes()).sum(), ..Costs::default() };
         for step in &rank.steps {
             match step {
-                Step::Exchange { transfers } => {
+                RankStep::Exchange { transfers } => {
                     for t in transfers {
                         costs.messages += 1;
                         *(if t.send { &mut costs.sent } else { &mut costs.received }) += bytes(&t.piece);
                     }
                 }
-                Step::Launch(launch) => {
+                RankStep::Launch(launch) => {
                     costs.launches += 1;
                     costs.flops += self.flops_of(launch);
                 }
-                Step::Copy { from, to, .. } => costs.touched += bytes(from) + bytes(to),
-                Step::Fill { piece, .. } | Step::Keep { into: piece, .. } => costs.touched += bytes(piece),
-                Step::Sum { parts, rows: _, into } => {
+                RankStep::Copy { from, to, .. } => costs.touched += bytes(from) + bytes(to),
+                RankStep::Fill { piece, .. } | RankStep::Keep { into: piece, .. } => costs.touched += bytes(piece),
+                RankStep::Sum { parts, rows: _, into } => {
                     costs.touched += parts.iter().map(bytes).sum::<i64>() + bytes(into)
                 }
-                Step::Merge { parts, rows: _, sink: _, o, stats } => {
+                RankStep::Merge { parts, rows: _, sink: _, o, stats } => {
                     let read: i64 = parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum();
                     costs.touched += read + bytes(o) + bytes(stats);
                 }
-                Step::Record { .. } | Step::Wait { .. } => {}
+                RankStep::Record { .. } | RankStep::Wait { .. } => {}
             }
         }
         costs
@@ -84,21 +84,21 @@ impl Schedule {
         text
     }
 
-    fn words(&self, rank: u32, step: &Step) -> String {
-        let piece = |p: &Piece| self.piece(rank, p);
+    fn words(&self, rank: u32, step: &RankStep) -> String {
+        let piece = |p: &BufferBox| self.piece(rank, p);
         let list = |pieces: Vec<String>| pieces.join(" + ");
         match step {
-            Step::Copy { from, to, .. } => format!("copy {} to {}", piece(from), piece(to)),
-            Step::Fill { piece: p, hidden, .. } => {
+            RankStep::Copy { from, to, .. } => format!("copy {} to {}", piece(from), piece(to)),
+            RankStep::Fill { piece: p, hidden, .. } => {
                 format!("fill {} with {}", piece(p), if *hidden { "minus infinity" } else { "zeros" })
             }
-            Step::Exchange { transfers } => {
+            RankStep::Exchange { transfers } => {
                 let one = |t: &crate::Transfer| {
                     format!("{} {} {}", if t.send { "send" } else { "receive" }, piece(&t.piece), peer(t))
                 };
                 format!("exchange: {}", transfers.iter().map(one).collect::<Vec<_>>().join(", "))
             }
-            Step::Launch(launch) => {
+            RankStep::Launch(launch) => {
                 let bound = |(role, bind): &(_, Bind)| match bind {
                     Bind::Piece(p) => Some(format!("{role} = {}", piece(p))),
                     Bind::Int(n) => Some(format!("{role} = {n}")),
@@ -109,23 +109,23 @@ impl Schedule {
                 let slice = launch.slice.filter(|s| *s != Slice::Whole).map_or(String::new(), |s| format!(" of {s:?}"));
                 format!("launch plan {}{slice}: {}", launch.plan, binds.join(", "))
             }
-            Step::Merge { parts, rows, sink, o, stats: _ } => {
+            RankStep::Merge { parts, rows, sink, o, stats: _ } => {
                 let parts = list(parts.iter().map(|(o, _)| piece(o)).collect());
                 format!("merge {}{parts}{} into {}", counted(rows), sink.map_or("", |_| " and the sink"), piece(o))
             }
-            Step::Sum { parts, rows, into } => {
+            RankStep::Sum { parts, rows, into } => {
                 format!("sum {}{} into {}", counted(rows), list(parts.iter().map(piece).collect()), piece(into))
             }
-            Step::Keep { into, first: [head, query, key], .. } => {
+            RankStep::Keep { into, first: [head, query, key], .. } => {
                 format!("draw {} from head {head}, query {query} and key {key} on", piece(into))
             }
-            Step::Record { mark, .. } => format!("mark {mark}"),
-            Step::Wait { mark, .. } => format!("wait for {mark}"),
+            RankStep::Record { mark, .. } => format!("mark {mark}"),
+            RankStep::Wait { mark, .. } => format!("wait for {mark}"),
         }
     }
 
     /// `k gathered 0[tokens 16..32]`: the dims that are not whole.
-    fn piece(&self, rank: u32, piece: &Piece) -> String {
+    fn piece(&self, rank: u32, piece: &BufferBox) -> String {
         let buffer = &self.ranks[rank as usize].buffers[piece.buffer as usize];
         let cut = |dim: usize| {
             let (start, end) = (piece.start[dim], piece.start[dim] + piece.dims[dim]);

@@ -5,10 +5,10 @@ use qkvault_graph::{Band, Corner, Refusal, Role, Tensor};
 
 use crate::limits;
 use crate::maker::{Maker, by_tokens, query_roles};
-use crate::part::Part;
+use crate::part::AttentionPart;
 use crate::parts::{Arriving, MadeParts, everywhere};
 use crate::rows::RowRuns;
-use crate::step::{Piece, Stream, Transfer};
+use crate::step::{BufferBox, Stream, Transfer};
 use crate::tile::{Tile, TileBlock, tile};
 use crate::work::{Local, ScheduleWork};
 
@@ -22,7 +22,7 @@ struct GatherPlan {
     groups: i64,
 }
 
-pub(crate) fn ranks(work: &mut ScheduleWork<'_>, groups: u32) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>, groups: u32) -> Result<Vec<crate::RankSchedule>, Refusal> {
     let plan = GatherPlan::new(work, groups);
     (0..work.sharding.ranks)
         .map(|rank| {
@@ -71,7 +71,7 @@ struct Gather<'p> {
     /// The keys that this rank has in its buffers: those that it needs, and those of its own that others need.
     kept: RowRuns,
     /// K and V, by slot.
-    slots: Vec<[Piece; 2]>,
+    slots: Vec<[BufferBox; 2]>,
 }
 
 impl<'p> Gather<'p> {
@@ -121,7 +121,7 @@ impl<'p> Gather<'p> {
         let rank = self.m.rank;
         let arriving = Arriving::at(work, &made, rank);
         let roles = [Role::DK, Role::DV];
-        let own: Vec<[Vec<Piece>; 2]> = (0..groups.min(2))
+        let own: Vec<[Vec<BufferBox>; 2]> = (0..groups.min(2))
             .map(|slot| {
                 roles.map(|role| {
                     let part = |(at, part): (usize, &MadeParts)| {
@@ -134,7 +134,7 @@ impl<'p> Gather<'p> {
             .collect();
         let counts = roles.map(|role| work.tensor(role).map_or(0, |t| t.dims[1] / groups));
         let heads = |role: Role| if role == Role::DK { counts[0] } else { counts[1] };
-        let back: Vec<[Option<Piece>; 2]> = (0..groups.min(2))
+        let back: Vec<[Option<BufferBox>; 2]> = (0..groups.min(2))
             .map(|slot| roles.map(|role| arriving.buffer(work, &mut self.m, role, heads(role), &slot.to_string())))
             .collect();
         let sinks = self.sink_parts(work);
@@ -195,7 +195,7 @@ impl<'p> Gather<'p> {
     }
 
     /// A buffer for the gradient of the sinks from each chunk.
-    fn sink_parts(&mut self, work: &ScheduleWork<'_>) -> Option<Piece> {
+    fn sink_parts(&mut self, work: &ScheduleWork<'_>) -> Option<BufferBox> {
         let t = work.tensor(Role::DSink)?;
         let mut dims = t.dims;
         dims[0] = self.chunks().len() as i64;
@@ -242,7 +242,7 @@ impl<'p> Gather<'p> {
         work: &mut ScheduleWork<'_>,
         group: i64,
         place: usize,
-        gradients: &[(Role, Piece)],
+        gradients: &[(Role, BufferBox)],
     ) -> Result<(), Refusal> {
         let (chunk, tile) = self.chunks()[place];
         let whole = work.whole();
@@ -254,7 +254,8 @@ impl<'p> Gather<'p> {
             vec![(0, t.block.rows.0 - chunk * size), (t.block.rows.1 - chunk * size, size)]
         });
         for (first, end) in empty.into_iter().filter(|(first, end)| first < end) {
-            let rows = |piece: Piece| piece.heads(heads.0, heads.1).tokens(place as i64 * size + first, end - first);
+            let rows =
+                |piece: BufferBox| piece.heads(heads.0, heads.1).tokens(place as i64 * size + first, end - first);
             limits::no_empty_rows_with_sink(whole)?;
             let outputs: &[Role] =
                 if work.is_backward() { &[Role::DQ] } else { &[Role::O, Role::Stats, Role::Max, Role::SumExp] };
@@ -267,9 +268,9 @@ impl<'p> Gather<'p> {
         let Some(tile) = tile else { return Ok(()) };
         let (sink, keys_move) = (work.whole().sink, self.plan.keys_move);
         let slice = work.slice(&tile);
-        let part = Part { tile, heads, sink, stats: false, slice, joined: false, keys_move };
+        let part = AttentionPart { tile, heads, sink, stats: false, slice, joined: false, keys_move };
         let block = tile.block;
-        let mut pieces: Vec<(Role, Piece)> = Vec::new();
+        let mut pieces: Vec<(Role, BufferBox)> = Vec::new();
         for role in query_roles(work.whole()) {
             if let Some(piece) = self.m.piece(role) {
                 let rows = piece.heads(heads.0, heads.1).tokens(local(block.rows.0), block.rows.1 - block.rows.0);
@@ -299,7 +300,7 @@ fn group_tensor(work: &ScheduleWork<'_>, role: Role, groups: i64, rows: i64) -> 
     by_tokens([t.dims[0], t.dims[1] / groups, rows.max(1), t.dims[3]], t.dtype)
 }
 
-fn at_batch(mut piece: Piece, at: i64) -> Piece {
+fn at_batch(mut piece: BufferBox, at: i64) -> BufferBox {
     piece.start[0] = at;
     piece.dims[0] = 1;
     piece

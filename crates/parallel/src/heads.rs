@@ -6,23 +6,31 @@ use qkvault_graph::{Refusal, Role, Tensor};
 use crate::Slice;
 use crate::gather::by_peer;
 use crate::maker::{Maker, by_tokens, in_order, query_roles};
-use crate::part::{self, Part};
-use crate::step::{Piece, Step, Stream, Transfer};
+use crate::part::{self, AttentionPart};
+use crate::step::{BufferBox, RankStep, Stream, Transfer};
 use crate::tile::{Tile, TileBlock};
 use crate::work::{Local, ScheduleWork};
 
-pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::RankSchedule>, Refusal> {
     (0..work.sharding.ranks).map(|rank| one(work, rank)).collect()
 }
 
 /// The part of a rank: all tokens of its heads.
-fn part_of(work: &ScheduleWork<'_>, rank: u32) -> Part {
+fn part_of(work: &ScheduleWork<'_>, rank: u32) -> AttentionPart {
     let (t_q, t_k) = work.tokens();
     let heads = work.whole().q.dims[1] / i64::from(work.sharding.ranks);
     let tile = Tile { block: TileBlock { rows: (0, t_q), keys: (0, t_k) }, band: work.whole().mask.band };
     let first = i64::from(rank) * heads;
     let sink = work.whole().sink;
-    Part { tile, heads: (first, heads), sink, stats: false, slice: Some(Slice::Whole), joined: false, keys_move: false }
+    AttentionPart {
+        tile,
+        heads: (first, heads),
+        sink,
+        stats: false,
+        slice: Some(Slice::Whole),
+        joined: false,
+        keys_move: false,
+    }
 }
 
 /// The heads of an operand that a rank computes.
@@ -35,7 +43,7 @@ fn heads_of(work: &ScheduleWork<'_>, role: Role, rank: u32) -> (i64, i64) {
     }
 }
 
-fn one(work: &mut ScheduleWork<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
+fn one(work: &mut ScheduleWork<'_>, rank: u32) -> Result<crate::RankSchedule, Refusal> {
     let mut m = Maker::new(rank);
     let whole = work.whole();
     let part = part_of(work, rank);
@@ -71,7 +79,7 @@ fn one(work: &mut ScheduleWork<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
     });
     work.launch(&mut m, &part, &pieces, Local::default())?;
     let mut moved = Vec::new();
-    let mut arrived: Vec<(Role, Vec<(u32, Piece)>)> = Vec::new();
+    let mut arrived: Vec<(Role, Vec<(u32, BufferBox)>)> = Vec::new();
     for &role in &outputs {
         let Some(t) = work.tensor(role) else { continue };
         let Some((_, all)) = pieces.iter().find(|(of, _)| *of == role) else { continue };
@@ -98,7 +106,7 @@ fn one(work: &mut ScheduleWork<'_>, rank: u32) -> Result<crate::Rank, Refusal> {
 }
 
 /// Sends each rank its heads of this rank's tokens; receives this rank's heads of all tokens.
-fn to_heads(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, t: &Tensor, all: Piece) -> Vec<Transfer> {
+fn to_heads(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, t: &Tensor, all: BufferBox) -> Vec<Transfer> {
     let Some(mine) = m.piece(role) else { return Vec::new() };
     let size = t.dims[2] / work.sharding.chunks();
     let mut list = Vec::new();
@@ -134,8 +142,8 @@ fn from_heads(
     m: &mut Maker,
     role: Role,
     t: &Tensor,
-    all: Piece,
-) -> (Vec<(u32, Piece)>, Vec<Transfer>) {
+    all: BufferBox,
+) -> (Vec<(u32, BufferBox)>, Vec<Transfer>) {
     let size = t.dims[2] / work.sharding.chunks();
     let share = work.sharding.share(t.dims[2]);
     let (mut list, mut arrived) = (Vec::new(), Vec::new());
@@ -162,7 +170,7 @@ fn from_heads(
 }
 
 /// Puts the heads of all ranks together. Ranks that share a key or value head have each a part of its gradient.
-fn into_tokens(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, from: &[(u32, Piece)]) {
+fn into_tokens(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, from: &[(u32, BufferBox)]) {
     let Some(into) = m.piece(role) else { return };
     let mut done: Vec<(i64, i64)> = Vec::new();
     for &(rank, _) in from {
@@ -171,12 +179,12 @@ fn into_tokens(work: &ScheduleWork<'_>, m: &mut Maker, role: Role, from: &[(u32,
             continue;
         }
         done.push(heads);
-        let parts: Vec<Piece> =
+        let parts: Vec<BufferBox> =
             from.iter().filter(|(other, _)| heads_of(work, role, *other) == heads).map(|(_, piece)| *piece).collect();
         let into = into.heads(heads.0, heads.1);
         match parts.as_slice() {
             [one] => m.copy(Stream::Compute, *one, into),
-            _ => m.push(Step::Sum { parts, rows: Vec::new(), into }),
+            _ => m.push(RankStep::Sum { parts, rows: Vec::new(), into }),
         }
     }
 }

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use qkvault_graph::operand;
 
-use crate::{Bind, Piece, Schedule, Step, Stream, Transfer};
+use crate::{Bind, BufferBox, RankStep, Schedule, Stream, Transfer};
 
 /// What a step reads and writes.
 struct Access {
     step: usize,
     stream: Stream,
-    piece: Piece,
+    piece: BufferBox,
     writes: bool,
     /// The steps of each stream that have happened before, as the number of the last one.
     after: [usize; 2],
@@ -35,12 +35,12 @@ impl Schedule {
     }
 
     /// The pieces of a step, and whether it writes each.
-    fn pieces(&self, step: &Step) -> Vec<(Piece, bool)> {
+    fn pieces(&self, step: &RankStep) -> Vec<(BufferBox, bool)> {
         match step {
-            Step::Copy { from, to, .. } => vec![(*from, false), (*to, true)],
-            Step::Fill { piece, .. } => vec![(*piece, true)],
-            Step::Exchange { transfers } => transfers.iter().map(|t| (t.piece, !t.send)).collect(),
-            Step::Launch(launch) => {
+            RankStep::Copy { from, to, .. } => vec![(*from, false), (*to, true)],
+            RankStep::Fill { piece, .. } => vec![(*piece, true)],
+            RankStep::Exchange { transfers } => transfers.iter().map(|t| (t.piece, !t.send)).collect(),
+            RankStep::Launch(launch) => {
                 let plan = self.plans.get(launch.plan as usize);
                 let output = |role| plan.and_then(|p| operand(p.get(), role)).is_some_and(|o| o.output);
                 let piece = |(role, bind): &(_, Bind)| match bind {
@@ -49,13 +49,15 @@ impl Schedule {
                 };
                 launch.binds.iter().filter_map(piece).collect()
             }
-            Step::Merge { parts, rows: _, sink, o, stats } => {
+            RankStep::Merge { parts, rows: _, sink, o, stats } => {
                 let read = parts.iter().flat_map(|(o, stats)| [*o, *stats]).chain(*sink);
                 read.map(|piece| (piece, false)).chain([(*o, true), (*stats, true)]).collect()
             }
-            Step::Sum { parts, rows: _, into } => parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect(),
-            Step::Keep { into, seed, offset, .. } => vec![(*seed, false), (*offset, false), (*into, true)],
-            Step::Record { .. } | Step::Wait { .. } => Vec::new(),
+            RankStep::Sum { parts, rows: _, into } => {
+                parts.iter().map(|p| (*p, false)).chain([(*into, true)]).collect()
+            }
+            RankStep::Keep { into, seed, offset, .. } => vec![(*seed, false), (*offset, false), (*into, true)],
+            RankStep::Record { .. } | RankStep::Wait { .. } => Vec::new(),
         }
     }
 
@@ -63,7 +65,7 @@ impl Schedule {
     fn places(&self, rank: usize, faults: &mut Vec<String>) {
         let buffers = &self.ranks[rank].buffers;
         for (number, step) in self.ranks[rank].steps.iter().enumerate() {
-            if let Step::Launch(launch) = step
+            if let RankStep::Launch(launch) = step
                 && launch.plan as usize >= self.plans.len()
             {
                 faults.push(format!("rank {rank}, step {number}: there is no plan {}", launch.plan));
@@ -72,7 +74,7 @@ impl Schedule {
                 let buffer = buffers.get(piece.buffer as usize);
                 if !buffer.is_some_and(|b| piece.fits(&b.tensor)) {
                     faults.push(format!("rank {rank}, step {number}: {piece:?} is outside its buffer"));
-                } else if matches!(step, Step::Exchange { .. })
+                } else if matches!(step, RankStep::Exchange { .. })
                     && !buffer.is_some_and(|b| piece.is_contiguous(&b.tensor))
                 {
                     faults.push(format!("rank {rank}, step {number}: the message {piece:?} is not contiguous"));
@@ -90,13 +92,13 @@ impl Schedule {
             let own = stream as usize;
             clocks[own][own] += 1;
             match what {
-                Step::Record { mark, .. } => {
+                RankStep::Record { mark, .. } => {
                     if *mark as usize != marks.len() {
                         faults.push(format!("rank {rank}, step {step}: mark {mark} is recorded out of order"));
                     }
                     marks.push(clocks[own]);
                 }
-                Step::Wait { mark, .. } => match marks.get(*mark as usize) {
+                RankStep::Wait { mark, .. } => match marks.get(*mark as usize) {
                     Some(at) => (0..2).for_each(|s| clocks[own][s] = clocks[own][s].max(at[s])),
                     None => faults.push(format!("rank {rank}, step {step}: mark {mark} is not recorded yet")),
                 },
@@ -121,9 +123,9 @@ impl Schedule {
 
     /// Exchanges that never end: each rank is in one exchange until all its messages have met those of the other side.
     fn meetings(&self, faults: &mut Vec<String>) {
-        let exchanges = |rank: &crate::Rank| -> VecDeque<Vec<Transfer>> {
-            let of = |step: &Step| match step {
-                Step::Exchange { transfers } => Some(transfers.clone()),
+        let exchanges = |rank: &crate::RankSchedule| -> VecDeque<Vec<Transfer>> {
+            let of = |step: &RankStep| match step {
+                RankStep::Exchange { transfers } => Some(transfers.clone()),
                 _ => None,
             };
             rank.steps.iter().filter_map(of).collect()

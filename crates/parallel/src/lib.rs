@@ -41,20 +41,22 @@ pub mod testing;
 mod tile;
 mod work;
 
-pub use choose::{Choice, choose};
+pub use choose::{ShardingChoice, choose};
 pub use combine::Combined;
-pub use comm::{CommError, Communicator, Fault, Hello, Message, Threads, agree, wait};
+pub use comm::{CommError, Communicator, Hello, RankFault, RankMessage, Threads, agree, wait};
 pub use explain::Costs;
 #[cfg(feature = "exec")]
 pub use gpu::{GpuRank, InProcess, OperandBuffer, PlanFailure, Plans, RunError, SessionPlans};
-pub use machine::Machine;
+pub use machine::GpuCluster;
 pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
-pub use predict::{Bound, Estimate};
+pub use predict::{Bottleneck, Estimate};
 pub use schedule::{Digest, Schedule, schedule};
 pub use sequences::Counted;
-pub use sharding::{Order, Scheme, Sharding, dealt};
+pub use sharding::{Scheme, Sharding, TokenOrder, dealt};
 #[cfg(feature = "oracle")]
 pub use simulate::{Gathered, SimulateError, difference, simulate, simulate_rank};
-pub use slice::{Lengths, Slice};
-pub use step::{Bind, Buffer, Held, Launch, PerSequence, Piece, Rank, Step, Stream, Transfer};
+pub use slice::{PartLengths, Slice};
+pub use step::{
+    Bind, BufferBox, HeldPart, PerSequence, PlanLaunch, RankBuffer, RankSchedule, RankStep, Stream, Transfer,
+};
 pub use store::{Secret, Store, World};

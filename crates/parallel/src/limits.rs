@@ -26,7 +26,7 @@ pub(crate) fn check(a: &Attention, sharding: &Sharding) -> Result<(), Refusal> {
     features(a, sharding, &mut reasons);
     lengths(a, sharding, &mut reasons);
     gradients(a, sharding, &mut reasons);
-    match Refusal::of(reasons) {
+    match Refusal::from_reasons(reasons) {
         Some(refusal) => Err(refusal),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// GPUs and what connects them. Rates are sustained, not of a data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct GpuCluster {
     /// Its name, such as `h200-nvlink`.
     pub name: String,
     /// What it is.
@@ -28,17 +28,17 @@ pub struct Machine {
     pub source: String,
 }
 
-impl Machine {
+impl GpuCluster {
     /// The machines that are known. The first one is the usual.
     #[must_use]
-    pub fn all() -> Vec<Machine> {
+    pub fn all() -> Vec<GpuCluster> {
         serde_json::from_str(include_str!("../data/machines.json")).unwrap_or_default()
     }
 
     /// The machine with a name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Machine> {
-        Machine::all().into_iter().find(|machine| machine.name == name)
+    pub fn named(name: &str) -> Option<GpuCluster> {
+        GpuCluster::all().into_iter().find(|machine| machine.name == name)
     }
 }
 
@@ -48,12 +48,12 @@ mod tests {
 
     #[test]
     fn machines_are_read_and_have_sources() {
-        let all = Machine::all();
+        let all = GpuCluster::all();
         assert!(all.len() >= 3 && all[0].name == "h200-nvlink");
         for machine in &all {
             assert!(!machine.source.is_empty() && machine.link > 1e9 && machine.backward < machine.forward);
-            assert_eq!(Machine::named(&machine.name).as_ref(), Some(machine));
+            assert_eq!(GpuCluster::named(&machine.name).as_ref(), Some(machine));
         }
-        assert_eq!(Machine::named("abacus"), None);
+        assert_eq!(GpuCluster::named("abacus"), None);
     }
 }

@@ -2,12 +2,12 @@
 
 use qkvault_graph::{Attention, DType, Order as Axes, Role, Storage, Tensor};
 
-use crate::step::{Bind, Buffer, Held, Launch, Piece, Rank, Step, Stream, Transfer};
+use crate::step::{Bind, BufferBox, HeldPart, PlanLaunch, RankBuffer, RankSchedule, RankStep, Stream, Transfer};
 
 /// One rank under construction.
 pub(crate) struct Maker {
     pub(crate) rank: u32,
-    pub(crate) made: Rank,
+    pub(crate) made: RankSchedule,
     marks: u32,
 }
 
@@ -43,76 +43,81 @@ pub(crate) fn in_order(dims: [i64; 4], dtype: DType) -> Tensor {
 }
 
 /// The piece of a whole buffer.
-pub(crate) const fn all(buffer: u32, tensor: &Tensor) -> Piece {
-    Piece { buffer, start: [0; 4], dims: tensor.dims }
+pub(crate) const fn all(buffer: u32, tensor: &Tensor) -> BufferBox {
+    BufferBox { buffer, start: [0; 4], dims: tensor.dims }
 }
 
 impl Maker {
     pub(crate) fn new(rank: u32) -> Maker {
-        Maker { rank, made: Rank::default(), marks: 0 }
+        Maker { rank, made: RankSchedule::default(), marks: 0 }
     }
 
     /// A new buffer, as the piece of all of it.
-    pub(crate) fn scratch(&mut self, name: impl Into<String>, tensor: Tensor) -> Piece {
+    pub(crate) fn scratch(&mut self, name: impl Into<String>, tensor: Tensor) -> BufferBox {
         self.buffer(name.into(), None, tensor)
     }
 
-    pub(crate) fn buffer(&mut self, name: String, operand: Option<Role>, tensor: Tensor) -> Piece {
+    pub(crate) fn buffer(&mut self, name: String, operand: Option<Role>, tensor: Tensor) -> BufferBox {
         let number = self.made.buffers.len() as u32;
-        self.made.buffers.push(Buffer { name, operand, tensor });
+        self.made.buffers.push(RankBuffer { name, operand, tensor });
         all(number, &tensor)
     }
 
     /// A buffer of the caller's, with the parts of the operand that lie in it: where each begins in the operand, where
     /// in the buffer, and its dims.
-    pub(crate) fn operand(&mut self, role: Role, tensor: Tensor, parts: &[([i64; 4], [i64; 4], [i64; 4])]) -> Piece {
+    pub(crate) fn operand(
+        &mut self,
+        role: Role,
+        tensor: Tensor,
+        parts: &[([i64; 4], [i64; 4], [i64; 4])],
+    ) -> BufferBox {
         let piece = self.buffer(role.to_string(), Some(role), tensor);
         for &(start, at, dims) in parts {
-            self.made.held.push(Held { start, piece: Piece { buffer: piece.buffer, start: at, dims } });
+            self.made.held.push(HeldPart { start, piece: BufferBox { buffer: piece.buffer, start: at, dims } });
         }
         piece
     }
 
     /// The caller's buffer of an operand.
-    pub(crate) fn piece(&self, role: Role) -> Option<Piece> {
+    pub(crate) fn piece(&self, role: Role) -> Option<BufferBox> {
         let found = self.made.buffers.iter().position(|b| b.operand == Some(role))?;
         Some(all(found as u32, &self.made.buffers[found].tensor))
     }
 
-    pub(crate) fn tensor(&self, piece: Piece) -> Tensor {
+    pub(crate) fn tensor(&self, piece: BufferBox) -> Tensor {
         self.made.buffers[piece.buffer as usize].tensor
     }
 
-    pub(crate) fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: RankStep) {
         self.made.steps.push(step);
     }
 
-    pub(crate) fn copy(&mut self, on: Stream, from: Piece, to: Piece) {
+    pub(crate) fn copy(&mut self, on: Stream, from: BufferBox, to: BufferBox) {
         if !from.is_empty() {
-            self.push(Step::Copy { on, from, to });
+            self.push(RankStep::Copy { on, from, to });
         }
     }
 
-    pub(crate) fn fill(&mut self, on: Stream, piece: Piece, hidden: bool) {
+    pub(crate) fn fill(&mut self, on: Stream, piece: BufferBox, hidden: bool) {
         if !piece.is_empty() {
-            self.push(Step::Fill { on, piece, hidden });
+            self.push(RankStep::Fill { on, piece, hidden });
         }
     }
 
     pub(crate) fn exchange(&mut self, transfers: Vec<Transfer>) {
         if !transfers.is_empty() {
-            self.push(Step::Exchange { transfers });
+            self.push(RankStep::Exchange { transfers });
         }
     }
 
     pub(crate) fn launch(&mut self, plan: u32, binds: Vec<(Role, Bind)>, slice: Option<crate::Slice>) {
-        self.push(Step::Launch(Launch { plan, binds, slice }));
+        self.push(RankStep::Launch(PlanLaunch { plan, binds, slice }));
     }
 
     /// Zeros the gradients of score tensors: a launch writes only the keys that its queries see.
     pub(crate) fn clear_gradients_of_tensors(&mut self) {
-        let of_tensors = |b: &Buffer| matches!(b.operand, Some(Role::DScoreTensor(_)));
-        let found: Vec<Piece> =
+        let of_tensors = |b: &RankBuffer| matches!(b.operand, Some(Role::DScoreTensor(_)));
+        let found: Vec<BufferBox> =
             (0..).zip(&self.made.buffers).filter(|(_, b)| of_tensors(b)).map(|(n, b)| all(n, &b.tensor)).collect();
         for piece in found {
             self.fill(Stream::Compute, piece, false);
@@ -123,12 +128,12 @@ impl Maker {
     pub(crate) fn record(&mut self, on: Stream) -> u32 {
         let mark = self.marks;
         self.marks += 1;
-        self.push(Step::Record { on, mark });
+        self.push(RankStep::Record { on, mark });
         mark
     }
 
     pub(crate) fn wait(&mut self, on: Stream, mark: u32) {
-        self.push(Step::Wait { on, mark });
+        self.push(RankStep::Wait { on, mark });
     }
 
     /// The other stream waits for everything that this one has been given.

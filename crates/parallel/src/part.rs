@@ -27,7 +27,7 @@ const EXACT: i64 = 1 << 24;
 
 /// A part of an attention.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct AttentionPart {
     /// Queries and keys, and the band among them.
     pub(crate) tile: Tile,
     /// First query head, and how many.
@@ -57,7 +57,7 @@ impl<F: Fn(Role) -> [i64; 4]> Strides for F {
 }
 
 /// The description of a part.
-pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -> Result<Valid, Refusal> {
+pub(crate) fn attention(whole: &Attention, part: &AttentionPart, strides: &dyn Strides) -> Result<Valid, Refusal> {
     let Tile { block, band } = part.tile;
     let (rows, keys) = (block.rows.1 - block.rows.0, block.keys.1 - block.keys.0);
     let side = |role: Role, t: &Tensor, heads: i64, count: i64| match t.storage {
@@ -88,7 +88,7 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     }
     if !whole.is_backward() {
         let Outputs { stats, max, sum_exp, .. } = whole.outputs;
-        a.outputs = Outputs::of(stats || part.stats, max, sum_exp);
+        a.outputs = Outputs::new(stats || part.stats, max, sum_exp);
     }
     a.mask.mask_mod = whole.mask.mask_mod.as_ref().map(|e| expression(whole, part, e, "mask.mask_mod")).transpose()?;
     if let Some(also) = bands::predicate(whole, part)? {
@@ -123,7 +123,7 @@ pub(crate) fn attention(whole: &Attention, part: &Part, strides: &dyn Strides) -
     }))
 }
 
-impl Part {
+impl AttentionPart {
     /// The rows of a piece of this part that a merge or a sum is told of: all count without lengths.
     pub(crate) fn counted(&self, keys: bool, first: i64, rows: i64) -> Option<Counted> {
         let slice = self.slice.filter(|slice| *slice != Slice::Whole)?;
@@ -134,19 +134,24 @@ impl Part {
 }
 
 /// The part of `heads` key or value heads that the query heads of a part use.
-pub(crate) fn kv_range(whole: &Attention, part: &Part, heads: i64) -> (i64, i64) {
+pub(crate) fn kv_range(whole: &Attention, part: &AttentionPart, heads: i64) -> (i64, i64) {
     let group = whole.q.dims[1] / heads;
     let first = part.heads.0 / group;
     let end = (part.heads.0 + part.heads.1 - 1) / group + 1;
     (first, end - first)
 }
 
-fn kv_share(whole: &Attention, part: &Part, heads: i64) -> i64 {
+fn kv_share(whole: &Attention, part: &AttentionPart, heads: i64) -> i64 {
     kv_range(whole, part, heads).1
 }
 
 /// An expression of the whole, in the coordinates of a part.
-fn expression(whole: &Attention, part: &Part, e: &ScoreExpr, field: &'static str) -> Result<ScoreExpr, Refusal> {
+fn expression(
+    whole: &Attention,
+    part: &AttentionPart,
+    e: &ScoreExpr,
+    field: &'static str,
+) -> Result<ScoreExpr, Refusal> {
     let Tile { block, .. } = part.tile;
     let (s_q, s_kv) = whole.seq();
     if s_q.max(s_kv) > EXACT {
@@ -182,7 +187,7 @@ pub(crate) fn not_written(field: &'static str, what: &str) -> Refusal {
 
 /// The specification of a tensor of a part. The slopes of ALiBi become an ordinary tensor: they are those of the heads
 /// of the part.
-fn cut_tensor(whole: &Attention, part: &Part, spec: &TensorSpec) -> TensorSpec {
+fn cut_tensor(whole: &Attention, part: &AttentionPart, spec: &TensorSpec) -> TensorSpec {
     let [_, heads, rows, keys] = scores(whole, part);
     let [b, h, q, k] = spec.dims;
     let sized = |whole: i64, size: i64| if whole == 1 { 1 } else { size };
@@ -193,7 +198,7 @@ fn cut_tensor(whole: &Attention, part: &Part, spec: &TensorSpec) -> TensorSpec {
 }
 
 /// The extents of the scores of a part. Those of packed sequences stay: they belong to each sequence.
-pub(crate) fn scores(whole: &Attention, part: &Part) -> [i64; 4] {
+pub(crate) fn scores(whole: &Attention, part: &AttentionPart) -> [i64; 4] {
     let block = part.tile.block;
     let (rows, keys) = match whole.q.storage {
         Storage::Varlen { .. } => whole.seq(),

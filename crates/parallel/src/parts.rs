@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use qkvault_graph::{Band, Role};
 
 use crate::maker::{Maker, by_tokens};
-use crate::step::{Piece, Step, Stream, Transfer};
+use crate::step::{BufferBox, RankStep, Stream, Transfer};
 use crate::tile::Tile;
 use crate::work::ScheduleWork;
 use crate::{Counted, Slice};
@@ -80,7 +80,7 @@ impl Arriving {
         role: Role,
         heads: i64,
         name: &str,
-    ) -> Option<Piece> {
+    ) -> Option<BufferBox> {
         let t = work.tensor(role)?;
         let tensor = by_tokens([t.dims[0], heads, self.rows.max(1), t.dims[3]], t.dtype);
         Some(m.scratch(format!("{role} arriving {name}"), tensor))
@@ -92,8 +92,8 @@ impl Arriving {
         work: &ScheduleWork<'_>,
         made: &[Vec<MadeParts>],
         rank: u32,
-        own: &[Piece],
-        buffer: Piece,
+        own: &[BufferBox],
+        buffer: BufferBox,
     ) -> Vec<Transfer> {
         let mut list = Vec::new();
         let mut arriving = self.list.iter();
@@ -118,9 +118,9 @@ impl Arriving {
         work: &ScheduleWork<'_>,
         m: &mut Maker,
         made: &[MadeParts],
-        own: &[Piece],
-        buffer: Piece,
-        into: Piece,
+        own: &[BufferBox],
+        buffer: BufferBox,
+        into: BufferBox,
     ) {
         let size = work.tokens().1 / work.sharding.chunks();
         for (place, chunk) in (0..).zip(work.sharding.chunks_of(m.rank)) {
@@ -141,14 +141,14 @@ impl Arriving {
                 let into = into.tokens(place * size + first - held.0, end - first);
                 let covering: Vec<_> = list.iter().filter(|(_, run, _)| run.0 <= first && end <= run.1).collect();
                 let rows = covering.iter().filter_map(|(part, ..)| part.counted((first, end))).collect();
-                let parts: Vec<Piece> = covering
+                let parts: Vec<BufferBox> = covering
                     .iter()
                     .map(|(_, run, piece)| piece.tokens(piece.start[2] + first - run.0, end - first))
                     .collect();
                 if parts.is_empty() {
                     m.fill(Stream::Compute, into, false);
                 } else {
-                    m.push(Step::Sum { parts, rows, into });
+                    m.push(RankStep::Sum { parts, rows, into });
                 }
             }
         }
@@ -160,10 +160,10 @@ impl Arriving {
 pub(crate) fn everywhere(
     work: &ScheduleWork<'_>,
     m: &mut Maker,
-    own: Piece,
+    own: BufferBox,
     each: i64,
     order: &[(u32, i64)],
-    into: Piece,
+    into: BufferBox,
 ) {
     let tensor = m.tensor(own);
     let mut dims = tensor.dims;
@@ -194,5 +194,5 @@ pub(crate) fn everywhere(
         piece.dims[0] = 1;
         piece
     });
-    m.push(Step::Sum { parts: parts.collect(), rows: Vec::new(), into });
+    m.push(RankStep::Sum { parts: parts.collect(), rows: Vec::new(), into });
 }

@@ -5,12 +5,12 @@ use std::fmt;
 use qkvault_graph::{Attention, Storage};
 use serde::Serialize;
 
-use crate::{Launch, Machine, Schedule, Slice, Step, Stream};
+use crate::{GpuCluster, PlanLaunch, RankStep, Schedule, Slice, Stream};
 
 /// What bounds the speed of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Bound {
+pub enum Bottleneck {
     /// Attention itself.
     Compute,
     /// Messages that no launch hides.
@@ -33,13 +33,13 @@ pub struct Estimate {
     /// The ideal: the whole work at the machine's rate, divided by the ranks; as a part of `seconds`.
     pub efficiency: f64,
     /// What costs most besides the ideal.
-    pub bound: Bound,
+    pub bound: Bottleneck,
 }
 
 impl Schedule {
     /// What the schedule takes on a machine. Ranks are taken to begin together and to meet without waiting.
     #[must_use]
-    pub fn estimate(&self, machine: &Machine) -> Estimate {
+    pub fn estimate(&self, machine: &GpuCluster) -> Estimate {
         let rate = if self.attention.get().is_backward() { machine.backward } else { machine.forward };
         let ranks = (0..self.ranks.len()).map(|rank| self.rank_seconds(rank, machine, rate));
         let slowest = ranks.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
@@ -47,18 +47,18 @@ impl Schedule {
         let ideal = within_room(self.attention.get()) / rate / self.ranks.len().max(1) as f64;
         let exposed = (seconds - compute - copies).max(0.0);
         let bound = if exposed > copies && exposed > 0.1 * ideal {
-            Bound::Links
+            Bottleneck::Links
         } else if copies > 0.1 * ideal {
-            Bound::Memory
+            Bottleneck::Memory
         } else {
-            Bound::Compute
+            Bottleneck::Compute
         };
         Estimate { seconds, compute, exchange, copies, efficiency: (ideal / seconds).min(1.0), bound }
     }
 
     /// Floating-point operations of a launch, at most. Of two runs of tokens that share none, a single packed document
     /// has parts in both.
-    pub(crate) fn flops_of(&self, launch: &Launch) -> f64 {
+    pub(crate) fn flops_of(&self, launch: &PlanLaunch) -> f64 {
         let a = self.plans[launch.plan as usize].get();
         let apart = |one: (i64, i64), other: (i64, i64)| one.1 <= other.0 || other.1 <= one.0;
         match launch.slice {
@@ -68,40 +68,40 @@ impl Schedule {
     }
 
     /// Seconds of a rank: in all, of launches, of exchanges, of copies.
-    fn rank_seconds(&self, rank: usize, machine: &Machine, rate: f64) -> (f64, f64, f64, f64) {
+    fn rank_seconds(&self, rank: usize, machine: &GpuCluster, rate: f64) -> (f64, f64, f64, f64) {
         let of = &self.ranks[rank];
-        let bytes = |p: &crate::Piece| (p.len() * of.buffers[p.buffer as usize].tensor.dtype.size() as i64) as f64;
+        let bytes = |p: &crate::BufferBox| (p.len() * of.buffers[p.buffer as usize].tensor.dtype.size() as i64) as f64;
         let (mut clocks, mut marks) = ([0.0_f64; 2], Vec::new());
         let (mut compute, mut exchange, mut copies) = (0.0, 0.0, 0.0);
         for step in &of.steps {
             let on = step.stream();
             let touched = match step {
-                Step::Copy { from, to, .. } => bytes(from) + bytes(to),
-                Step::Fill { piece, .. } | Step::Keep { into: piece, .. } => bytes(piece),
-                Step::Sum { parts, rows: _, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
-                Step::Merge { parts, rows: _, sink: _, o, stats: _ } => {
+                RankStep::Copy { from, to, .. } => bytes(from) + bytes(to),
+                RankStep::Fill { piece, .. } | RankStep::Keep { into: piece, .. } => bytes(piece),
+                RankStep::Sum { parts, rows: _, into } => parts.iter().map(bytes).sum::<f64>() + bytes(into),
+                RankStep::Merge { parts, rows: _, sink: _, o, stats: _ } => {
                     parts.iter().map(|(o, stats)| bytes(o) + bytes(stats)).sum::<f64>() + bytes(o)
                 }
                 _ => 0.0,
             };
             let seconds = match step {
-                Step::Exchange { transfers } => {
+                RankStep::Exchange { transfers } => {
                     let side =
                         |send: bool| transfers.iter().filter(|t| t.send == send).map(|t| bytes(&t.piece)).sum::<f64>();
                     let seconds = machine.exchange + side(true).max(side(false)) / machine.link;
                     exchange += seconds;
                     seconds
                 }
-                Step::Launch(launch) => {
+                RankStep::Launch(launch) => {
                     let seconds = machine.launch + self.flops_of(launch) / rate;
                     compute += seconds;
                     seconds
                 }
-                Step::Record { .. } => {
+                RankStep::Record { .. } => {
                     marks.push(clocks[on as usize]);
                     0.0
                 }
-                Step::Wait { mark, .. } => {
+                RankStep::Wait { mark, .. } => {
                     let at = marks.get(*mark as usize).copied().unwrap_or(0.0);
                     clocks[on as usize] = clocks[on as usize].max(at);
                     0.0
@@ -130,12 +130,12 @@ fn within_room(a: &Attention) -> f64 {
     a.flops() * filled(a.q.storage, s_q).min(filled(a.k.storage, s_kv))
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for Bottleneck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Bound::Compute => "attention itself",
-            Bound::Links => "messages between GPUs",
-            Bound::Memory => "copies, sums and merges",
+            Bottleneck::Compute => "attention itself",
+            Bottleneck::Links => "messages between GPUs",
+            Bottleneck::Memory => "copies, sums and merges",
         })
     }
 }

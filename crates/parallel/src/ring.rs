@@ -6,14 +6,14 @@ use qkvault_graph::{Refusal, Role};
 use crate::gather::own_buffers;
 use crate::maker::{Maker, by_tokens, flat, in_order, like};
 use crate::pairs::{launches, still_needed};
-use crate::part::Part;
+use crate::part::AttentionPart;
 use crate::parts::{Arriving, MadeParts, everywhere};
-use crate::step::{Piece, Step, Stream, Transfer};
+use crate::step::{BufferBox, RankStep, Stream, Transfer};
 use crate::tile::Tile;
 use crate::work::{Local, ScheduleWork};
 use crate::{Counted, limits};
 
-pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::Rank>, Refusal> {
+pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::RankSchedule>, Refusal> {
     (0..work.sharding.ranks)
         .map(|rank| {
             let mut ring = Ring::new(work, rank);
@@ -31,7 +31,7 @@ pub(crate) fn ranks(work: &mut ScheduleWork<'_>) -> Result<Vec<crate::Rank>, Ref
 struct Ring {
     m: Maker,
     /// K and V, by slot.
-    slots: Vec<[Piece; 2]>,
+    slots: Vec<[BufferBox; 2]>,
 }
 
 impl Ring {
@@ -58,7 +58,7 @@ impl Ring {
             &mut ScheduleWork<'_>,
             usize,
             (usize, u32, usize, Tile),
-            [Piece; 2],
+            [BufferBox; 2],
         ) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let (ranks, rank) = (work.sharding.ranks, self.m.rank);
@@ -110,13 +110,13 @@ impl Ring {
         Ok(())
     }
 
-    fn part(work: &ScheduleWork<'_>, tile: Tile, sink: bool) -> Part {
+    fn part(work: &ScheduleWork<'_>, tile: Tile, sink: bool) -> AttentionPart {
         let whole = work.whole();
         // A band may hide the first keys also of a single chunk.
         let keys_move = work.sharding.chunks() > 1 || tile.block.keys.0 != 0;
         let stats = !whole.is_backward();
         let slice = work.slice(&tile);
-        Part { tile, heads: (0, whole.q.dims[1]), sink, stats, slice, joined: true, keys_move }
+        AttentionPart { tile, heads: (0, whole.q.dims[1]), sink, stats, slice, joined: true, keys_move }
     }
 
     fn forward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
@@ -126,7 +126,7 @@ impl Ring {
         // Dense Stats are those of a launch in the order of their dims; packed ones as the whole's lie.
         let (o, stats) = (work.tensor(Role::O), flat(&work.whole().row_tensor()));
         let Some(o) = o else { return Ok(()) };
-        let parts: Vec<(Piece, Piece)> = (0..list.len())
+        let parts: Vec<(BufferBox, BufferBox)> = (0..list.len())
             .map(|number| {
                 let dims = [o.dims[0], o.dims[1], size, o.dims[3]];
                 let piece = self.m.scratch(format!("o of pair {number}"), by_tokens(dims, o.dtype));
@@ -157,7 +157,7 @@ impl Ring {
         })?;
         for (place, _) in chunks.iter().enumerate() {
             let merged: Vec<_> = list.iter().zip(&parts).filter(|(l, _)| l.0 == place).map(|(_, p)| *p).collect();
-            let rows = |piece: Piece| piece.tokens(place as i64 * size, size);
+            let rows = |piece: BufferBox| piece.tokens(place as i64 * size, size);
             let Some(o) = self.m.piece(Role::O).map(rows) else { continue };
             let stats = self.m.piece(Role::Stats).map(rows).unwrap_or_else(|| {
                 self.m.scratch(format!("stats of chunk {place}"), like(&stats, [o.dims[0], o.dims[1], size, 1]))
@@ -170,7 +170,7 @@ impl Ring {
                 let sink = self.m.piece(Role::Sink).filter(|_| !with_own_keys);
                 let of_place = list.iter().filter(|l| l.0 == place);
                 let rows = of_place.filter_map(|l| rows_of(work, chunks[place] * size, size, l.3)).collect();
-                self.m.push(Step::Merge { parts: merged, rows, sink, o, stats });
+                self.m.push(RankStep::Merge { parts: merged, rows, sink, o, stats });
             }
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Ring {
             let t = work.tensor(role).unwrap_or(work.whole().q);
             m.scratch(format!("{role} of pair {number}"), by_tokens([t.dims[0], t.dims[1], rows, t.dims[3]], t.dtype))
         };
-        let mut own: [Vec<Piece>; 3] = Default::default();
+        let mut own: [Vec<BufferBox>; 3] = Default::default();
         for (number, (.., tile)) in list.iter().enumerate() {
             let keys = tile.block.keys.1 - tile.block.keys.0;
             own[0].push(scratch(&mut self.m, Role::DK, keys, number));
@@ -235,7 +235,7 @@ impl Ring {
             work.launch(m, &part, &pieces, Local { head: 0, row, key: tile.block.keys.0 })
         })?;
         self.m.hand_over(Stream::Compute);
-        let back: Vec<Option<Piece>> = [Role::DK, Role::DV]
+        let back: Vec<Option<BufferBox>> = [Role::DK, Role::DV]
             .into_iter()
             .map(|role| {
                 let heads = work.tensor(role).map_or(0, |t| t.dims[1]);
@@ -252,16 +252,16 @@ impl Ring {
         self.m.exchange(moved);
         for (place, _) in chunks.iter().enumerate() {
             let Some(into) = self.m.piece(Role::DQ).map(|d_q| d_q.tokens(place as i64 * size, size)) else { continue };
-            let mut order: Vec<(Tile, Piece)> =
+            let mut order: Vec<(Tile, BufferBox)> =
                 list.iter().zip(&own[2]).filter(|(l, _)| l.0 == place).map(|(l, piece)| (l.3, *piece)).collect();
             order.sort_by_key(|(tile, _)| tile.block.keys.0);
             let rows = order.iter().filter_map(|(tile, _)| rows_of(work, chunks[place] * size, size, *tile)).collect();
-            let parts: Vec<Piece> = order.into_iter().map(|(_, piece)| piece).collect();
+            let parts: Vec<BufferBox> = order.into_iter().map(|(_, piece)| piece).collect();
             if parts.is_empty() {
                 limits::no_empty_rows_with_sink(work.whole())?;
                 self.m.fill(Stream::Compute, into, false);
             } else {
-                self.m.push(Step::Sum { parts, rows, into });
+                self.m.push(RankStep::Sum { parts, rows, into });
             }
         }
         self.m.hand_over(Stream::Exchange);

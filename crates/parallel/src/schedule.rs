@@ -6,7 +6,7 @@ use qkvault_graph::{Attention, Refusal, Valid, validate};
 use serde::{Deserialize, Serialize};
 
 use crate::work::ScheduleWork;
-use crate::{Rank, Scheme, Sharding, decode, gather, heads, limits, ring};
+use crate::{RankSchedule, Scheme, Sharding, decode, gather, heads, limits, ring};
 
 /// What every rank does to compute one attention together.
 ///
@@ -15,11 +15,11 @@ use crate::{Rank, Scheme, Sharding, decode, gather, heads, limits, ring};
 ///
 /// ```
 /// use qkvault_graph::{Attention, DType};
-/// use qkvault_parallel::{Scheme, Sharding, Step, schedule};
+/// use qkvault_parallel::{RankStep, Scheme, Sharding, schedule};
 ///
 /// let attention = Attention::bshd(1, (32, 8), (8192, 8192), 128, DType::BF16).causal().with_stats().validate()?;
 /// let schedule = schedule(&attention, &Sharding::new(2, Scheme::Gather { groups: 2 }))?;
-/// let launches = |rank: usize| schedule.ranks[rank].steps.iter().filter(|s| matches!(s, Step::Launch(_))).count();
+/// let launches = |rank: usize| schedule.ranks[rank].steps.iter().filter(|s| matches!(s, RankStep::Launch(_))).count();
 /// assert_eq!((launches(0), launches(1)), (4, 4)); // two chunks of queries, two groups of heads
 /// println!("{}", schedule.explain());
 /// # Ok::<(), qkvault_graph::Refusal>(())
@@ -35,7 +35,7 @@ pub struct Schedule {
     /// other.
     pub plans: Vec<Valid>,
     /// What each rank does.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<RankSchedule>,
 }
 
 /// Identifies a schedule: equal on all ranks that do the same.
@@ -87,7 +87,7 @@ struct ScheduleForm {
     attention: Attention,
     sharding: Sharding,
     plans: Vec<Attention>,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankSchedule>,
 }
 
 impl From<Schedule> for ScheduleForm {

@@ -3,7 +3,7 @@
 use qkvault_graph::{Band, Corner};
 use serde::{Deserialize, Serialize};
 
-use crate::{Lengths, PerSequence, Slice};
+use crate::{PartLengths, PerSequence, Slice};
 
 /// Rows of a partial result, of which some count: those that the part has computed. Attention over a sequence without
 /// keys, and beyond the lengths, may leave anything in memory, so merges and sums are told.
@@ -87,7 +87,7 @@ impl PerSequence {
     /// As [`Slice::lengths`].
     pub fn numbers(&self, slice: Option<Slice>, queries: &[i64], keys: &[i64]) -> Result<Vec<i64>, usize> {
         let part = match slice {
-            None => Lengths { queries: queries.to_vec(), keys: keys.to_vec(), ..Lengths::default() },
+            None => PartLengths { queries: queries.to_vec(), keys: keys.to_vec(), ..PartLengths::default() },
             Some(slice) => slice.lengths(queries, keys)?,
         };
         let times = |list: &[i64], factor: i64| list.iter().map(|n| n * factor).collect();

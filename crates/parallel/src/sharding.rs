@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// How several ranks share one attention.
 ///
 /// ```
-/// use qkvault_parallel::{Order, Scheme, Sharding};
+/// use qkvault_parallel::{Scheme, Sharding, TokenOrder};
 ///
 /// // Rank 1 of 4 has the second and the seventh of eight chunks of 16 tokens.
 /// let sharding = Sharding::new(4, Scheme::Gather { groups: 1 });
-/// assert_eq!(sharding.order, Order::ZigZag);
+/// assert_eq!(sharding.order, TokenOrder::ZigZag);
 /// assert_eq!(sharding.tokens(1, 128), [16..32, 96..112]);
 /// assert_eq!(sharding.positions(1, 128)[14..18], [30, 31, 96, 97]);
 /// ```
@@ -24,7 +24,7 @@ pub struct Sharding {
     /// What moves between them.
     pub scheme: Scheme,
     /// Which tokens each rank has.
-    pub order: Order,
+    pub order: TokenOrder,
 }
 
 /// What moves between ranks.
@@ -52,7 +52,7 @@ pub enum Scheme {
 /// Which tokens each rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum TokenOrder {
     /// Rank `r` of `n` has chunks `r` and `2n - 1 - r` of `2n`: under a causal mask each rank has the same work.
     ZigZag,
     /// Rank `r` of `n` has chunk `r` of `n`.
@@ -64,15 +64,15 @@ impl Sharding {
     #[must_use]
     pub const fn new(ranks: u32, scheme: Scheme) -> Sharding {
         let order = match scheme {
-            Scheme::Gather { .. } | Scheme::Ring => Order::ZigZag,
-            Scheme::Heads | Scheme::Decode { .. } => Order::Contiguous,
+            Scheme::Gather { .. } | Scheme::Ring => TokenOrder::ZigZag,
+            Scheme::Heads | Scheme::Decode { .. } => TokenOrder::Contiguous,
         };
         Sharding { ranks, scheme, order }
     }
 
     /// The same, with another order of tokens.
     #[must_use]
-    pub const fn with_order(self, order: Order) -> Sharding {
+    pub const fn with_order(self, order: TokenOrder) -> Sharding {
         Sharding { order, ..self }
     }
 
@@ -80,8 +80,8 @@ impl Sharding {
     #[must_use]
     pub const fn chunks(&self) -> i64 {
         match self.order {
-            Order::ZigZag => 2 * self.ranks as i64,
-            Order::Contiguous => self.ranks as i64,
+            TokenOrder::ZigZag => 2 * self.ranks as i64,
+            TokenOrder::Contiguous => self.ranks as i64,
         }
     }
 
@@ -89,8 +89,8 @@ impl Sharding {
     #[must_use]
     pub fn chunks_of(&self, rank: u32) -> Vec<i64> {
         match self.order {
-            Order::ZigZag => vec![rank.into(), self.chunks() - 1 - i64::from(rank)],
-            Order::Contiguous => vec![rank.into()],
+            TokenOrder::ZigZag => vec![rank.into(), self.chunks() - 1 - i64::from(rank)],
+            TokenOrder::Contiguous => vec![rank.into()],
         }
     }
 
@@ -148,8 +148,8 @@ impl fmt::Display for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sharding { ranks, scheme, order } = self;
         let order = match order {
-            Order::ZigZag => "zig-zag",
-            Order::Contiguous => "contiguous",
+            TokenOrder::ZigZag => "zig-zag",
+            TokenOrder::Contiguous => "contiguous",
         };
         match scheme {
             Scheme::Gather { groups: 1 } => write!(f, "gather over {ranks} ranks, {order}"),

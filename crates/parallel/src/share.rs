@@ -3,7 +3,7 @@
 use qkvault_graph::{Role, Tensor, operand};
 
 use crate::maker::flat;
-use crate::{Held, Schedule};
+use crate::{HeldPart, Schedule};
 
 impl Schedule {
     /// The bytes of a rank's buffer of an operand, from those of the whole operand in its own strides. What the rank
@@ -42,14 +42,14 @@ impl Schedule {
         Some((flat(&whole.tensor), buffer.tensor))
     }
 
-    fn held(&self, rank: u32, role: Role) -> impl Iterator<Item = &Held> {
+    fn held(&self, rank: u32, role: Role) -> impl Iterator<Item = &HeldPart> {
         let rank = &self.ranks[rank as usize];
         rank.held.iter().filter(move |held| rank.buffers[held.piece.buffer as usize].operand == Some(role))
     }
 }
 
 /// For each row of a part, the element that it begins with in the whole, and in the rank's buffer.
-fn rows(held: &Held, whole: &Tensor, buffer: &Tensor) -> impl Iterator<Item = (usize, usize)> {
+fn rows(held: &HeldPart, whole: &Tensor, buffer: &Tensor) -> impl Iterator<Item = (usize, usize)> {
     let (start, piece, whole, buffer) = (held.start, held.piece, whole.strides, buffer.strides);
     let [b, h, s, _] = piece.dims;
     (0..b * h * s).map(move |n| {

@@ -48,7 +48,7 @@ pub enum Slice {
 
 /// The lengths of each sequence of one part, and where its rows begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lengths {
+pub struct PartLengths {
     /// Queries.
     pub queries: Vec<i64>,
     /// Keys.
@@ -70,8 +70,8 @@ impl Slice {
     ///
     /// Packed sequences with a band and other numbers of queries than keys: the place of a part's diagonal would differ
     /// between them. The number of the first such sequence.
-    pub fn lengths(&self, queries: &[i64], keys: &[i64]) -> Result<Lengths, usize> {
-        let mut part = Lengths { query_rows: vec![0], key_rows: vec![0], ..Lengths::default() };
+    pub fn lengths(&self, queries: &[i64], keys: &[i64]) -> Result<PartLengths, usize> {
+        let mut part = PartLengths { query_rows: vec![0], key_rows: vec![0], ..PartLengths::default() };
         let (mut q_row, mut kv_row) = (0, 0);
         for (sequence, (&q_len, &kv_len)) in queries.iter().zip(keys).enumerate() {
             let (mut first_key, mut rows) = (0, None);

@@ -8,7 +8,7 @@ use crate::{Counted, Slice};
 /// A buffer of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Buffer {
+pub struct RankBuffer {
     /// Its name, for people.
     pub name: String,
     /// The operand that it is, if the caller brings it; else it is scratch memory.
@@ -20,7 +20,7 @@ pub struct Buffer {
 /// A part of a buffer: a box of (batch, head, token, element).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Piece {
+pub struct BufferBox {
     /// The number of the buffer.
     pub buffer: u32,
     /// Where it begins along each dim.
@@ -32,11 +32,11 @@ pub struct Piece {
 /// A part of an operand that a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
+pub struct HeldPart {
     /// Where the part begins in the operand of the whole attention.
     pub start: [i64; 4],
     /// Where it lies in the rank's buffer.
-    pub piece: Piece,
+    pub piece: BufferBox,
 }
 
 /// The stream of a step. Steps of one stream follow each other; those of two are ordered by marks alone.
@@ -58,7 +58,7 @@ pub struct Transfer {
     /// Whether this rank sends it.
     pub send: bool,
     /// What is sent, or where it is received.
-    pub piece: Piece,
+    pub piece: BufferBox,
 }
 
 /// What a launch binds to a role.
@@ -66,7 +66,7 @@ pub struct Transfer {
 #[serde(rename_all = "kebab-case")]
 pub enum Bind {
     /// Memory of this rank.
-    Piece(Piece),
+    Piece(BufferBox),
     /// The number that the caller gives for this role of the whole attention.
     Given(Role),
     /// An integer.
@@ -102,7 +102,7 @@ pub enum PerSequence {
 /// A launch of one plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Launch {
+pub struct PlanLaunch {
     /// The number of the plan in the schedule.
     pub plan: u32,
     /// What each role is bound to.
@@ -114,22 +114,22 @@ pub struct Launch {
 /// What a rank does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Step {
+pub enum RankStep {
     /// Copies a piece to another of the same extents, whatever their strides.
     Copy {
         /// The stream.
         on: Stream,
         /// What is copied.
-        from: Piece,
+        from: BufferBox,
         /// Where to.
-        to: Piece,
+        to: BufferBox,
     },
     /// Fills a piece with one number: 0, or minus infinity in the Stats of rows without keys.
     Fill {
         /// The stream.
         on: Stream,
         /// The piece.
-        piece: Piece,
+        piece: BufferBox,
         /// Whether the number is minus infinity.
         hidden: bool,
     },
@@ -139,37 +139,37 @@ pub enum Step {
         transfers: Vec<Transfer>,
     },
     /// One launch, on the stream of launches.
-    Launch(Launch),
+    Launch(PlanLaunch),
     /// Merges outputs of the same queries over different keys by their Stats, in f32, on the stream of launches.
     Merge {
         /// O and Stats of each part.
-        parts: Vec<(Piece, Piece)>,
+        parts: Vec<(BufferBox, BufferBox)>,
         /// Which rows of each part count, for attentions with lengths; else there are none, and all count.
         rows: Vec<Counted>,
         /// The sink logits of these heads, which join here.
-        sink: Option<Piece>,
+        sink: Option<BufferBox>,
         /// The merged O.
-        o: Piece,
+        o: BufferBox,
         /// The merged Stats.
-        stats: Piece,
+        stats: BufferBox,
     },
     /// Adds up pieces of the same extents in this order, in f32, and rounds once; on the stream of launches.
     Sum {
         /// What is added.
-        parts: Vec<Piece>,
+        parts: Vec<BufferBox>,
         /// As in a merge.
         rows: Vec<Counted>,
         /// The sum.
-        into: Piece,
+        into: BufferBox,
     },
     /// Draws a part of the dropout mask of the whole attention, on the stream of launches.
     Keep {
         /// The part of the mask.
-        into: Piece,
+        into: BufferBox,
         /// The seed.
-        seed: Piece,
+        seed: BufferBox,
         /// The offset.
-        offset: Piece,
+        offset: BufferBox,
         /// Its first query head, query and key in the whole attention. It has all of the batch.
         first: [i64; 3],
         /// Query heads of the whole attention.
@@ -196,28 +196,33 @@ pub enum Step {
 /// What one rank has and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rank {
+pub struct RankSchedule {
     /// Its buffers: first those that the caller brings.
-    pub buffers: Vec<Buffer>,
+    pub buffers: Vec<RankBuffer>,
     /// The parts of operands that lie in the caller's buffers.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldPart>,
     /// The steps, in the order in which the host queues them.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RankStep>,
 }
 
-impl Step {
+impl RankStep {
     /// The stream that the step is queued on.
     #[must_use]
     pub const fn stream(&self) -> Stream {
         match self {
-            Step::Copy { on, .. } | Step::Fill { on, .. } | Step::Record { on, .. } | Step::Wait { on, .. } => *on,
-            Step::Exchange { .. } => Stream::Exchange,
-            Step::Launch(_) | Step::Merge { .. } | Step::Sum { .. } | Step::Keep { .. } => Stream::Compute,
+            RankStep::Copy { on, .. }
+            | RankStep::Fill { on, .. }
+            | RankStep::Record { on, .. }
+            | RankStep::Wait { on, .. } => *on,
+            RankStep::Exchange { .. } => Stream::Exchange,
+            RankStep::Launch(_) | RankStep::Merge { .. } | RankStep::Sum { .. } | RankStep::Keep { .. } => {
+                Stream::Compute
+            }
         }
     }
 }
 
-impl Piece {
+impl BufferBox {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> i64 {
@@ -251,7 +256,7 @@ impl Piece {
 
     /// Whether two pieces share an element.
     #[must_use]
-    pub fn overlaps(&self, other: &Piece) -> bool {
+    pub fn overlaps(&self, other: &BufferBox) -> bool {
         let apart = |d: usize| {
             self.start[d] + self.dims[d] <= other.start[d] || other.start[d] + other.dims[d] <= self.start[d]
         };
@@ -260,7 +265,7 @@ impl Piece {
 
     /// The piece of other heads, counted in the buffer.
     #[must_use]
-    pub const fn heads(mut self, first: i64, count: i64) -> Piece {
+    pub const fn heads(mut self, first: i64, count: i64) -> BufferBox {
         self.start[1] = first;
         self.dims[1] = count;
         self
@@ -268,7 +273,7 @@ impl Piece {
 
     /// The piece of other tokens, counted in the buffer.
     #[must_use]
-    pub const fn tokens(mut self, first: i64, count: i64) -> Piece {
+    pub const fn tokens(mut self, first: i64, count: i64) -> BufferBox {
         self.start[2] = first;
         self.dims[2] = count;
         self

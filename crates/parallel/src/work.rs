@@ -6,8 +6,8 @@ use qkvault_graph::{
 };
 
 use crate::maker::{Maker, all, flat, in_order, like};
-use crate::part::{self, Part, names};
-use crate::step::{Bind, PerSequence, Piece, Step, Stream};
+use crate::part::{self, AttentionPart, names};
+use crate::step::{Bind, BufferBox, PerSequence, RankStep, Stream};
 use crate::tile::Tile;
 use crate::{Scheme, Sharding, Slice};
 
@@ -64,8 +64,8 @@ impl ScheduleWork<'_> {
     pub(crate) fn launch(
         &mut self,
         m: &mut Maker,
-        part: &Part,
-        pieces: &[(Role, Piece)],
+        part: &AttentionPart,
+        pieces: &[(Role, BufferBox)],
         local: Local,
     ) -> Result<(), Refusal> {
         let given = |role: Role| pieces.iter().find(|(of, _)| *of == role).map(|(_, piece)| *piece);
@@ -112,7 +112,7 @@ impl ScheduleWork<'_> {
     }
 
     /// Draws the part's own part of the dropout mask, into memory that launches share.
-    fn keep(&self, m: &mut Maker, mask: &Tensor, part: &Part) -> Piece {
+    fn keep(&self, m: &mut Maker, mask: &Tensor, part: &AttentionPart) -> BufferBox {
         let name = "dropout mask of a launch";
         let known = m.made.buffers.iter().position(|b| b.name == name && b.tensor == *mask);
         let into = match known {
@@ -127,12 +127,12 @@ impl ScheduleWork<'_> {
         let block = part.tile.block;
         let first = [part.heads.0, block.rows.0, block.keys.0];
         let (heads, below) = (whole.q.dims[1] as u32, dropout.threshold());
-        m.push(Step::Keep { into, seed, offset, first, heads, below });
+        m.push(RankStep::Keep { into, seed, offset, first, heads, below });
         into
     }
 
     /// What a scalar of a part is bound to.
-    fn number(&self, valid: &Valid, part: &Part, rank: u32, role: Role) -> Bind {
+    fn number(&self, valid: &Valid, part: &AttentionPart, rank: u32, role: Role) -> Bind {
         let Some(scalar) = valid.scalars().find(|s| s.role == role) else { return Bind::Given(role) };
         let block = part.tile.block;
         match scalar.name {
@@ -159,7 +159,7 @@ impl ScheduleWork<'_> {
     }
 
     /// The piece of the rank's own tensor of the scores, or of its gradient or dropout mask.
-    fn of_scores(&self, m: &Maker, valid: &Valid, part: &Part, role: Role, local: Local) -> Option<Piece> {
+    fn of_scores(&self, m: &Maker, valid: &Valid, part: &AttentionPart, role: Role, local: Local) -> Option<BufferBox> {
         let of_whole = match role {
             Role::ScoreTensor(_) | Role::DScoreTensor(_) => {
                 let tensor = valid.score_tensors().find(|t| t.role == role || t.gradient == Some(role))?;
@@ -214,7 +214,7 @@ impl ScheduleWork<'_> {
     }
 
     /// The caller's buffer of an operand by tokens, of which a rank has some runs.
-    pub(crate) fn token_buffer(&self, m: &mut Maker, role: Role) -> Option<Piece> {
+    pub(crate) fn token_buffer(&self, m: &mut Maker, role: Role) -> Option<BufferBox> {
         let t = self.tensor(role)?;
         let [b, h, length, d] = t.dims;
         let mut parts = Vec::new();
@@ -254,12 +254,12 @@ impl ScheduleWork<'_> {
 /// Memory with the strides and the alignment that a plan takes: the piece itself, or a copy of it.
 fn dense(
     m: &mut Maker,
-    piece: Piece,
+    piece: BufferBox,
     tensor: &Tensor,
     role: Role,
     output: bool,
-    after: &mut Vec<(Piece, Piece)>,
-) -> Piece {
+    after: &mut Vec<(BufferBox, BufferBox)>,
+) -> BufferBox {
     let (wanted, has) = (flat(tensor), m.tensor(piece));
     let same = (0..4).all(|d| piece.dims[d] <= 1 || wanted.strides[d] == has.strides[d]);
     let begin = piece.offset(&has) * has.dtype.size() as i64;

@@ -1,7 +1,7 @@
 //! Estimates beside the figures that were derived by hand, and the choice of a scheme.
 
 use qkvault_graph::{Attention, BackwardOptions, DType, Tensor, Valid, validate};
-use qkvault_parallel::{Bound, Machine, Scheme, Sharding, choose, schedule};
+use qkvault_parallel::{Bottleneck, GpuCluster, Scheme, Sharding, choose, schedule};
 
 /// Llama-3 8B's attention over `s` tokens.
 fn llama(s: i64) -> Attention {
@@ -14,7 +14,7 @@ fn valid(a: Attention) -> Valid {
 
 #[test]
 fn a_gather_over_two_h200_is_near_the_ideal_from_8k_tokens_a_rank() {
-    let machine = Machine::named("h200-nvlink").expect("known");
+    let machine = GpuCluster::named("h200-nvlink").expect("known");
     let efficiency = |s: i64, groups: u32, backward: bool| {
         let a = llama(s);
         let a = if backward { a.backward(BackwardOptions::default()) } else { a };
@@ -36,17 +36,17 @@ fn a_gather_over_two_h200_is_near_the_ideal_from_8k_tokens_a_rank() {
 
 #[test]
 fn slow_links_bound_a_short_gather_and_not_a_long_one() {
-    let nic = Machine::named("h200-nic").expect("known");
+    let nic = GpuCluster::named("h200-nic").expect("known");
     let bound = |s: i64| {
         let made = schedule(&valid(llama(s)), &Sharding::new(2, Scheme::Gather { groups: 1 })).expect("taken");
         made.estimate(&nic).bound
     };
-    assert_eq!((bound(8_192), bound(131_072)), (Bound::Links, Bound::Compute));
+    assert_eq!((bound(8_192), bound(131_072)), (Bottleneck::Links, Bottleneck::Compute));
 }
 
 #[test]
 fn the_choice_is_explained_and_falls_on_what_is_possible() {
-    let machine = &Machine::all()[0];
+    let machine = &GpuCluster::all()[0];
     let choice = choose(&valid(llama(16_384)), 2, machine).expect("possible");
     assert!(matches!(choice.schedule.sharding.scheme, Scheme::Gather { .. }), "{}", choice.explain());
     assert!(choice.explain().contains("not ring over 2 ranks"), "{}", choice.explain());
@@ -64,7 +64,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/para
 const TABLE: [&str; 2] = ["<!-- estimates -->\n", "<!-- end of estimates -->"];
 
 /// Part of the ideal speed of a forward with its backward, and the memory of a rank besides its operands, in GB.
-fn on_paper(tokens: i64, ranks: u32, machine: &Machine, schemes: &[Scheme]) -> String {
+fn on_paper(tokens: i64, ranks: u32, machine: &GpuCluster, schemes: &[Scheme]) -> String {
     let forward = valid(llama(tokens * i64::from(ranks)));
     let backward = valid(forward.backward(BackwardOptions::default()));
     let (mut best, mut memory) = (0.0_f64, 0.0);
@@ -88,7 +88,7 @@ fn the_page_has_the_estimates_for_8_and_64_gpus() {
     let gathers = [1, 2, 4, 8].map(|groups| Scheme::Gather { groups });
     let mut table = String::new();
     for (ranks, name) in [(2, "h200-nvlink"), (8, "h200-nvlink"), (8, "h200-nic"), (64, "h200-nic")] {
-        let machine = Machine::named(name).expect("known");
+        let machine = GpuCluster::named(name).expect("known");
         for tokens in [8_192, 32_768, 131_072] {
             let of = |schemes: &[Scheme]| on_paper(tokens, ranks, &machine, schemes);
             let (gather, ring, heads) = (of(&gathers), of(&[Scheme::Ring]), of(&[Scheme::Heads]));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, DType, Valid, validate};
 use qkvault_parallel::{
-    CommError, Communicator, Fault, Hello, Message, Scheme, Sharding, Store, Threads, World, agree, schedule,
+    CommError, Communicator, Hello, RankFault, RankMessage, Scheme, Sharding, Store, Threads, World, agree, schedule,
 };
 
 fn attention() -> Valid {
@@ -23,8 +23,8 @@ fn rounds(rank: &mut dyn Communicator, count: u64) -> Result<(), CommError> {
         let at = |peer: u32| buffer.as_ptr() as u64 + u64::from(peer) * 64;
         let mut list = Vec::new();
         for peer in (0..size).filter(|peer| *peer != own) {
-            list.push(Message { peer, send: true, address: at(own), bytes: 64 });
-            list.push(Message { peer, send: false, address: at(peer), bytes: 64 });
+            list.push(RankMessage { peer, send: true, address: at(own), bytes: 64 });
+            list.push(RankMessage { peer, send: false, address: at(peer), bytes: 64 });
         }
         // SAFETY: the addresses are in a buffer of this frame, 64 bytes for each rank; the exchange is of hosts, so it
         // has ended when it returns.
@@ -36,7 +36,7 @@ fn rounds(rank: &mut dyn Communicator, count: u64) -> Result<(), CommError> {
     Ok(())
 }
 
-fn threads(size: u32, deadline: u64, faulty: u32, fault: Option<Fault>) -> Vec<Result<(), CommError>> {
+fn threads(size: u32, deadline: u64, faulty: u32, fault: Option<RankFault>) -> Vec<Result<(), CommError>> {
     let ranks = Threads::world(size, Duration::from_millis(deadline));
     let ranks = ranks.into_iter().map(|rank| match fault {
         Some(fault) if rank.rank() == faulty => rank.with_fault(fault),
@@ -54,9 +54,9 @@ fn every_thread_names_the_one_that_died_was_late_or_sent_a_part() {
     let begin = Instant::now();
     for size in [2, 3, 5] {
         for faulty in 0..size {
-            let late = Fault::Late(3, Duration::from_millis(1_200));
+            let late = RankFault::Late(3, Duration::from_millis(1_200));
             // What comes 1.2 s late is too late for a deadline of 0.4 s; on a busy machine the others need more.
-            for (fault, deadline) in [(Fault::Dies(3), 5_000), (late, 400), (Fault::Partial(3), 5_000)] {
+            for (fault, deadline) in [(RankFault::Dies(3), 5_000), (late, 400), (RankFault::Partial(3), 5_000)] {
                 let results = threads(size, deadline, faulty, Some(fault));
                 for (rank, result) in (0..).zip(&results).filter(|(rank, _)| *rank != faulty) {
                     let error = result.as_ref().expect_err("an error");
@@ -111,7 +111,7 @@ fn ranks_with_other_schedules_or_sizes_are_named_on_every_rank() {
 
 #[test]
 fn all_ranks_go_on_with_a_new_communicator() {
-    let results = threads(3, 500, 1, Some(Fault::Dies(2)));
+    let results = threads(3, 500, 1, Some(RankFault::Dies(2)));
     assert!(results.iter().all(Result::is_err));
     assert!(threads(2, 500, 0, None).iter().all(Result::is_ok));
 }

@@ -13,15 +13,16 @@ use qkvault_compile::cache::{Vault, VaultOptions};
 use qkvault_compile::sys::Search;
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_cudnn::{CompileOptions, Profile};
+use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_exec::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, DeviceError, Session};
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{Attention, BackwardOptions, DType, Dropout, DropoutSource, Role, Tensor, Valid};
-use qkvault_parallel::testing::{Case, CaseSpace, Member, case, collected, expected, give, together, wrong};
+use qkvault_parallel::testing::{CaseSpace, Member, ShardedCase, case, collected, expected, give, together, wrong};
 use qkvault_parallel::{
-    Communicator, Fault, GpuRank, InProcess, Nccl, RunError, Schedule, Scheme, SessionPlans, Sharding, Store, World,
-    schedule,
+    Communicator, GpuRank, InProcess, Nccl, RankFault, RunError, Schedule, Scheme, SessionPlans, Sharding, Store,
+    World, schedule,
 };
 use qkvault_reference::{Family, Inputs};
 use qkvault_skip::{Need, skip};
@@ -73,7 +74,7 @@ fn world<'a>(
     plans: &'a SessionPlans<'a>,
     ranks: u32,
     deadline: Duration,
-    fault: Option<(u32, Fault)>,
+    fault: Option<(u32, RankFault)>,
 ) -> Vec<Member<'a>> {
     let contexts = vec![Arc::clone(gpu.context()); ranks as usize];
     let world = InProcess::world(&contexts, deadline).expect("events");
@@ -155,7 +156,7 @@ fn decodes() -> Vec<Valid> {
 }
 
 /// Every case by hand: forwards and backwards of each scheme, and decodes.
-fn cases(ranks: u32) -> Vec<Case> {
+fn cases(ranks: u32) -> Vec<ShardedCase> {
     let mut list = Vec::new();
     for (n, forward) in (0_u64..).zip(attentions().into_iter().chain(packed())) {
         let options = BackwardOptions { d_sink: forward.sink, ..BackwardOptions::default() };
@@ -163,18 +164,18 @@ fn cases(ranks: u32) -> Vec<Case> {
         for attention in [forward, backward] {
             for scheme in [Scheme::Gather { groups: 2 }, Scheme::Heads, Scheme::Ring] {
                 let sharding = Sharding::new(ranks, scheme);
-                list.push(Case { attention: attention.clone(), sharding, seed: n });
+                list.push(ShardedCase { attention: attention.clone(), sharding, seed: n });
             }
         }
     }
     let decode =
-        |(n, attention)| Case { attention, sharding: Sharding::new(ranks, Scheme::Decode { run: 64 }), seed: n };
+        |(n, attention)| ShardedCase { attention, sharding: Sharding::new(ranks, Scheme::Decode { run: 64 }), seed: n };
     list.extend((50..).zip(decodes()).map(decode));
     list
 }
 
 /// The schedule and operands of a case; `None` if the sharding is refused.
-fn prepared(case: &Case) -> Option<(Schedule, Inputs)> {
+fn prepared(case: &ShardedCase) -> Option<(Schedule, Inputs)> {
     let made = schedule(&case.attention, &case.sharding).ok()?;
     let mut inputs = case.inputs(Family::ALL[case.seed as usize % Family::ALL.len()]).expect("random operands");
     if case.attention.is_backward() {
@@ -184,7 +185,7 @@ fn prepared(case: &Case) -> Option<(Schedule, Inputs)> {
 }
 
 /// Runs a case on two members and compares what they write with one attention.
-fn check(case: &Case, made: &Schedule, inputs: &Inputs, members: &mut [Member<'_>]) {
+fn check(case: &ShardedCase, made: &Schedule, inputs: &Inputs, members: &mut [Member<'_>]) {
     let outputs: Result<Vec<_>, _> = together(made, inputs, members, 2, DEADLINE).into_iter().collect();
     let outputs = outputs.unwrap_or_else(|error| panic!("{}: {error}", case.sharding));
     let found = differences(made, inputs, &outputs);
@@ -252,7 +253,9 @@ fn a_rank_that_ends_is_named_in_time_and_the_others_go_on() {
     let plans = gpu.plans();
     let deadline = Duration::from_secs(2);
     let late = Duration::from_secs(6);
-    for fault in [Fault::Dies(0), Fault::Dies(1), Fault::Dies(3), Fault::Late(2, late), Fault::Partial(1)] {
+    for fault in
+        [RankFault::Dies(0), RankFault::Dies(1), RankFault::Dies(3), RankFault::Late(2, late), RankFault::Partial(1)]
+    {
         let begin = Instant::now();
         let results = together(&made, &inputs, &mut world(&gpu, &plans, 3, deadline, Some((1, fault))), 2, deadline);
         assert!(begin.elapsed() < deadline * 2 + late, "{fault:?}: {:?}", begin.elapsed());

@@ -5,7 +5,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, DType, Dropout, DropoutSource, Origins, Role, Tensor, Valid, validate,
 };
 use qkvault_parallel::codes;
-use qkvault_parallel::{Bind, Order, Schedule, Scheme, Sharding, Step, schedule};
+use qkvault_parallel::{Bind, RankStep, Schedule, Scheme, Sharding, TokenOrder, schedule};
 
 fn training() -> Valid {
     let a = Attention::bshd(1, (8, 4), (64, 64), 16, DType::BF16).causal().with_stats();
@@ -22,7 +22,7 @@ fn a_step_that_does_not_wait_is_found() {
         let whole = made(scheme);
         assert_eq!(whole.faults(), Vec::<String>::new());
         let steps = &whole.ranks[1].steps;
-        let waits = (0..steps.len()).filter(|at| matches!(steps[*at], Step::Wait { .. }));
+        let waits = (0..steps.len()).filter(|at| matches!(steps[*at], RankStep::Wait { .. }));
         let (mut found, mut all) = (0, 0);
         for at in waits {
             let mut changed = whole.clone();
@@ -48,7 +48,7 @@ fn every_operand_of_a_launch_begins_at_an_aligned_address() {
             let Ok(made) = schedule(attention, &Sharding::new(2, scheme)) else { continue };
             for rank in &made.ranks {
                 let launches = rank.steps.iter().filter_map(|step| match step {
-                    Step::Launch(launch) => Some(launch),
+                    RankStep::Launch(launch) => Some(launch),
                     _ => None,
                 });
                 for (role, bind) in launches.flat_map(|launch| &launch.binds) {
@@ -67,18 +67,18 @@ fn every_operand_of_a_launch_begins_at_an_aligned_address() {
 #[test]
 fn an_exchange_that_never_ends_and_a_message_of_another_size_are_found() {
     let whole = made(Scheme::Gather { groups: 1 });
-    let exchange = |s: &Schedule| s.ranks[2].steps.iter().position(|s| matches!(s, Step::Exchange { .. }));
+    let exchange = |s: &Schedule| s.ranks[2].steps.iter().position(|s| matches!(s, RankStep::Exchange { .. }));
     let at = exchange(&whole).expect("an exchange");
     let mut changed = whole.clone();
     changed.ranks[2].steps.remove(at);
     assert!(changed.faults().iter().any(|fault| fault.contains("never end")), "{:?}", changed.faults());
     let mut changed = whole.clone();
-    if let Step::Exchange { transfers } = &mut changed.ranks[2].steps[at] {
+    if let RankStep::Exchange { transfers } = &mut changed.ranks[2].steps[at] {
         transfers[0].piece.dims[2] -= 1;
     }
     assert!(changed.faults().iter().any(|fault| fault.contains("another size")), "{:?}", changed.faults());
     let mut changed = whole;
-    if let Step::Exchange { transfers } = &mut changed.ranks[2].steps[at] {
+    if let RankStep::Exchange { transfers } = &mut changed.ranks[2].steps[at] {
         transfers[0].piece.start[2] += 1_000;
     }
     assert!(changed.faults().iter().any(|fault| fault.contains("outside its buffer")));
@@ -138,7 +138,7 @@ fn every_rank_has_the_same_work_under_a_causal_mask() {
         assert_eq!(work[0], work[1], "{scheme:?}");
         assert_eq!(work.iter().sum::<f64>(), a.flops(), "{scheme:?}");
     }
-    let uneven = Sharding::new(4, Scheme::Gather { groups: 1 }).with_order(Order::Contiguous);
+    let uneven = Sharding::new(4, Scheme::Gather { groups: 1 }).with_order(TokenOrder::Contiguous);
     let made = schedule(&a, &uneven).expect("taken");
     assert!(made.costs(3).flops > 4.0 * made.costs(0).flops);
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
-use qkvault_parallel::{CommError, Communicator, Message, Nccl, NcclLibrary, Store, World, wait};
+use qkvault_parallel::{CommError, Communicator, Nccl, NcclLibrary, RankMessage, Store, World, wait};
 use qkvault_skip::{Need, skip};
 
 /// `QKVAULT_NCCL=…/site-packages/nvidia/nccl/lib cargo test -p qkvault-parallel --test nccl`. It needs no GPU.
@@ -109,8 +109,10 @@ fn exchange(rank: u32, port: u16, rounds: u64) -> Result<(), CommError> {
             let (from, _from) = sent.device_ptr(&stream);
             let (to, _to) = received.device_ptr_mut(&stream);
             let bytes = (COUNT * 4) as u64;
-            let list =
-                [Message { peer, send: true, address: from, bytes }, Message { peer, send: false, address: to, bytes }];
+            let list = [
+                RankMessage { peer, send: true, address: from, bytes },
+                RankMessage { peer, send: false, address: to, bytes },
+            ];
             // SAFETY: both addresses are memory of this GPU of so many bytes, which lives until the wait below ends;
             // the stream is one of this GPU.
             unsafe { nccl.exchange(&list, stream.cu_stream().cast())? };

@@ -4,8 +4,8 @@
 use qkvault_graph::expr::parse_expr;
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, PaddedRows, Tensor, Valid};
 use qkvault_parallel::codes;
-use qkvault_parallel::{Bind, Order, PerSequence, Schedule, Scheme, Sharding, Step, difference, schedule};
-use qkvault_reference::{Choice, Inputs, LengthChoice};
+use qkvault_parallel::{Bind, PerSequence, RankStep, Schedule, Scheme, Sharding, TokenOrder, difference, schedule};
+use qkvault_reference::{Inputs, LengthChoice, RandomChoice};
 
 const TOKENS: i64 = 48;
 
@@ -23,7 +23,7 @@ fn band(left: Option<i64>, right: Option<i64>) -> Attention {
 
 fn inputs(attention: &Valid, q: &[usize], kv: &[usize]) -> Inputs {
     let lengths = LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
-    Inputs::random_with(attention, 7, &Choice { lengths, ..Choice::default() }).expect("random operands")
+    Inputs::random_with(attention, 7, &RandomChoice { lengths, ..RandomChoice::default() }).expect("random operands")
 }
 
 fn both_passes(forward: &Attention) -> [Valid; 2] {
@@ -37,7 +37,8 @@ fn both_passes(forward: &Attention) -> [Valid; 2] {
 fn check(forward: &Attention, q: &[usize], kv: &[usize]) {
     for attention in both_passes(forward) {
         let operands = inputs(&attention, q, kv);
-        for (ranks, order) in (1..=4).flat_map(|n| [Order::ZigZag, Order::Contiguous].map(|order| (n, order))) {
+        for (ranks, order) in (1..=4).flat_map(|n| [TokenOrder::ZigZag, TokenOrder::Contiguous].map(|order| (n, order)))
+        {
             let sharding = Sharding::new(ranks, Scheme::Ring).with_order(order);
             let made = schedule(&attention, &sharding).unwrap_or_else(|e| panic!("{sharding}, {attention}: {e}"));
             assert_eq!(made.faults(), Vec::<String>::new(), "{sharding}, {attention}");
@@ -142,7 +143,7 @@ fn wrong_numbers_of_a_document_are_noticed() {
         let mut changed = made.clone();
         let mut count = 0;
         for step in changed.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
-            let Step::Launch(launch) = step else { continue };
+            let RankStep::Launch(launch) = step else { continue };
             for (_, bind) in launch.binds.iter_mut().filter(|(_, bind)| *bind == Bind::Sequences(from)) {
                 *bind = Bind::Sequences(to);
                 count += 1;

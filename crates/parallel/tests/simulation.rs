@@ -8,13 +8,13 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, PaddedRows, Pass, Role,
     ScoreExpr, Storage, Tensor,
 };
-use qkvault_parallel::testing::{Case, CaseSpace, case};
-use qkvault_parallel::{Order, Schedule, Scheme, Sharding, Step, difference, schedule};
-use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice};
+use qkvault_parallel::testing::{CaseSpace, ShardedCase, case};
+use qkvault_parallel::{RankStep, Schedule, Scheme, Sharding, TokenOrder, difference, schedule};
+use qkvault_reference::{Buffer, Family, Inputs, LengthChoice, RandomChoice};
 
 /// The largest difference of a case; `None` if its sharding is refused, with the codes.
-fn run(case: &Case) -> Result<(f64, String), Vec<String>> {
-    let Case { attention, sharding, seed } = case;
+fn run(case: &ShardedCase) -> Result<(f64, String), Vec<String>> {
+    let ShardedCase { attention, sharding, seed } = case;
     let made = schedule(attention, sharding)
         .map_err(|e| e.reasons().iter().map(|r| r.code.as_str().to_owned()).collect::<Vec<_>>())?;
     let faults = made.faults();
@@ -113,8 +113,8 @@ fn a_ring_of_one_chunk_counts_keys_from_the_first() {
     let score = parse_expr("score + 0.1 * float(query - key)").expect("parses");
     let attention = Attention::bshd(1, (2, 2), (8, 36), 8, DType::BF16).with_band(band).with_score_mod(score);
     let attention = attention.with_stats().validate().expect("is valid");
-    let sharding = Sharding::new(1, Scheme::Ring).with_order(Order::Contiguous);
-    let (worst, place) = run(&Case { attention, sharding, seed: 1 }).expect("is taken");
+    let sharding = Sharding::new(1, Scheme::Ring).with_order(TokenOrder::Contiguous);
+    let (worst, place) = run(&ShardedCase { attention, sharding, seed: 1 }).expect("is taken");
     assert!(worst < 1e-10, "off by {worst:.1e} at {place}");
 }
 
@@ -146,7 +146,7 @@ fn dropout_by_places_is_the_same_for_every_sharding() {
             assert!(worst < 1e-10, "{sharding}: {attention}: off by {worst:.1e} at {place}");
             let mut moved = made;
             for step in moved.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
-                if let Step::Keep { first, .. } = step {
+                if let RankStep::Keep { first, .. } = step {
                     *first = [0; 3];
                 }
             }
@@ -159,7 +159,7 @@ fn dropout_by_places_is_the_same_for_every_sharding() {
 /// The schedule without what its merges and sums are told of rows.
 fn untold(mut made: Schedule) -> Schedule {
     for step in made.ranks.iter_mut().flat_map(|rank| &mut rank.steps) {
-        if let Step::Merge { rows, .. } | Step::Sum { rows, .. } = step {
+        if let RankStep::Merge { rows, .. } | RankStep::Sum { rows, .. } = step {
             rows.clear();
         }
     }
@@ -201,7 +201,7 @@ fn a_rank_that_has_no_key_of_a_sequence_adds_nothing_to_it() {
         let queries = keys.map(|n: usize| n.clamp(1, attention.q.dims[2] as usize));
         let queries = if keys == documents { keys } else { queries };
         let lengths = LengthChoice::Exact { q: queries.to_vec(), kv: keys.to_vec() };
-        let choice = Choice { lengths, ..Choice::default() };
+        let choice = RandomChoice { lengths, ..RandomChoice::default() };
         let inputs = Inputs::random_with(&attention, 1, &choice).expect("random operands");
         let (worst, place) = difference(&made, &inputs).expect("runs");
         assert!(worst < 1e-10, "{scheme:?}, {attention}: off by {worst:.1e} at {place}");

@@ -88,10 +88,10 @@ pub struct Memory {
 impl Explanation {
     /// What the rules say of a request. The memory of the target's GPU is the budget.
     #[must_use]
-    pub fn of(request: &Request<'_>) -> Explanation {
+    pub fn for_request(request: &Request<'_>) -> Explanation {
         let Request { attention, target, policy, allowed: _ } = request;
         let mut verdict = check(request);
-        let footprint = Footprint::of(attention, target, policy);
+        let footprint = Footprint::for_attention(attention, target, policy);
         verdict.reasons.extend(footprint.and_then(|f| f.over(on_device(target))));
         let proposal = |near: crate::Near| Proposal {
             change: near.change,
@@ -139,7 +139,7 @@ mod tests {
     fn explained(attention: Attention, cudnn: CudnnVersion) -> Explanation {
         let attention = validate(attention).expect("sound");
         let target = Profile::named("h200").expect("built in").target(cudnn, LibrarySet::Slim);
-        Explanation::of(&Request::new(&attention, &target))
+        Explanation::for_request(&Request::new(&attention, &target))
     }
 
     #[test]

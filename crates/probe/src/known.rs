@@ -35,7 +35,7 @@ pub struct Wrong {
     /// The attention, or the cause.
     pub attention: &'static str,
     /// The versions of cuDNN and the GPUs.
-    pub affected: Vec<Range>,
+    pub affected: Vec<KnownRange>,
     /// How it shows.
     pub shows: &'static str,
     /// Addresses of reports and of guards of other projects.
@@ -56,7 +56,7 @@ pub struct Guard {
     /// The attention that it keeps from cuDNN, or reports.
     pub attention: &'static str,
     /// The versions of cuDNN and the GPUs.
-    pub affected: Vec<Range>,
+    pub affected: Vec<KnownRange>,
     /// The function that has the guard; empty for a thread.
     pub place: &'static str,
     /// Addresses of the source or the thread.
@@ -73,7 +73,7 @@ pub struct Guard {
 
 /// Versions of cuDNN on GPUs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Range {
+pub struct KnownRange {
     /// The first version; none for every one.
     pub from: Option<String>,
     /// The first version behind the last; none if no version mends it.
@@ -103,7 +103,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn of(standing: Standing) -> Seen {
+    fn from_standing(standing: Standing) -> Seen {
         let sight = standing.sight();
         Seen {
             standing: standing.name(),
@@ -114,9 +114,9 @@ impl Seen {
     }
 }
 
-impl Range {
-    fn all(library: Library, affected: &[Affected]) -> Vec<Range> {
-        let range = |one: &Affected| Range {
+impl KnownRange {
+    fn all(library: Library, affected: &[Affected]) -> Vec<KnownRange> {
+        let range = |one: &Affected| KnownRange {
             from: one.versions.from.map(|version| version.to_string()),
             before: one.versions.before.map(|version| version.to_string()),
             sm_from: one.gpus.from,
@@ -138,10 +138,10 @@ pub fn known_wrong() -> Known {
             code: Some(quirk.code),
             engine: Library::Cudnn.title(),
             attention: quirk.cause,
-            affected: Range::all(Library::Cudnn, quirk.affected),
+            affected: KnownRange::all(Library::Cudnn, quirk.affected),
             shows: quirk.evidence,
             reports: quirk.reports.to_vec(),
-            seen: Seen::of(quirk.standing?),
+            seen: Seen::from_standing(quirk.standing?),
             answer: "refused",
             to_do: quirk.fix,
         })
@@ -157,10 +157,10 @@ pub fn known_wrong() -> Known {
             code: None,
             engine: report.library.title(),
             attention: report.attention,
-            affected: Range::all(report.library, report.affected),
+            affected: KnownRange::all(report.library, report.affected),
             shows,
             reports: report.links.to_vec(),
-            seen: Seen::of(standing),
+            seen: Seen::from_standing(standing),
             answer: report.finding.name(),
             to_do: says,
         })
@@ -189,12 +189,12 @@ fn guard(report: &'static Report) -> Guard {
     Guard {
         project: report.by.title(),
         attention: report.attention,
-        affected: Range::all(report.library, report.affected),
+        affected: KnownRange::all(report.library, report.affected),
         place: report.place,
         links: report.links,
         finding: report.finding.name(),
         codes,
-        seen: standing.map(Seen::of),
+        seen: standing.map(Seen::from_standing),
         says,
     }
 }

@@ -41,7 +41,7 @@ mod request;
 pub use advice::{Advice, advice};
 pub use budget::{Basis, Budget, on_device};
 pub use explain::{Chosen, Explanation, Memory, NEWEST, NotChosen, Proposal, TRIED};
-pub use known::{Guard, Known, Range, Seen, Wrong, known_from, known_wrong, page as known_wrong_page};
+pub use known::{Guard, Known, KnownRange, Seen, Wrong, known_from, known_wrong, page as known_wrong_page};
 pub use memory::Footprint;
 pub use nearest::{Near, changes, nearest};
 pub use request::{Request, Verdict, check, lowered};

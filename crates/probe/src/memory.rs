@@ -24,7 +24,7 @@ pub struct Footprint {
 impl Footprint {
     /// The footprint of an attention without a compiled plan; `None` if it does not lower.
     #[must_use]
-    pub fn of(attention: &Valid, target: &Target, options: &CompileOptions) -> Option<Footprint> {
+    pub fn for_attention(attention: &Valid, target: &Target, options: &CompileOptions) -> Option<Footprint> {
         let graph = lower(attention, target, options).ok()?;
         let quadratic = graph.keeps_scores(target.sm());
         let scores = if quadratic { scores(attention) } else { 0 };
@@ -96,7 +96,7 @@ mod tests {
         let forward = Attention::forward(q, q, v, v).with_stats();
         let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
         let attention = validate(forward.backward(options)).expect("sound");
-        (Footprint::of(&attention, &target, &CompileOptions::default()).expect("lowers"), target)
+        (Footprint::for_attention(&attention, &target, &CompileOptions::default()).expect("lowers"), target)
     }
 
     /// NVIDIA's own sweep ran out of memory here (128 heads, 32k, deterministic, H200).
@@ -138,7 +138,7 @@ mod tests {
             let forward = Attention::bshd(3, (4, 4), (65, 63), 64, DType::BF16).with_lengths().with_stats();
             let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
             let attention = validate(forward.backward(options)).expect("sound");
-            Footprint::of(&attention, &target, &CompileOptions::default()).expect("lowers")
+            Footprint::for_attention(&attention, &target, &CompileOptions::default()).expect("lowers")
         };
         let (q, kv, rows, lengths) = (3 * 4 * 65 * 64 * 2, 3 * 4 * 63 * 64 * 2, 3 * 4 * 65 * 4, 3 * 4);
         let operands = 4 * q + 4 * kv + rows + 2 * lengths;
@@ -161,7 +161,7 @@ mod tests {
         let graph = lower(&attention, &target, &CompileOptions::default()).expect("lowers");
         let operands = 4 * 4 * 64 * 64 * 2;
         let expected = Footprint { operands, scratch: 999, quadratic: false, exact: true };
-        let scratch = Scratch::of(999, &graph.bindings(Some(&attention)));
+        let scratch = Scratch::new(999, &graph.bindings(Some(&attention)));
         assert_eq!(Footprint::of_launch(&attention, &scratch, graph.keeps_scores(90)), expected);
         assert!(expected.over(1).is_some_and(|r| !r.given.contains("at least")));
     }

@@ -21,10 +21,10 @@ pub struct Near {
 }
 
 /// A change of the description, and its name.
-type Change = (&'static str, fn(&mut Attention));
+type DescriptionChange = (&'static str, fn(&mut Attention));
 
 /// Changes of the description, from the cheapest to those that give up most.
-const CHANGES: &[Change] = &[
+const CHANGES: &[DescriptionChange] = &[
     ("head dims padded with zeros to multiples of 8", |a| head_dim(a, |d| (d + 7) / 8 * 8)),
     ("head dims padded with zeros to multiples of 16", |a| head_dim(a, |d| (d + 15) / 16 * 16)),
     ("head dims padded with zeros to the larger of the two", |a| {

@@ -12,8 +12,8 @@ mod pytorch;
 mod threads;
 mod transformer_engine;
 
+use qkvault_cudnn::registry::{Affected, Gpus, Sight, Standing, Versions};
 use qkvault_graph::Code;
-use qkvault_graph::registry::{Affected, Gpus, Sight, Standing, Versions};
 
 /// Whose source or thread it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

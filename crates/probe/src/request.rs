@@ -60,7 +60,7 @@ impl Verdict {
     /// The refusal, if it is one.
     #[must_use]
     pub fn refusal(self) -> Option<Refusal> {
-        Refusal::of(self.reasons)
+        Refusal::from_reasons(self.reasons)
     }
 }
 
@@ -72,12 +72,12 @@ impl Verdict {
 /// that qkvault cannot express as they are meant. Features that are merely unsupported are left to cuDNN to refuse.
 pub fn lowered(attention: &Valid, target: &Target, options: &CompileOptions) -> Result<OpGraph, Refusal> {
     let lowered = lower(attention, target, options);
-    let facts = Facts::of(attention, target, options);
+    let facts = Facts::new(attention, target, options);
     let reasons = refused_by_rules(&facts).filter(|r| r.origin != Origin::Rule);
     let is_allowed = |r: &Reason| options.allowed.contains(&r.code);
     let (allowed, reasons): (Vec<_>, Vec<_>) = reasons.partition(is_allowed);
     let accepted_quirks = QuirkSet::known(allowed.iter().map(|r| &r.code));
-    match (lowered, Refusal::of(reasons)) {
+    match (lowered, Refusal::from_reasons(reasons)) {
         (Ok(graph), None) => Ok(OpGraph { accepted_quirks: graph.accepted_quirks.with(accepted_quirks), ..graph }),
         (Err(refusal), None) | (Ok(_), Some(refusal)) => Err(refusal),
         (Err(refusal), Some(more)) => Err(refusal.and(more)),
@@ -90,7 +90,7 @@ pub fn lowered(attention: &Valid, target: &Target, options: &CompileOptions) -> 
 /// answer of cuDNN itself comes from `qkvault-compile`.
 pub fn check(request: &Request<'_>) -> Verdict {
     let Request { attention, target, policy: options, allowed } = request;
-    let facts = Facts::of(attention, target, options);
+    let facts = Facts::new(attention, target, options);
     let lacking = target.device.missing_for(target.cudnn);
     let reasons = refused_by_lowering(&facts).chain(lacking).chain(refused_by_rules(&facts));
     // Allowed quirks are reported too, separately.

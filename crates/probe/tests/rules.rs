@@ -1206,7 +1206,7 @@ fn every_rule_fires_inside_its_bounds_and_not_outside() {
             let found = verdict.reasons.iter().find(|r| r.code.as_str() == *code);
             assert_eq!(found.is_some(), fires, "{code} for {given} on {gpu} under {version}: {:?}", verdict.reasons);
             if let Some(reason) = found {
-                let facts = Facts::of(&a, &target, &CompileOptions::default());
+                let facts = Facts::new(&a, &target, &CompileOptions::default());
                 let affected = rule.affects(facts.version(), facts.sm()).expect(code);
                 assert_eq!((reason.origin, reason.since), (rule.origin, affected.versions.before));
                 for fact in [&reason.field[..], &reason.given, &reason.needed, &reason.fix] {

@@ -18,7 +18,7 @@ fn varlen(batch: i64, heads: (i64, i64), longest: i64, head_dim: i64, tokens: (i
 }
 
 fn footprint(attention: &Valid) -> Footprint {
-    Footprint::of(attention, &h200(), &CompileOptions::default()).expect("lowers")
+    Footprint::for_attention(attention, &h200(), &CompileOptions::default()).expect("lowers")
 }
 
 /// 65,536 tokens in up to 1024 sequences of up to 32,768: 558 GB if each had its greatest length. The sum of dQ in f32

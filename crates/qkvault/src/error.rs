@@ -130,7 +130,7 @@ kinds! {
     DeviceError => Device,
     NoDriver => Device,
     PropertiesError => Device,
-    qkvault_sys::LoadError => Library,
+    qkvault_sys::CudnnLoadError => Library,
     qkvault_cache::OpenError => Vault,
     LoadError => Load,
     BatchInputErrors => Arguments,

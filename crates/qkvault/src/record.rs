@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use qkvault_graph::{Valid, text, validate};
-use qkvault_models::{Entry, LARGEST_CONFIG, Manifest, Phase};
+use qkvault_models::{AttentionEntry, LARGEST_CONFIG, Manifest, Phase};
 
 /// The variable that names the file.
 #[cfg(feature = "exec")]
@@ -43,21 +43,21 @@ const BETWEEN: Duration = Duration::from_millis(100);
 /// ```
 #[derive(Debug)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecordShared>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RecordShared {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<RecordState>,
     changed: Condvar,
     /// Held during a write.
     writing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecordState {
     seen: HashSet<Valid>,
     unwritten: Vec<Valid>,
     /// What a failed write left, for the next one.
@@ -71,8 +71,12 @@ impl Recorder {
     /// A recorder for a TOML file, which need not exist.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Recorder {
-        let shared =
-            Shared { path: path.into(), state: Mutex::default(), changed: Condvar::new(), writing: Mutex::default() };
+        let shared = RecordShared {
+            path: path.into(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            writing: Mutex::default(),
+        };
         Recorder { shared: Arc::new(shared), writer: Mutex::default() }
     }
 
@@ -131,8 +135,8 @@ impl Drop for Recorder {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl RecordShared {
+    fn state(&self) -> MutexGuard<'_, RecordState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,7 +162,7 @@ impl Shared {
     fn write(&self) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let new = {
-            let State { unwritten, failed, .. } = &mut *self.state();
+            let RecordState { unwritten, failed, .. } = &mut *self.state();
             [std::mem::take(failed), std::mem::take(unwritten)].concat()
         };
         if new.is_empty() {
@@ -196,7 +200,7 @@ fn add(path: &Path, new: &[Valid]) -> Result<(), String> {
     };
     let listed = manifest.attentions().map_err(|why| format!("the file has attentions that cannot be read: {why}"))?;
     let known: HashSet<Valid> = listed.into_iter().filter_map(|listed| validate(listed.attention).ok()).collect();
-    let missing: Vec<Entry> = new.iter().filter(|one| !known.contains(*one)).map(entry).collect();
+    let missing: Vec<AttentionEntry> = new.iter().filter(|one| !known.contains(*one)).map(entry).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -230,13 +234,13 @@ fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// The entry of one attention.
-fn entry(attention: &Valid) -> Entry {
+fn entry(attention: &Valid) -> AttentionEntry {
     let phase = match attention.seq() {
         _ if attention.is_backward() => Phase::Train,
         (1, _) => Phase::Decode,
         _ => Phase::Prefill,
     };
-    Entry {
+    AttentionEntry {
         model: String::new(),
         layer: attention.to_string(),
         layers: 1,

@@ -12,7 +12,7 @@ use qkvault::exec::cudarc::driver::CudaStream;
 use qkvault::exec::{Device, DeviceError};
 use qkvault::models::Manifest;
 use qkvault::prelude::*;
-use qkvault_reference::{Buffer, Inputs, Tolerance, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, compare, forward};
 use qkvault_skip::{Need, skip};
 
 fn options() -> Option<qkvault::RuntimeOptions> {
@@ -163,7 +163,7 @@ fn launch_and_check(runtime: &Runtime, stream: &Arc<CudaStream>, attention: &Val
     let found = Buffer::new(DType::BF16, stream.clone_dtoh(&o).expect("read")).expect("whole");
     let expected = forward(attention, &inputs).expect("the oracle can do it");
     let output = expected.get(Role::O).expect("it has O");
-    let found = compare(output, &found, Tolerance::of(Role::O, DType::BF16));
+    let found = compare(output, &found, OutputTolerance::for_role(Role::O, DType::BF16));
     assert!(found.good, "{attention}: {found}");
 }
 

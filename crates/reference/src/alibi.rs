@@ -13,7 +13,7 @@ pub fn alibi_slopes(attention: &Attention, role: Role) -> Option<Buffer> {
     let expressions = [attention.score_mod.as_ref(), attention.mask.mask_mod.as_ref()];
     let spec = expressions.into_iter().flatten().flat_map(|e| e.tensors()).nth(number.into())?;
     let part = all(&spec.alibi?).into_iter().skip(spec.alibi?.first_head as usize).take(spec.dims[1] as usize);
-    Some(Buffer::of(DType::F32, part.collect::<Vec<_>>()))
+    Some(Buffer::from_values(DType::F32, part.collect::<Vec<_>>()))
 }
 
 /// The slopes of every head of the model.
@@ -40,7 +40,7 @@ mod tests {
         for (heads, first, here, max) in
             [(32, 0, 32, 16.0), (32, 16, 16, 8.0), (20, 3, 11, 4.5), (1, 0, 1, 8.0), (71, 0, 71, 8.0)]
         {
-            let slopes = AlibiSlopes::of(heads).from_head(first).with_bias_max(max).expect("finite");
+            let slopes = AlibiSlopes::for_heads(heads).from_head(first).with_bias_max(max).expect("finite");
             let score = library::alibi_of(score(), here, slopes).build_score_mod().expect("a score");
             let attention = Attention::bshd(1, (here, 1), (8, 8), 16, DType::BF16).with_score_mod(score);
             let own = alibi_slopes(&attention, Role::ScoreTensor(0)).expect("it holds slopes");

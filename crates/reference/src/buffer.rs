@@ -52,7 +52,7 @@ impl Buffer {
 
     /// A buffer of these numbers, each rounded once to the element type.
     #[must_use]
-    pub fn of(dtype: DType, values: impl IntoIterator<Item = f64>) -> Buffer {
+    pub fn from_values(dtype: DType, values: impl IntoIterator<Item = f64>) -> Buffer {
         let values: Vec<f64> = values.into_iter().collect();
         let mut buffer = Buffer::zeros(dtype, values.len());
         for (i, x) in values.into_iter().enumerate() {
@@ -151,13 +151,13 @@ impl Buffer {
     pub fn read<T: Real>(&self, start: usize, out: &mut [T]) {
         let size = self.dtype.size();
         let bytes = &self.bytes[start * size..(start + out.len()) * size];
-        let small = |bits: u32| T::of(decode_small(self.dtype, bits));
+        let small = |bits: u32| T::from_f64(decode_small(self.dtype, bits));
         match self.dtype {
-            DType::F32 => each(bytes, out, |w| T::of(f64::from(f32::from_ne_bytes(w)))),
-            DType::I32 => each(bytes, out, |w| T::of(f64::from(i32::from_ne_bytes(w)))),
-            DType::I64 => each(bytes, out, |w| T::of(i64::from_ne_bytes(w) as f64)),
+            DType::F32 => each(bytes, out, |w| T::from_f64(f64::from(f32::from_ne_bytes(w)))),
+            DType::I32 => each(bytes, out, |w| T::from_f64(f64::from(i32::from_ne_bytes(w)))),
+            DType::I64 => each(bytes, out, |w| T::from_f64(i64::from_ne_bytes(w) as f64)),
             DType::BF16 => {
-                each(bytes, out, |w| T::of(f64::from(f32::from_bits(u32::from(u16::from_ne_bytes(w)) << 16))));
+                each(bytes, out, |w| T::from_f64(f64::from(f32::from_bits(u32::from(u16::from_ne_bytes(w)) << 16))));
             }
             DType::F16 => each(bytes, out, |w| small(u32::from(u16::from_ne_bytes(w)))),
             DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::U8 | DType::Bool => {
@@ -231,7 +231,7 @@ mod tests {
             assert!(buffer.is_poison(1));
             assert!(!dtype.is_float() || buffer.get(1).is_nan(), "{dtype}");
         }
-        assert_eq!(Buffer::of(DType::BF16, [0.1]).get(0), crate::round(DType::BF16, 0.1));
+        assert_eq!(Buffer::from_values(DType::BF16, [0.1]).get(0), crate::round(DType::BF16, 0.1));
         let wide = Buffer::new(DType::I64, i64::MAX.to_ne_bytes().to_vec()).expect("whole");
         assert_eq!(wide.int(0), i64::MAX);
         assert!(Buffer::new(DType::F32, vec![0; 6]).is_err());

@@ -18,8 +18,8 @@ use crate::{Buffer, Inputs, Places, ReferenceError};
 /// let t = Tensor::bshd(1, 1, 1, 4, DType::BF16);
 /// let sum = Combination::Sum { parts: vec![t; 2], rows: false, into: t }.validate()?;
 /// let mut inputs = Inputs::new();
-/// inputs.insert(Role::Part(0), Buffer::of(DType::BF16, [1.0, 2.0, 3.0, 4.0]));
-/// inputs.insert(Role::Part(1), Buffer::of(DType::BF16, [0.5; 4]));
+/// inputs.insert(Role::Part(0), Buffer::from_values(DType::BF16, [1.0, 2.0, 3.0, 4.0]));
+/// inputs.insert(Role::Part(1), Buffer::from_values(DType::BF16, [0.5; 4]));
 /// assert_eq!(combine(&sum, &inputs)?[&Role::Into].get(3), 4.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -6,11 +6,11 @@ use qkvault_graph::expr::Lowest;
 use qkvault_graph::{DType, Role};
 
 use crate::outputs::Defined;
-use crate::{Buffer, Output, Row, View};
+use crate::{Buffer, ExactOutput, ForwardRow, View};
 
 /// The largest acceptable differences between a result and the exact numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
+pub struct OutputTolerance {
     /// Bound on the Frobenius norm of the difference, divided by the norm of the exact numbers.
     pub relative: f64,
     /// Bound on the difference of each element, in addition to two steps of f32 at its size: near 3,000 the steps of a
@@ -21,15 +21,15 @@ pub struct Tolerance {
 /// Two steps of f32, relative to the number.
 const STEPS: f64 = 1.0 / (1 << 22) as f64;
 
-impl Tolerance {
+impl OutputTolerance {
     /// The default bounds. Relative: 5e-3 for bf16, 1e-3 for f16, 8e-2 and 1.5e-1 for 8-bit formats, 1e-4 for other
     /// f32 outputs. Absolute: 1e-4 for Stats and Max.
     ///
     /// The 16-bit bounds leave a margin on the H200, where errors of about 2.3e-3 were measured for bf16.
     #[must_use]
-    pub const fn of(role: Role, dtype: DType) -> Tolerance {
+    pub const fn for_role(role: Role, dtype: DType) -> OutputTolerance {
         if matches!(role, Role::Stats | Role::Max) {
-            return Tolerance { relative: f64::INFINITY, absolute: 1e-4 };
+            return OutputTolerance { relative: f64::INFINITY, absolute: 1e-4 };
         }
         let relative = match dtype {
             DType::BF16 => 5e-3,
@@ -38,7 +38,7 @@ impl Tolerance {
             DType::E5M2 => 1.5e-1,
             _ => 1e-4,
         };
-        Tolerance { relative, absolute: f64::INFINITY }
+        OutputTolerance { relative, absolute: f64::INFINITY }
     }
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for Comparison {
 /// not written, and elements outside the tensor that were. It skips rows that the description leaves undefined. A
 /// buffer may be longer than the output; the elements missing from a shorter one count as unwritten.
 #[must_use]
-pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comparison {
+pub fn compare(expected: &ExactOutput, actual: &Buffer, tolerance: OutputTolerance) -> Comparison {
     let mut tally = CompareTally::default();
     for (at, (&x, &defined)) in expected.values().iter().zip(expected.defined()).enumerate() {
         match defined {
@@ -116,7 +116,13 @@ pub fn compare(expected: &Output, actual: &Buffer, tolerance: Tolerance) -> Comp
 /// Compares chosen rows of O, Stats, Max or Sum_exp, computed by [`crate::forward_rows`], with a buffer that a device
 /// wrote. `view` gives the addresses of rows in the buffer ([`View::new`]).
 #[must_use]
-pub fn compare_rows(rows: &[Row], role: Role, view: &View, actual: &Buffer, tolerance: Tolerance) -> Comparison {
+pub fn compare_rows(
+    rows: &[ForwardRow],
+    role: Role,
+    view: &View,
+    actual: &Buffer,
+    tolerance: OutputTolerance,
+) -> Comparison {
     let mut tally = CompareTally::default();
     let mut places = Vec::new();
     for row in rows {
@@ -181,7 +187,7 @@ impl CompareTally {
         }
     }
 
-    fn finish(self, tolerance: Tolerance, index_of: impl Fn(usize) -> Option<[usize; 4]>) -> Comparison {
+    fn finish(self, tolerance: OutputTolerance, index_of: impl Fn(usize) -> Option<[usize; 4]>) -> Comparison {
         let CompareTally { elements, difference, norm, worst, max_abs, beyond, non_finite, unwritten, touched } = self;
         let relative = match (difference, norm) {
             (0.0, _) => 0.0,
@@ -202,7 +208,7 @@ mod tests {
     use super::*;
     use crate::{Inputs, forward};
 
-    fn exact() -> Output {
+    fn exact() -> ExactOutput {
         let a = validate(Attention::bshd(1, (1, 1), (2, 3), 8, DType::BF16)).expect("sound");
         let outputs = forward(&a, &Inputs::random(&a, 1).expect("random")).expect("computes");
         outputs.get(Role::O).expect("always").clone()
@@ -211,7 +217,7 @@ mod tests {
     /// From the self-test (seed 61, case 2071): the result was 2925.8146973 for 2925.8144655, which is the next f32.
     #[test]
     fn a_large_log_sum_exp_may_be_off_by_a_step_of_its_format() {
-        let tolerance = Tolerance::of(Role::Stats, DType::F32);
+        let tolerance = OutputTolerance::for_role(Role::Stats, DType::F32);
         let judged = |expected: f64, actual: f64| {
             let mut tally = CompareTally::default();
             let written = Buffer::new(DType::F32, (actual as f32).to_ne_bytes().to_vec()).expect("one number");
@@ -228,8 +234,8 @@ mod tests {
     fn a_log_sum_exp_near_the_lowest_float_is_right_wherever_it_is_that_low() {
         let judged = |expected: f64, actual: f32| {
             let mut tally = CompareTally::default();
-            tally.element(0, expected, &Buffer::of(DType::F32, [f64::from(actual)]));
-            tally.finish(Tolerance::of(Role::Stats, DType::F32), |_| None).good
+            tally.element(0, expected, &Buffer::from_values(DType::F32, [f64::from(actual)]));
+            tally.finish(OutputTolerance::for_role(Role::Stats, DType::F32), |_| None).good
         };
         let lowest = f64::from(f32::MIN);
         assert!(judged(lowest, f32::MIN) && judged(lowest, -2.275e38) && judged(-3e38, -2.25e38));
@@ -239,7 +245,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_wrong_is_told_apart() {
-        let (o, tolerance) = (exact(), Tolerance::of(Role::O, DType::BF16));
+        let (o, tolerance) = (exact(), OutputTolerance::for_role(Role::O, DType::BF16));
         let good = o.buffer();
         assert!(compare(&o, &good, tolerance).good);
         let mut late = good.clone();

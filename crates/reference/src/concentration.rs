@@ -52,13 +52,14 @@ mod tests {
     use qkvault_graph::{Attention, DType, validate};
 
     use super::*;
-    use crate::{Choice, Family};
+    use crate::{Family, RandomChoice};
 
     #[test]
     fn constant_rows_share_their_weight_and_dominant_keys_have_it() {
         let a = validate(Attention::bshd(2, (4, 2), (30, 50), 64, DType::BF16)).expect("valid");
         let of = |family| {
-            let inputs = Inputs::random_with(&a, 3, &Choice { family, ..Choice::default() }).expect("random");
+            let inputs =
+                Inputs::random_with(&a, 3, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
             concentrations(&a, &inputs).expect("computes")
         };
         for constant in of(Family::Constant) {

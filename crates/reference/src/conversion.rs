@@ -22,7 +22,7 @@ const LEAST: i32 = -127;
 /// let kind = ConversionKind::Current { power_of_two: false };
 /// let conversion = Conversion::to(DType::E4M3, wide, kind).validate()?;
 /// let mut inputs = Inputs::new();
-/// inputs.insert(Role::Wide, Buffer::of(DType::BF16, (0..32).map(|i| f64::from(i - 20))));
+/// inputs.insert(Role::Wide, Buffer::from_values(DType::BF16, (0..32).map(|i| f64::from(i - 20))));
 /// let outputs = convert(&conversion, &inputs)?;
 /// assert_eq!([outputs[&Role::NarrowAmax].get(0), outputs[&Role::NarrowScale].get(0)], [20.0, f64::from(22.4_f32)]);
 /// assert_eq!(outputs[&Role::Narrow].get(0), -448.0);

@@ -6,7 +6,7 @@ use qkvault_graph::{Attention, Role, Scaled, Valid};
 use rayon::prelude::*;
 
 use crate::kernel::{RowStat, softmax};
-use crate::outputs::{Output, Outputs};
+use crate::outputs::{ExactOutput, ExactOutputs};
 use crate::scores::{Scores, TILE_ROWS};
 use crate::setup::Setup;
 use crate::{Inputs, Real, ReferenceError, memory};
@@ -21,7 +21,7 @@ use crate::{Inputs, Real, ReferenceError, memory};
 ///
 /// An error for each missing or invalid operand; [`ReferenceError::NotModelled`] for a feature that the oracle does not
 /// compute; [`ReferenceError::Memory`] if there is no room for the outputs.
-pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     forward_in::<f64>(attention.get(), inputs)
 }
 
@@ -30,13 +30,13 @@ pub fn forward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceE
 /// # Errors
 ///
 /// The errors of [`forward`].
-pub fn forward_f32(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+pub fn forward_f32(attention: &Valid, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     forward_in::<f32>(attention.get(), inputs)
 }
 
 /// One row of a forward, in float64.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ForwardRow {
     /// Batch, query head, query.
     pub at: (usize, usize, usize),
     /// The row of O.
@@ -58,7 +58,7 @@ pub fn forward_rows(
     attention: &Valid,
     inputs: &Inputs,
     rows: &[(usize, usize, usize)],
-) -> Result<Vec<Row>, ReferenceError> {
+) -> Result<Vec<ForwardRow>, ReferenceError> {
     let a = attention.get();
     let setup = Setup::new(a, inputs)?;
     let mut by_head: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub fn forward_rows(
         by_head.entry((row.0, row.1)).or_default().push(i);
     }
     let by_head: Vec<_> = by_head.into_iter().collect();
-    let computed: Vec<Vec<(usize, Row)>> = by_head
+    let computed: Vec<Vec<(usize, ForwardRow)>> = by_head
         .into_par_iter()
         .map(|((b, h), list)| {
             let queries: Vec<usize> = list.iter().map(|&i| rows[i].2).collect();
@@ -80,23 +80,23 @@ pub fn forward_rows(
             let row = |(n, i): (usize, usize)| {
                 let (stat, o) = (head.stats[n], &head.o[n * d..][..d]);
                 let o = o.iter().map(|x| x * setup.factors.o).collect();
-                (i, Row { at: rows[i], o, stats: stat.stats, max: stat.max, sum_exp: stat.sum })
+                (i, ForwardRow { at: rows[i], o, stats: stat.stats, max: stat.max, sum_exp: stat.sum })
             };
             list.into_iter().enumerate().map(row).collect()
         })
         .collect();
-    let mut computed: Vec<(usize, Row)> = computed.into_iter().flatten().collect();
+    let mut computed: Vec<(usize, ForwardRow)> = computed.into_iter().flatten().collect();
     computed.sort_unstable_by_key(|(i, _)| *i);
     Ok(computed.into_iter().map(|(_, row)| row).collect())
 }
 
-fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     memory::for_outputs(&a.as_forward())?;
     let setup = Setup::new(a, inputs)?;
     let forward = a.as_forward();
-    let output = |role| Output::new(&forward, role, inputs, &setup.lens);
+    let output = |role| ExactOutput::new(&forward, role, inputs, &setup.lens);
     let mut o = output(Role::O)?;
-    let mut by_row: Vec<Output> = Vec::new();
+    let mut by_row: Vec<ExactOutput> = Vec::new();
     for (wanted, role) in
         [(a.outputs.stats, Role::Stats), (a.outputs.max, Role::Max), (a.outputs.sum_exp, Role::SumExp)]
     {
@@ -137,7 +137,7 @@ fn forward_in<T: Real>(a: &Attention, inputs: &Inputs) -> Result<Outputs, Refere
             list.push(out);
         }
     }
-    Ok(Outputs(list))
+    Ok(ExactOutputs(list))
 }
 
 /// The rows of one query head.
@@ -183,13 +183,13 @@ impl ForwardHead {
             head.stats.push(RowStat { max: max.f64(), sum: sum.f64(), stats: stats.f64() });
             if let Some(factors) = setup.survivors(row.at, row.first..row.first + row.scores.len()) {
                 for (p, factor) in row.scores.iter_mut().zip(factors) {
-                    *p = *p * T::of(factor);
+                    *p = *p * T::from_f64(factor);
                 }
             }
             if let Some(rounded) = setup.factors.probabilities() {
                 for p in &mut row.scores {
                     head.amax = head.amax.max(p.f64().abs());
-                    *p = T::of(rounded.through(p.f64()));
+                    *p = T::from_f64(rounded.through(p.f64()));
                 }
             }
         }

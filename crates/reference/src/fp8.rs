@@ -110,7 +110,7 @@ impl<'a> Factors<'a> {
         }
         let mut out = source.rows(b, h, rows);
         if factor != 1.0 {
-            out.iter_mut().for_each(|x| *x = *x * T::of(factor));
+            out.iter_mut().for_each(|x| *x = *x * T::from_f64(factor));
         }
         out
     }

@@ -5,7 +5,7 @@ use qkvault_graph::{Attention, Role, Valid, validate};
 
 use crate::setup::SetupSource;
 use crate::view::SeqLens;
-use crate::{Inputs, Output, ReferenceError, View, backward, forward, operand};
+use crate::{ExactOutput, Inputs, ReferenceError, View, backward, forward, operand};
 
 /// The result of a gradient check.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub fn check_gradients(
     let gradients = backward(attention, inputs)?;
     let plain = validate(a.as_forward()).map_err(ReferenceError::Forward)?;
     let mut wide = inputs.widened();
-    let (mut rng, lens) = (Rng::new(seed), SeqLens::of(a, inputs)?);
+    let (mut rng, lens) = (Rng::new(seed), SeqLens::for_attention(a, inputs)?);
     let mut found = GradientCheck { elements: 0, worst: 0.0, at: None };
     for (gradient, of) in gradients.iter().filter_map(|out| Some((out, operand_of(out.role())?))) {
         let dims = operand(a, of).ok_or(ReferenceError::Missing { role: of })?.tensor.dims;
@@ -101,10 +101,10 @@ fn slope(a: &Attention, plain: &Valid, inputs: &mut Inputs, role: Role, at: usiz
 
 /// `Σ dO ∘ O` over the rows within lengths.
 fn loss(a: &Attention, plain: &Valid, inputs: &Inputs) -> Result<f64, ReferenceError> {
-    let lens = SeqLens::of(a, inputs)?;
-    let d_o = SetupSource::of(a, Role::DO, inputs, &lens)?;
+    let lens = SeqLens::for_attention(a, inputs)?;
+    let d_o = SetupSource::for_role(a, Role::DO, inputs, &lens)?;
     let outputs = forward(plain, inputs)?;
-    let o: &Output = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
+    let o: &ExactOutput = outputs.get(Role::O).ok_or(ReferenceError::Missing { role: Role::O })?;
     let [_, heads, _, head_dim] = a.o.dims.map(|n| n as usize);
     let mut sum = 0.0;
     for (b, &rows) in lens.q.iter().enumerate() {

@@ -28,12 +28,12 @@ impl Inputs {
 
     /// Binds one f32, for a scalar or a scale.
     pub fn set_f32(&mut self, role: Role, value: f32) {
-        self.insert(role, Buffer::of(DType::F32, [f64::from(value)]));
+        self.insert(role, Buffer::from_values(DType::F32, [f64::from(value)]));
     }
 
     /// Binds a list of i32, for lengths and page tables.
     pub fn set_i32(&mut self, role: Role, values: &[i32]) {
-        self.insert(role, Buffer::of(DType::I32, values.iter().map(|&n| f64::from(n))));
+        self.insert(role, Buffer::from_values(DType::I32, values.iter().map(|&n| f64::from(n))));
     }
 
     /// Removes a buffer and returns it.
@@ -75,7 +75,7 @@ impl Inputs {
     pub fn widened(&self) -> Inputs {
         let wide = |buffer: &Buffer| match buffer.dtype() {
             DType::F16 | DType::BF16 | DType::E4M3 | DType::E5M2 => {
-                Buffer::of(DType::F32, (0..buffer.len()).map(|at| buffer.get(at)))
+                Buffer::from_values(DType::F32, (0..buffer.len()).map(|at| buffer.get(at)))
             }
             _ => buffer.clone(),
         };

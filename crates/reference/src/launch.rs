@@ -4,17 +4,17 @@ use std::cell::OnceCell;
 
 use qkvault_graph::{Attention, DType, Role, Valid};
 
-use crate::{Buffer, Comparison, Defined, Inputs, Output, ReferenceError, Roundings, Tolerance, compare};
+use crate::{Buffer, Comparison, Defined, ExactOutput, Inputs, OutputTolerance, ReferenceError, Roundings, compare};
 
-impl Tolerance {
+impl OutputTolerance {
     /// The bounds for what a launch writes. Gradients have two more roundings to 16 bits than O, because probabilities
     /// and their gradients are operands of matrix products.
     #[must_use]
-    pub fn of_launch(role: Role, dtype: DType) -> Tolerance {
-        let usual = Tolerance::of(role, dtype);
+    pub fn of_launch(role: Role, dtype: DType) -> OutputTolerance {
+        let usual = OutputTolerance::for_role(role, dtype);
         match role {
-            Role::DQ | Role::DK | Role::DV => Tolerance { relative: 3.0 * usual.relative, ..usual },
-            Role::DScoreTensor(_) | Role::DSink => Tolerance { relative: 3e-2, ..usual },
+            Role::DQ | Role::DK | Role::DV => OutputTolerance { relative: 3.0 * usual.relative, ..usual },
+            Role::DScoreTensor(_) | Role::DSink => OutputTolerance { relative: 3e-2, ..usual },
             _ => usual,
         }
     }
@@ -36,9 +36,9 @@ pub fn cancellation(attention: &Attention, role: Role, dtype: DType, zero: bool)
 /// written and no element is further off than [`cancellation`] explains: sums that cancel, such as gradients over a few
 /// keys, leave the rounding errors of their terms.
 #[must_use]
-pub fn compare_launch(attention: &Attention, expected: &Output, actual: &Buffer) -> Comparison {
+pub fn compare_launch(attention: &Attention, expected: &ExactOutput, actual: &Buffer) -> Comparison {
     let (role, dtype) = (expected.role(), actual.dtype());
-    let found = compare(expected, actual, Tolerance::of_launch(role, dtype));
+    let found = compare(expected, actual, OutputTolerance::of_launch(role, dtype));
     // In float64 a sum that cancels leaves some 1e-16 of its terms.
     let zero = expected.values().iter().all(|&x| x.abs() < 1e-9);
     let cancelled = found.max_abs <= cancellation(attention, role, dtype, zero);
@@ -57,7 +57,7 @@ pub struct LaunchJudge<'a> {
 
 /// The judgement of one output of a launch.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct OutputVerdict {
     /// The comparison of all elements.
     pub found: Comparison,
     /// The largest difference relative to what roundings explain, if they were followed.
@@ -78,22 +78,22 @@ impl<'a> LaunchJudge<'a> {
 
     /// Judges what a launch wrote.
     #[must_use]
-    pub fn judge(&self, expected: &Output, written: &Buffer) -> Verdict {
+    pub fn judge(&self, expected: &ExactOutput, written: &Buffer) -> OutputVerdict {
         let (role, a) = (expected.role(), self.attention.get());
-        let tolerance = Tolerance::of_launch(role, written.dtype());
+        let tolerance = OutputTolerance::of_launch(role, written.dtype());
         let found = compare(expected, written, tolerance);
         let whole = found.non_finite + found.unwritten + found.touched == 0;
         let close = |most| by_rows(role).then(|| furthest_row(expected, written)).is_none_or(|off| off <= most);
         if !whole || found.good && close(ROW * tolerance.relative) {
             let fault = (!whole).then(|| format!("{role}: {found}"));
-            return Verdict { found, of_roundings: None, fault };
+            return OutputVerdict { found, of_roundings: None, fault };
         }
         if a.fp8.is_some() {
             let compared = compare_launch(a, expected, written);
             let fault = (!compared.good).then(|| format!("{role}: {compared}"));
-            return Verdict { found, of_roundings: None, fault };
+            return OutputVerdict { found, of_roundings: None, fault };
         }
-        match self.roundings.get_or_init(|| Roundings::of(self.attention, self.inputs)) {
+        match self.roundings.get_or_init(|| Roundings::for_attention(self.attention, self.inputs)) {
             Ok(roundings) => {
                 let judged = roundings.judge(expected, written);
                 let of_roundings = judged.as_ref().map(|judged| judged.worst);
@@ -101,9 +101,9 @@ impl<'a> LaunchJudge<'a> {
                     || (!found.good).then(|| format!("{role}: {found}")),
                     |judged| judged.fault.map(|fault| format!("{role}: {fault}")),
                 );
-                Verdict { found, of_roundings, fault }
+                OutputVerdict { found, of_roundings, fault }
             }
-            Err(error) => Verdict { found, of_roundings: None, fault: Some(format!("{role}: {error}")) },
+            Err(error) => OutputVerdict { found, of_roundings: None, fault: Some(format!("{role}: {error}")) },
         }
     }
 }
@@ -113,7 +113,7 @@ const fn by_rows(role: Role) -> bool {
 }
 
 /// The distance of the row that is furthest off, relative to its exact numbers.
-fn furthest_row(expected: &Output, written: &Buffer) -> f64 {
+fn furthest_row(expected: &ExactOutput, written: &Buffer) -> f64 {
     let mut furthest = 0.0_f64;
     expected.each_row(|_, places| {
         let defined = places.filter(|&at| at < written.len() && expected.defined()[at] == Defined::Value);
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn gradients_may_be_off_by_three_times_as_much_as_o() {
-        let relative = |role| Tolerance::of_launch(role, DType::BF16).relative;
+        let relative = |role| OutputTolerance::of_launch(role, DType::BF16).relative;
         assert_eq!(relative(Role::DQ), 3.0 * relative(Role::O));
-        assert_eq!(Tolerance::of_launch(Role::O, DType::F16), Tolerance::of(Role::O, DType::F16));
+        assert_eq!(OutputTolerance::of_launch(Role::O, DType::F16), OutputTolerance::for_role(Role::O, DType::F16));
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, validate};
-//! use qkvault_reference::{Inputs, Tolerance, backward, check_gradients, compare, forward};
+//! use qkvault_reference::{Inputs, OutputTolerance, backward, check_gradients, compare, forward};
 //!
 //! // Two sequences, 4 query heads over 2 key heads, 5 queries over 7 keys, head dim 16.
 //! let attention = validate(Attention::bshd(2, (4, 2), (5, 7), 16, DType::BF16).with_band(Band::CAUSAL).with_stats())?;
@@ -21,7 +21,7 @@
 //!
 //! // The buffer of a device that computes exactly and rounds once.
 //! let o = outputs.get(Role::O).expect("a forward has O");
-//! let found = compare(o, &o.buffer(), Tolerance::of(Role::O, DType::BF16));
+//! let found = compare(o, &o.buffer(), OutputTolerance::for_role(Role::O, DType::BF16));
 //! assert!(found.good, "{found}");
 //!
 //! let attention = validate(attention.backward(BackwardOptions::default()))?;
@@ -42,7 +42,7 @@
 //! before the second product, the order and precision of running sums, the lazy rescaling of Blackwell's 8-bit kernels
 //! (it rounds probabilities relative to an older maximum), 16-bit rounding of dK and dV before the heads of a group are
 //! summed, and the dropout mask that NVIDIA's graph of an 8-bit backward does not apply to the gradient of the
-//! probabilities. The bounds of [`Tolerance::of`] allow for all of them except the last.
+//! probabilities. The bounds of [`OutputTolerance::for_role`] allow for all of them except the last.
 //!
 //! Philox masks are not computed, because the assignment of numbers to elements is not documented; bind the mask that
 //! the library dumps.
@@ -85,20 +85,20 @@ pub use alibi::alibi_slopes;
 pub use backward::{Whole, backward, backward_of_o, backward_part};
 pub use buffer::{Buffer, POISON};
 pub use combination::combine;
-pub use compare::{Comparison, Tolerance, compare, compare_rows};
+pub use compare::{Comparison, OutputTolerance, compare, compare_rows};
 pub use concentration::{Concentration, concentrations};
 pub use conversion::convert;
 pub use error::ReferenceError;
 pub use float::round;
-pub use forward::{Row, forward, forward_f32, forward_rows};
+pub use forward::{ForwardRow, forward, forward_f32, forward_rows};
 pub use gradcheck::{GradientCheck, check_gradients};
 pub use inputs::Inputs;
 pub use interp::{Grid, InterpretError, Precision, interpret};
-pub use launch::{LaunchJudge, Verdict, cancellation, compare_launch};
-pub use outputs::{Defined, Output, Outputs};
+pub use launch::{LaunchJudge, OutputVerdict, cancellation, compare_launch};
+pub use outputs::{Defined, ExactOutput, ExactOutputs};
 pub use philox::{Places, philox};
 pub use qkvault_graph::{Operand, TILE, buffer_len, operand, operands};
-pub use random::{Choice, Family, LengthChoice, UnknownFamily, Unused};
+pub use random::{Family, LengthChoice, RandomChoice, UnknownFamily, Unused};
 pub use real::Real;
 pub use roundings::{Judged, Roundings};
 pub use view::View;

@@ -19,7 +19,7 @@ pub enum Defined {
 
 /// One output: an exact number for every element of its buffer, in memory order.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct ExactOutput {
     operand: Operand,
     view: View,
     /// Number of rows of each sequence; the dim if the rows of the output are not those of a sequence.
@@ -28,23 +28,28 @@ pub struct Output {
     pub(crate) defined: Vec<Defined>,
 }
 
-impl Output {
+impl ExactOutput {
     /// An output without results. Rows beyond the lengths are in the state that the description requires.
-    pub(crate) fn new(a: &Attention, role: Role, inputs: &Inputs, lens: &SeqLens) -> Result<Output, ReferenceError> {
+    pub(crate) fn new(
+        a: &Attention,
+        role: Role,
+        inputs: &Inputs,
+        lens: &SeqLens,
+    ) -> Result<ExactOutput, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
-        let view = View::of(&operand, inputs, lens)?;
+        let view = View::for_operand(&operand, inputs, lens)?;
         let len = elements(&operand)?;
         let rows = match operand.tensor.storage {
             Storage::Varlen { .. } => lens.side(role).to_vec(),
             Storage::Dense | Storage::Paged { .. } => vec![view.dims[2]; view.dims[0]],
         };
-        let mut out = Output { operand, view, rows, values: vec![0.0; len], defined: vec![Defined::Outside; len] };
+        let mut out = ExactOutput { operand, view, rows, values: vec![0.0; len], defined: vec![Defined::Outside; len] };
         out.pad(a.padded_rows);
         Ok(out)
     }
 
-    /// Marks every row as padding, including rows that belong to no sequence. [`Output::put`] makes rows within lengths
-    /// values.
+    /// Marks every row as padding, including rows that belong to no sequence. [`ExactOutput::put`] makes rows within
+    /// lengths values.
     fn pad(&mut self, padded: PaddedRows) {
         let role = self.operand.role;
         let by_rows = matches!(role, Role::O | Role::Stats | Role::Max | Role::SumExp | Role::DQ | Role::DK | Role::DV);
@@ -107,7 +112,7 @@ impl Output {
         if self.defined[at] == Defined::Value { self.values[at] } else { f64::NAN }
     }
 
-    /// The exact numbers in memory order. [`Output::defined`] tells which of them are valid.
+    /// The exact numbers in memory order. [`ExactOutput::defined`] tells which of them are valid.
     #[must_use]
     pub fn values(&self) -> &[f64] {
         &self.values
@@ -162,23 +167,23 @@ impl Output {
 
 /// Every output of a computation.
 #[derive(Clone, Debug, Default)]
-pub struct Outputs(pub(crate) Vec<Output>);
+pub struct ExactOutputs(pub(crate) Vec<ExactOutput>);
 
-impl Outputs {
+impl ExactOutputs {
     /// The output of a role, if the computation has it.
     #[must_use]
-    pub fn get(&self, role: Role) -> Option<&Output> {
+    pub fn get(&self, role: Role) -> Option<&ExactOutput> {
         self.0.iter().find(|o| o.role() == role)
     }
 
     /// The buffer a device would hold for a role, if the computation has it.
     #[must_use]
     pub fn buffer(&self, role: Role) -> Option<Buffer> {
-        self.get(role).map(Output::buffer)
+        self.get(role).map(ExactOutput::buffer)
     }
 
     /// Every output.
-    pub fn iter(&self) -> impl Iterator<Item = &Output> {
+    pub fn iter(&self) -> impl Iterator<Item = &ExactOutput> {
         self.0.iter()
     }
 }

@@ -21,7 +21,7 @@ pub trait Real:
     const MASKED: Self;
 
     /// The nearest number of this type.
-    fn of(x: f64) -> Self;
+    fn from_f64(x: f64) -> Self;
     /// The number as float64, exactly.
     fn f64(self) -> f64;
     /// `e` to this power.
@@ -39,7 +39,7 @@ macro_rules! real {
             const MASKED: Self = <$t>::NEG_INFINITY;
 
             #[inline]
-            fn of(x: f64) -> Self {
+            fn from_f64(x: f64) -> Self {
                 x as $t
             }
 

@@ -39,7 +39,7 @@ impl<T: Real> Scores<T> {
     pub(crate) fn products(setup: &Setup<'_>, (b, h): (usize, usize), queries: &[usize], keys: &[T]) -> Scores<T> {
         let d = setup.q.view.dims[3];
         let q: Vec<T> = setup.factors.rows(Scaled::Q, &setup.q, (b, h), queries.iter().copied());
-        let scale = T::of(setup.scale);
+        let scale = T::from_f64(setup.scale);
         let row = |&query: &usize| {
             let at = setup.at(b, h, query);
             let reach = setup.reach(at);
@@ -79,7 +79,7 @@ impl<T: Real> ScoreRow<T> {
             let plain = &mut plain[..scores.len()];
             plain.iter_mut().zip(&*scores).for_each(|(x, s)| *x = s.f64());
             let modified = score.run(self.at, first, plain, registers);
-            scores.iter_mut().zip(modified).for_each(|(s, &x)| *s = T::of(x));
+            scores.iter_mut().zip(modified).for_each(|(s, &x)| *s = T::from_f64(x));
         }
     }
 }

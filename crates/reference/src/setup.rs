@@ -16,9 +16,14 @@ pub(crate) struct SetupSource<'a> {
 }
 
 impl<'a> SetupSource<'a> {
-    pub(crate) fn of(a: &Attention, role: Role, inputs: &'a Inputs, lens: &SeqLens) -> Result<Self, ReferenceError> {
+    pub(crate) fn for_role(
+        a: &Attention,
+        role: Role,
+        inputs: &'a Inputs,
+        lens: &SeqLens,
+    ) -> Result<Self, ReferenceError> {
         let operand = operand(a, role).ok_or(ReferenceError::Missing { role })?;
-        Ok(SetupSource { buffer: inputs.checked(&operand)?, view: View::of(&operand, inputs, lens)? })
+        Ok(SetupSource { buffer: inputs.checked(&operand)?, view: View::for_operand(&operand, inputs, lens)? })
     }
 
     /// These rows of one head, one after another.
@@ -67,8 +72,8 @@ pub(crate) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     pub(crate) fn new(a: &'a Attention, inputs: &'a Inputs) -> Result<Setup<'a>, ReferenceError> {
-        let lens = SeqLens::of(a, inputs)?;
-        let source = |role| SetupSource::of(a, role, inputs, &lens);
+        let lens = SeqLens::for_attention(a, inputs)?;
+        let source = |role| SetupSource::for_role(a, role, inputs, &lens);
         let given = |role| operand(a, role).map(|operand| inputs.checked(&operand)).transpose();
         let (scalars, tensors) =
             a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len() as u16, e.tensors().len() as u16));
@@ -106,7 +111,7 @@ impl<'a> Setup<'a> {
 
     /// The sink logit of a head.
     pub(crate) fn sink<T: Real>(&self, h: usize) -> Option<T> {
-        self.sink.map(|buffer| T::of(buffer.get(h)))
+        self.sink.map(|buffer| T::from_f64(buffer.get(h)))
     }
 
     /// The position of a row among the scores.

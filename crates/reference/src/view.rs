@@ -13,7 +13,7 @@ pub(crate) struct SeqLens {
 
 impl SeqLens {
     /// The bound lengths, or the dims if the attention has no lengths.
-    pub(crate) fn of(a: &Attention, inputs: &Inputs) -> Result<SeqLens, ReferenceError> {
+    pub(crate) fn for_attention(a: &Attention, inputs: &Inputs) -> Result<SeqLens, ReferenceError> {
         let batch = a.batch() as usize;
         let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
         let side = |role, most: usize| {
@@ -71,11 +71,11 @@ impl View {
     /// or page tables.
     pub fn new(attention: &Attention, role: Role, inputs: &Inputs) -> Result<View, ReferenceError> {
         let operand = operand(attention, role).ok_or(ReferenceError::Missing { role })?;
-        View::of(&operand, inputs, &SeqLens::of(attention, inputs)?)
+        View::for_operand(&operand, inputs, &SeqLens::for_attention(attention, inputs)?)
     }
 
     /// The addresses of an operand. Every row within its sequence's length is checked to lie inside the buffer.
-    pub(crate) fn of(operand: &Operand, inputs: &Inputs, lens: &SeqLens) -> Result<View, ReferenceError> {
+    pub(crate) fn for_operand(operand: &Operand, inputs: &Inputs, lens: &SeqLens) -> Result<View, ReferenceError> {
         let Tensor { dims, strides, dtype: _, storage } = operand.tensor;
         let lens = lens.side(operand.role);
         let base = match storage {

@@ -96,7 +96,7 @@ proptest! {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     f64::from((state >> 60) as u32) - 2.0
                 });
-                inputs.insert(role, Buffer::of(tensor.dtype, numbers));
+                inputs.insert(role, Buffer::from_values(tensor.dtype, numbers));
             }
         }
         for precision in [Precision::Exact, Precision::Rounded] {

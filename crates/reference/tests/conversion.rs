@@ -7,7 +7,7 @@ use qkvault_graph::{Along, Attention, Conversion, ConversionKind, DType, Fp8, Ro
 use qkvault_reference::{Buffer, Inputs, convert, forward, round};
 
 fn wide(numbers: &[f64]) -> (Tensor, Buffer) {
-    (Tensor::bshd(1, 1, 1, numbers.len() as i64, DType::F32), Buffer::of(DType::F32, numbers.iter().copied()))
+    (Tensor::bshd(1, 1, 1, numbers.len() as i64, DType::F32), Buffer::from_values(DType::F32, numbers.iter().copied()))
 }
 
 fn run(conversion: Conversion, inputs: impl IntoIterator<Item = (Role, Buffer)>) -> BTreeMap<Role, Buffer> {
@@ -41,7 +41,7 @@ fn a_scale_of_its_own_brings_the_largest_number_to_the_largest_of_the_format() {
 fn a_given_scale_saturates_and_keeps_nans() {
     let (tensor, buffer) = wide(&[1.0, -1000.0, f64::INFINITY, f64::NAN, 0.3]);
     let conversion = Conversion::to(DType::E4M3, tensor, ConversionKind::Delayed);
-    let out = run(conversion, [(Role::Wide, buffer), (Role::NarrowScale, Buffer::of(DType::F32, [2.0]))]);
+    let out = run(conversion, [(Role::Wide, buffer), (Role::NarrowScale, Buffer::from_values(DType::F32, [2.0]))]);
     let narrow: Vec<f64> = (0..5).map(|at| out[&Role::Narrow].get(at)).collect();
     assert!(narrow[3].is_nan() && out[&Role::NarrowAmax].get(0).is_nan());
     assert_eq!([narrow[0], narrow[1], narrow[2], narrow[4]], [2.0, -448.0, 448.0, 0.625]);

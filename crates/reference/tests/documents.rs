@@ -9,7 +9,7 @@ use qkvault_graph::expr::{Expr, head, key, library, query, scalar, score};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Batch, Corner, CuSeqlens, DType, Documents, Role, ScoreExpr, Valid,
 };
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Outputs, backward, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, LengthChoice, RandomChoice, backward, forward};
 
 /// Rows of documents, given by their lengths, and the attention over them.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Case {
         let keep = a.mask.mask_mod.as_ref().expect("a predicate");
         for name in ["of_query", "of_key"] {
             let role = Role::ScoreTensor((first + keep.tensor_named(name).expect("its own").at()) as u16);
-            inputs.insert(role, Buffer::of(DType::I32, self.ids().into_iter().map(f64::from)));
+            inputs.insert(role, Buffer::from_values(DType::I32, self.ids().into_iter().map(f64::from)));
         }
         if a.is_backward() {
             inputs.add_forward(a).expect("computes");
@@ -98,11 +98,11 @@ impl Case {
         inputs
     }
 
-    fn choice(&self, a: &Valid) -> Choice {
+    fn choice(&self, a: &Valid) -> RandomChoice {
         let most = Batch::new(a.batch()).expect("a count");
         let documents = CuSeqlens::from_documents(&self.ids(), self.row(), most).expect("contiguous");
         let lengths: Vec<usize> = documents.lengths().map(|n| n as usize).collect();
-        Choice { lengths: LengthChoice::Exact { q: lengths.clone(), kv: lengths }, ..Choice::default() }
+        RandomChoice { lengths: LengthChoice::Exact { q: lengths.clone(), kv: lengths }, ..RandomChoice::default() }
     }
 }
 
@@ -148,7 +148,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// Checks that both outputs hold the same numbers at the same places.
-fn same(dense: &Outputs, varlen: &Outputs, role: Role) -> Result<(), TestCaseError> {
+fn same(dense: &ExactOutputs, varlen: &ExactOutputs, role: Role) -> Result<(), TestCaseError> {
     let (x, y) = (dense.get(role).expect("there").values(), varlen.get(role).expect("there").values());
     prop_assert_eq!(x.len(), y.len());
     for (at, (x, y)) in x.iter().zip(y).enumerate() {

@@ -12,7 +12,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Fp8, Lengths, Order, Outputs, Role, Scaled, Tensor, Valid,
     operands,
 };
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused, backward_of_o, forward};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, Unused, backward_of_o, forward};
 
 /// One of a list.
 fn one<T: Copy>(rng: &mut Rng, list: &[T]) -> T {
@@ -58,7 +58,7 @@ fn drawn(seed: u64, scales: Scales) -> Valid {
         (Scales::PerTensor, true) => Fp8::Current,
         (Scales::PerTensor, false) => Fp8::Delayed,
     });
-    a.outputs = Outputs::of(flag(rng, 0.5), false, false);
+    a.outputs = Outputs::new(flag(rng, 0.5), false, false);
     a.outputs.amax = flag(rng, 0.8);
     if flag(rng, 0.5) {
         a = a.with_lengths();
@@ -138,7 +138,7 @@ fn rescale_blocks(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
         };
         let Some(len) = inputs.get(operand.role).map(Buffer::len).filter(|_| power(rng).is_some()) else { continue };
         let powers: Vec<f64> = (0..len).filter_map(|_| power(rng)).map(|n| 2f64.powi(n)).collect();
-        inputs.insert(operand.role, Buffer::of(DType::E8M0, powers));
+        inputs.insert(operand.role, Buffer::from_values(DType::E8M0, powers));
     }
 }
 
@@ -169,7 +169,7 @@ fn edges(a: &Valid, inputs: &mut Inputs, rng: &mut Rng) {
                 _ => 1.0,
             })
             .collect();
-        inputs.insert(role, Buffer::of(dtype, numbers));
+        inputs.insert(role, Buffer::from_values(dtype, numbers));
     }
 }
 
@@ -181,7 +181,7 @@ fn judge(a: &Valid, seed: u64, change: fn(&Valid, &mut Inputs, &mut Rng)) -> usi
         targets.filter_map(|(target, options)| Some((lower(a, &target, &options).ok()?, options.lab.form))).collect();
     let mut rng = Rng::new(seed ^ 0x5eed);
     let unused = if flag(&mut rng, 0.5) { Unused::Poison } else { Unused::Finite };
-    let choice = Choice { lengths: LengthChoice::Varied, unused, spread: false, ..Choice::default() };
+    let choice = RandomChoice { lengths: LengthChoice::Varied, unused, spread: false, ..RandomChoice::default() };
     let mut inputs = Inputs::random_with(a, seed, &choice).expect("random");
     change(a, &mut inputs, &mut rng);
     common::with_dropout_mask(a, &mut inputs, seed);
@@ -262,7 +262,7 @@ fn widened_inputs_give_the_attention_of_the_real_numbers() {
         ] {
             let (Some(stored), Some(descale)) = (inputs.get(role), inputs.get(Role::Descale(scaled))) else { continue };
             let numbers = (0..stored.len()).map(|at| stored.get(at) * descale.get(0));
-            real.insert(role, Buffer::of(DType::F32, numbers));
+            real.insert(role, Buffer::from_values(DType::F32, numbers));
         }
         real.insert(Role::Scale, inputs.buffer(Role::Scale).expect("bound").clone());
         let compute = |a: &Valid, inputs: &Inputs| {
@@ -274,7 +274,8 @@ fn widened_inputs_give_the_attention_of_the_real_numbers() {
             if backward { &[(Role::DQ, Scaled::DQ), (Role::DV, Scaled::DV)] } else { &[(Role::O, Scaled::O)] };
         for &(role, scaled) in outputs {
             let scale = inputs.buffer(Role::ScaleOf(scaled)).expect("bound").get(0);
-            let of = |outputs: &qkvault_reference::Outputs| outputs.get(role).expect("an output").values().to_vec();
+            let of =
+                |outputs: &qkvault_reference::ExactOutputs| outputs.get(role).expect("an output").values().to_vec();
             let (exact, expected, rounded) = (of(&exact), of(&expected), of(&rounded));
             let off = |x: &[f64]| x.iter().zip(&expected).map(|(x, y)| (x - y * scale).abs()).fold(0.0, f64::max);
             // Descales are f32, and so are the real numbers here.

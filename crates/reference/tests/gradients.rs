@@ -12,12 +12,12 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Role, Scaled, Tensor, Valid,
 };
 use qkvault_reference::{
-    Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, backward, backward_of_o, buffer_len, check_gradients,
-    forward,
+    Buffer, Inputs, LengthChoice, RandomChoice, ReferenceError, Unused, backward, backward_of_o, buffer_len,
+    check_gradients, forward,
 };
 
 /// Checks `samples` elements of each gradient of the backward of this forward.
-fn check(forward_of: &Attention, seed: u64, samples: usize, choice: &Choice) -> Result<(), TestCaseError> {
+fn check(forward_of: &Attention, seed: u64, samples: usize, choice: &RandomChoice) -> Result<(), TestCaseError> {
     let mut plain = forward_of.clone();
     plain.outputs.stats = true;
     let plain = valid(plain);
@@ -29,7 +29,7 @@ fn check(forward_of: &Attention, seed: u64, samples: usize, choice: &Choice) -> 
     Ok(())
 }
 
-const ANY: Choice = Choice {
+const ANY: RandomChoice = RandomChoice {
     lengths: LengthChoice::Any,
     unused: Unused::Poison,
     spread: true,
@@ -72,7 +72,7 @@ fn every_tensor_that_asks_gets_its_gradient_and_it_is_right() {
         let built = expression.build_score_mod().expect(name);
         let asked = built.tensors().len();
         let with = a.clone().with_score_mod(built);
-        let choice = Choice { lengths: LengthChoice::Exact { q: vec![5, 3], kv: vec![6, 5] }, ..ANY };
+        let choice = RandomChoice { lengths: LengthChoice::Exact { q: vec![5, 3], kv: vec![6, 5] }, ..ANY };
         check(&with, i as u64, 12, &choice).unwrap_or_else(|e| panic!("{name}: {e}"));
         let back = valid(with.with_stats().backward(BackwardOptions::default()));
         let outputs = backward(&back, &Inputs::random(&back, 1).expect("random")).expect("computes");
@@ -144,7 +144,7 @@ fn gradients_in_eight_bits_are_near_those_in_sixteen() {
     for (role, which) in pairs {
         let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
         let stored = inputs.get(role).expect("bound");
-        same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
+        same.insert(role, Buffer::from_values(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
     }
     let (want, got) = (backward(&sixteen, &same).expect("computes"), backward(&eight, &inputs).expect("computes"));
     for (role, which) in [(Role::DQ, Scaled::DQ), (Role::DK, Scaled::DK), (Role::DV, Scaled::DV)] {

@@ -6,7 +6,7 @@ use common::{near, valid};
 use proptest::prelude::*;
 use qkvault_graph::expr::{TensorSpec, score, tensor};
 use qkvault_graph::{Attention, Band, DType, Fp8, Role, Scaled, Tensor, Valid};
-use qkvault_reference::{Buffer, Inputs, Outputs, Tolerance, compare, forward, operand};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, OutputTolerance, compare, forward, operand};
 
 fn shape() -> impl Strategy<Value = (i64, (i64, i64), (i64, i64), Option<Band>)> {
     let bands = prop::option::of(prop::sample::select(vec![Band::CAUSAL, Band::CAUSAL_BOTTOM_RIGHT]));
@@ -19,7 +19,7 @@ fn attention((b, (h_kv, group), seq, band): (i64, (i64, i64), (i64, i64), Option
     a
 }
 
-fn all(a: &Valid, outputs: &Outputs, role: Role) -> Vec<f64> {
+fn all(a: &Valid, outputs: &ExactOutputs, role: Role) -> Vec<f64> {
     let dims = operand(a, role).expect("there").tensor.dims.map(|n| n as usize);
     let out = outputs.get(role).expect("computed");
     let mut list = Vec::new();
@@ -60,7 +60,7 @@ fn rows_of_the_lowest_float_weigh_all_their_keys_alike_and_minus_infinity_hides(
     let (lowest, hidden) = (f64::from(f32::MIN), f64::NEG_INFINITY);
     let rows = [[lowest; 6], [hidden, lowest, hidden, lowest, lowest, hidden], [0.0, lowest, hidden, lowest, 0.0, 0.0]];
     let rows: Vec<f64> = rows.into_iter().chain([[hidden; 6]]).flatten().collect();
-    inputs.insert(Role::ScoreTensor(0), Buffer::of(DType::F32, rows));
+    inputs.insert(Role::ScoreTensor(0), Buffer::from_values(DType::F32, rows));
     let outputs = forward(&a, &inputs).expect("computes");
     let v = |key: usize, d: usize| {
         let strides = a.v.strides.map(|n| n as usize);
@@ -150,7 +150,7 @@ fn a_far_lower_sink_is_as_good_as_none_and_a_far_higher_one_takes_everything() {
     let plain = valid(Attention::bshd(1, (2, 2), (3, 5), 8, DType::BF16).with_stats());
     let with = valid(plain.clone().into_inner().with_sink());
     let mut inputs = Inputs::random(&with, 9).expect("random");
-    inputs.insert(Role::Sink, Buffer::of(DType::F32, [-1e4, 1e4]));
+    inputs.insert(Role::Sink, Buffer::from_values(DType::F32, [-1e4, 1e4]));
     let [x, y] = [&plain, &with].map(|a| all(a, &forward(a, &inputs).expect("computes"), Role::O));
     let half = |list: &[f64], h: usize| list[h * 24..(h + 1) * 24].to_vec();
     assert_eq!(half(&x, 0), half(&y, 0));
@@ -174,7 +174,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
         // The factors are powers of two, so the products are exact in bf16.
         let descale = inputs.get(Role::Descale(which)).expect("bound").get(0);
         let stored = inputs.get(role).expect("bound");
-        same.insert(role, Buffer::of(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
+        same.insert(role, Buffer::from_values(DType::BF16, (0..stored.len()).map(|at| stored.get(at) * descale)));
     }
     let want = forward(&plain, &same).expect("computes");
     let scale = inputs.get(Role::ScaleOf(Scaled::O)).map_or(1.0, |b| b.get(0));
@@ -187,7 +187,7 @@ fn eight_bit_error(scaling: Fp8, o: DType) -> f64 {
     let largest = y.iter().fold(0.0, |max: f64, y| max.max((y / scale).abs()));
     assert!(near(amax, largest), "{amax} and {largest}");
     let o = got.get(Role::O).expect("always");
-    let stored = compare(o, &o.buffer(), Tolerance::of(Role::O, o.operand().tensor.dtype));
+    let stored = compare(o, &o.buffer(), OutputTolerance::for_role(Role::O, o.operand().tensor.dtype));
     assert!(stored.good, "{stored}");
     (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt()
 }
@@ -210,7 +210,7 @@ fn microscaled_factors_multiply_their_own_blocks() {
     let mut inputs = Inputs::random(&a, 5).expect("random");
     let set = |inputs: &mut Inputs, which, factor: &dyn Fn(usize) -> f64| {
         let len = inputs.get(Role::Descale(which)).expect("bound").len();
-        inputs.insert(Role::Descale(which), Buffer::of(DType::E8M0, (0..len).map(factor)));
+        inputs.insert(Role::Descale(which), Buffer::from_values(DType::E8M0, (0..len).map(factor)));
     };
     set(&mut inputs, Scaled::Q, &|_| 1.0 / 32.0);
     set(&mut inputs, Scaled::K, &|_| 1.0 / 32.0);
@@ -219,13 +219,13 @@ fn microscaled_factors_multiply_their_own_blocks() {
     // Entry 1 of a tile is row 0, block 1: head dims 32 to 63 of the first query.
     set(&mut inputs, Scaled::Q, &|at| if at == 1 { 1.0 / 16.0 } else { 1.0 / 32.0 });
     let after = forward(&a, &inputs).expect("computes");
-    let stats = |outputs: &Outputs, s| outputs.get(Role::Stats).expect("requested").at(0, 0, s, 0);
+    let stats = |outputs: &ExactOutputs, s| outputs.get(Role::Stats).expect("requested").at(0, 0, s, 0);
     assert!(stats(&before, 0) != stats(&after, 0));
     assert_eq!([stats(&before, 1), stats(&before, 2)], [stats(&after, 1), stats(&after, 2)]);
     // V is scaled along its rows: entry 16 is column 1, rows 0 to 31.
     set(&mut inputs, Scaled::V, &|at| if at == 16 { 4.0 } else { 1.0 });
     let scaled = forward(&a, &inputs).expect("computes");
-    let o = |outputs: &Outputs, d| outputs.get(Role::O).expect("always").at(0, 0, 1, d);
+    let o = |outputs: &ExactOutputs, d| outputs.get(Role::O).expect("always").at(0, 0, 1, d);
     assert!(o(&scaled, 1) != o(&after, 1));
     assert_eq!([o(&scaled, 0), o(&scaled, 2)], [o(&after, 0), o(&after, 2)]);
 }

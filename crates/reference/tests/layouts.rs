@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Interleave, Order, PaddedRows, Role, Tensor, Valid};
 use qkvault_reference::{
-    Buffer, Choice, Defined, Inputs, LengthChoice, Tolerance, Unused, View, backward, compare, forward, forward_f32,
-    forward_rows, operand, operands,
+    Buffer, Defined, Inputs, LengthChoice, OutputTolerance, RandomChoice, Unused, View, backward, compare, forward,
+    forward_f32, forward_rows, operand, operands,
 };
 
 /// Copies the rows of an operand from one layout to another.
@@ -85,7 +85,7 @@ fn parts_of_one_buffer_are_three_operands() {
         let a = valid(Attention::forward(q.tensor, k.tensor, v.tensor, Tensor::dense(order, dims, DType::F16)));
         let len = (q.tensor.span().expect("small") + v.offset) as usize;
         // One shared buffer with a different number at each address.
-        let shared = Buffer::of(DType::F16, (0..len).map(|at| (at as f64 * 0.7).sin()));
+        let shared = Buffer::from_values(DType::F16, (0..len).map(|at| (at as f64 * 0.7).sin()));
         let part =
             |offset: i64| Buffer::new(DType::F16, shared.bytes()[2 * offset as usize..].to_vec()).expect("whole");
         let mut inputs = Inputs::new();
@@ -111,7 +111,7 @@ proptest! {
     ) {
         let a = valid(a);
         // Memory outside the rows within lengths is NaN, so that reading it changes the result.
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..Choice::default() };
+        let choice = RandomChoice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..RandomChoice::default() };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         common::with_dropout_mask(&a, &mut inputs, seed);
         let plain = a.score_mod.is_none();
@@ -129,12 +129,12 @@ proptest! {
                     Defined::Outside => prop_assert!(buffer.is_poison(at)),
                 }
             }
-            let found = compare(out, &buffer, Tolerance::of(out.role(), buffer.dtype()));
+            let found = compare(out, &buffer, OutputTolerance::for_role(out.role(), buffer.dtype()));
             prop_assert_eq!((found.elements, found.unwritten, found.touched, found.non_finite), (defined, 0, 0, 0));
             let mut wrong = buffer.clone();
             if let Some(at) = out.defined().iter().position(|d| *d == Defined::Outside) {
                 wrong.set(at, 1.0);
-                prop_assert_eq!(compare(out, &wrong, Tolerance::of(out.role(), buffer.dtype())).touched, 1);
+                prop_assert_eq!(compare(out, &wrong, OutputTolerance::for_role(out.role(), buffer.dtype())).touched, 1);
             }
         }
     }

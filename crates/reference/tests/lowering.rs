@@ -11,7 +11,7 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Binary, Node};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, ScoreExpr};
-use qkvault_reference::{Choice, LengthChoice, Unused};
+use qkvault_reference::{LengthChoice, RandomChoice, Unused};
 
 /// Attentions that the tests below skip: a floored remainder is lowered as `a - b floor(a / b)`, which differs where
 /// `a` is much larger than `b`; and a score expression that does not read the score is lowered without the dims of
@@ -38,7 +38,11 @@ fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> Resul
 fn interpreting_the_lowering_of_dense_forwards_equals_the_oracle() {
     over(96, &(cases::dense(), any::<u64>(), any::<bool>()), |(a, seed, poison)| {
         let unused = if poison { Unused::Poison } else { Unused::Finite };
-        check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, unused, spread: false, ..Choice::default() })
+        check(
+            &valid(a),
+            seed,
+            &RandomChoice { lengths: LengthChoice::Any, unused, spread: false, ..RandomChoice::default() },
+        )
     });
 }
 
@@ -49,7 +53,7 @@ fn whatever_lowers_means_what_the_oracle_computes() {
     let any_attention = attention(Space::SMALL).prop_filter("sane", sane);
     over(512, &(any_attention, any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
-        check(&valid(a), seed, &Choice { lengths, unused: Unused::Pages, spread: any, ..Choice::default() })
+        check(&valid(a), seed, &RandomChoice { lengths, unused: Unused::Pages, spread: any, ..RandomChoice::default() })
     });
 }
 
@@ -58,7 +62,7 @@ fn score_expressions_lower_to_what_they_mean() {
     let features = Features { score_mod: true, mask_mod: true, sink: true, ..Features::NONE };
     let modified = attention(Space::SMALL.with(features)).prop_filter("sane", |a| !is_delicate(a));
     over(192, &(modified, any::<u64>()), |(a, seed)| {
-        check(&valid(a), seed, &Choice { lengths: LengthChoice::Any, ..Choice::default() })
+        check(&valid(a), seed, &RandomChoice { lengths: LengthChoice::Any, ..RandomChoice::default() })
     });
 }
 
@@ -70,7 +74,7 @@ fn lowered_backwards_are_the_gradients() {
     let dropout = prop::option::weighted(0.2, 0.1_f32..0.7);
     over(96, &(backwards, dropout, any::<u64>()), |(mut a, dropout, seed)| {
         a.dropout = dropout.map(|probability| Dropout::new(DropoutSource::Philox, probability));
-        check(&valid(a), seed, &Choice::default())
+        check(&valid(a), seed, &RandomChoice::default())
     });
 }
 
@@ -83,7 +87,7 @@ fn score_expressions_lower_with_their_derivatives_and_tensor_gradients() {
         for (name, expression) in cases::smooth(&plain) {
             let a = valid(plain.clone().with_score_mod(expression.build_score_mod().expect(name)));
             let a = valid(a.backward(BackwardOptions::default()));
-            lowered += check(&a, i as u64, &Choice::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            lowered += check(&a, i as u64, &RandomChoice::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
     }
     assert!(lowered > 0);

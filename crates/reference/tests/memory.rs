@@ -13,7 +13,7 @@ use qkvault_cudnn::op::TensorKind;
 use qkvault_cudnn::{Form, OpGraph, lower};
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::{Attention, BackwardOptions, DType, Interleave, Order, Pass, Role, Storage, Tensor, Valid};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Unused};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, Unused};
 
 fn over<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value) -> TestCaseResult) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -29,7 +29,7 @@ fn b8_gradients_of_any_layout_are_written_where_it_says() {
         let Pass::Backward(g) = &a.pass else { return Ok(()) };
         let own = [(g.d_q, a.q), (g.d_k, a.k), (g.d_v, a.v), (g.d_o, a.o)];
         apart.set(apart.get() + usize::from(own.iter().all(|(own, other)| own.strides != other.strides)));
-        graphs.set(graphs.get() + check(&valid(a), seed, &Choice::default())?);
+        graphs.set(graphs.get() + check(&valid(a), seed, &RandomChoice::default())?);
         Ok(())
     });
     assert!(apart.get() > 60 && graphs.get() > 400, "{} attentions apart, {} graphs", apart.get(), graphs.get());
@@ -42,7 +42,8 @@ fn b8_gradients_of_varlen_operands_are_written_where_their_own_layouts_and_offse
     let backwards = attention(Space::SMALL.with(features)).prop_filter("a varlen backward", varlen);
     let graphs = Cell::new(0_usize);
     over(192, &(backwards, any::<u64>(), any::<bool>()), |(a, seed, spread)| {
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Finite, spread, ..Choice::default() };
+        let choice =
+            RandomChoice { lengths: LengthChoice::Any, unused: Unused::Finite, spread, ..RandomChoice::default() };
         graphs.set(graphs.get() + check(&valid(a), seed, &choice)?);
         Ok(())
     });
@@ -79,7 +80,7 @@ fn all_apart() -> Valid {
 
 /// For each op graph of a backward, after a change: whether it still means the same as the attention.
 fn agreeing(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
-    let choice = Choice { unused: Unused::Poison, ..Choice::default() };
+    let choice = RandomChoice { unused: Unused::Poison, ..RandomChoice::default() };
     let (inputs, exact) = computed(a, 3, &choice).expect("computes");
     let graphs = targets().into_iter().filter_map(|(target, policy)| {
         let graph = lower(a, &target, &policy).ok()?;
@@ -92,7 +93,7 @@ fn agreeing(a: &Valid, change: &dyn Fn(&mut OpGraph)) -> Vec<bool> {
         let mut longer = inputs.clone();
         for (role, buffer) in inputs.iter().filter(|(_, buffer)| buffer.dtype().is_float()) {
             let more = (0..buffer.len() + 4096).map(|at| if at < buffer.len() { buffer.get(at) } else { 0.25 });
-            longer.insert(role, Buffer::of(buffer.dtype(), more));
+            longer.insert(role, Buffer::from_values(buffer.dtype(), more));
         }
         same(a, &graph, &longer, &exact, form).is_ok()
     };

@@ -4,7 +4,7 @@ mod common;
 
 use common::{near, valid};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Fp8, Order, Role, Scaled, Tensor, Valid, operand};
-use qkvault_reference::{Buffer, Inputs, Outputs, ReferenceError, View, backward, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, ReferenceError, View, backward, forward};
 
 /// Grouped heads, lengths that do not fill a block of 32, head dims that do not fill a tile of 128, and a different
 /// order for each operand.
@@ -119,7 +119,7 @@ fn a_microscaled_backward_is_what_its_graph_says() {
 }
 
 /// Root mean square of the difference, relative to the first output.
-fn apart(x: &Outputs, y: &Outputs, role: Role) -> f64 {
+fn apart(x: &ExactOutputs, y: &ExactOutputs, role: Role) -> f64 {
     let (x, y) = (x.get(role).expect("always").values(), y.get(role).expect("always").values());
     let off: f64 = x.iter().zip(y).map(|(x, y)| (x - y).powi(2)).sum();
     (off / x.iter().map(|x| x * x).sum::<f64>()).sqrt()

@@ -8,7 +8,7 @@ use common::{check_naive, valid, with_dropout_mask};
 use proptest::prelude::*;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::{Attention, Band, DType};
-use qkvault_reference::{Choice, Inputs, LengthChoice, Tolerance, Unused, compare, forward};
+use qkvault_reference::{Inputs, LengthChoice, OutputTolerance, RandomChoice, Unused, compare, forward};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
@@ -20,7 +20,7 @@ proptest! {
         spread in any::<bool>(),
     ) {
         let a = valid(a);
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..Choice::default() };
+        let choice = RandomChoice { lengths: LengthChoice::Any, unused: Unused::Poison, spread, ..RandomChoice::default() };
         let mut inputs = Inputs::random_with(&a, seed, &choice).expect("random");
         with_dropout_mask(&a, &mut inputs, seed);
         check_naive(&a, &inputs);
@@ -50,7 +50,7 @@ fn the_oracle_is_fast_enough_to_be_one() {
     // It takes a third of a second on two cores; the limit allows for other work on them.
     assert!(took.as_secs() < 5, "{took:?}");
     let o = outputs.get(qkvault_graph::Role::O).expect("always");
-    let same = compare(o, &o.buffer(), Tolerance::of(o.role(), DType::BF16));
+    let same = compare(o, &o.buffer(), OutputTolerance::for_role(o.role(), DType::BF16));
     assert!(same.good, "{same}");
     println!("{same}");
     for s in [512, 8192] {

@@ -34,10 +34,10 @@ fn values(e: ScoreExpr, dtype: DType, pairs: &[(f64, f64)]) -> Vec<[f64; 4]> {
     let e = a.score_mod.as_ref().expect("it has one");
     let mut inputs = Inputs::random(&a, 1).expect("random");
     let zeros = a.q.dims.iter().product::<i64>() as usize;
-    inputs.insert(Role::Q, Buffer::of(DType::F16, vec![0.0; zeros]));
+    inputs.insert(Role::Q, Buffer::from_values(DType::F16, vec![0.0; zeros]));
     let of = |name: &str, pair: &(f64, f64)| if name == "a" { pair.0 } else { pair.1 };
     for (n, name) in e.tensor_names().iter().enumerate() {
-        let column = Buffer::of(dtype, pairs.iter().map(|pair| of(name, pair)));
+        let column = Buffer::from_values(dtype, pairs.iter().map(|pair| of(name, pair)));
         inputs.insert(Role::ScoreTensor(n as u16), column);
     }
     let exact = forward(&a, &inputs).expect("computes");

@@ -12,7 +12,7 @@ use qkvault_graph::expr::{Node, Side};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, Origins, Role, ScoreExpr, Tensor, Valid, operand, operands, validate,
 };
-use qkvault_reference::{Buffer, Inputs, Outputs, backward, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward, forward};
 
 /// Rows and columns of a chunk.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ fn inputs_of(whole: &Valid, chunk: &Valid, given: &Inputs, at: &Chunk) -> Inputs
     let mut inputs = Inputs::new();
     for of_chunk in operands(chunk).iter().filter(|o| !o.output) {
         let (role, dims) = (of_chunk.role, of_chunk.tensor.dims.map(|n| n as usize));
-        let origin = |range: &Range<usize>| Buffer::of(of_chunk.tensor.dtype, [range.start as f64]);
+        let origin = |range: &Range<usize>| Buffer::from_values(of_chunk.tensor.dtype, [range.start as f64]);
         let first = match role {
             Role::QueryOrigin => {
                 inputs.insert(role, origin(&at.queries));
@@ -109,7 +109,7 @@ fn inputs_of(whole: &Valid, chunk: &Valid, given: &Inputs, at: &Chunk) -> Inputs
                 );
             }
         }
-        inputs.insert(role, Buffer::of(of_chunk.tensor.dtype, numbers));
+        inputs.insert(role, Buffer::from_values(of_chunk.tensor.dtype, numbers));
     }
     inputs
 }
@@ -148,7 +148,8 @@ fn rows_of_a_whole_are_those_of_a_chunk_with_origins() {
             let outputs = forward(&a, &inputs_of(&whole, &a, &given, &chunk)).expect("computed");
             for (b, h) in (0..a.q.dims[0] as usize).flat_map(|b| (0..a.q.dims[1] as usize).map(move |h| (b, h))) {
                 for (row, of_whole) in chunk.queries.clone().enumerate() {
-                    let at = |outputs: &Outputs, role, row, d| outputs.get(role).expect("written").at(b, h, row, d);
+                    let at =
+                        |outputs: &ExactOutputs, role, row, d| outputs.get(role).expect("written").at(b, h, row, d);
                     let same = |role, d| near(at(&outputs, role, row, d), at(&expected, role, of_whole, d));
                     prop_assert!(same(Role::Stats, 0) && (0..a.o.dims[3] as usize).all(|d| same(Role::O, d)), "{}", a);
                 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use qkvault_graph::expr::library::*;
 use qkvault_graph::expr::{AlibiSlopes, Expr, Grad, TensorId, TensorSpec, scalar, score, tensor};
 use qkvault_graph::{Attention, Band, Corner, DType, Role, ScoreExpr, Valid};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, forward};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, forward};
 
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 8;
@@ -36,7 +36,7 @@ const FUNCTIONS: &[(&str, Part)] = &[
     ("causal padding", Part::Keep(|_, _| causal() & padding())),
     ("softcap", Part::Score(|_, _| softcap(score(), scalar("cap")))),
     ("alibi", Part::Score(|_, _| alibi(score(), HEADS as i64))),
-    ("alibi_of", Part::Score(|_, _| alibi_of(score(), HEADS as i64, AlibiSlopes::of(4).from_head(2)))),
+    ("alibi_of", Part::Score(|_, _| alibi_of(score(), HEADS as i64, AlibiSlopes::for_heads(4).from_head(2)))),
     ("alibi_with one slope", Part::Score(|_, _| alibi_with(score(), 0.25))),
     ("softcap of alibi", Part::Score(|_, _| softcap(alibi(score(), HEADS as i64), 2.0))),
     ("alibi_with slopes of one's own", Part::Score(|_, _| alibi_with(score(), tensor("slopes", slopes())))),
@@ -97,7 +97,7 @@ fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
         let [_, h, q, k] = spec.dims.map(|n| n as usize);
         let places = (0..h).flat_map(|h| (0..q).flat_map(move |q| (0..k).map(move |k| [h, before + q, k])));
         let numbers: Vec<f64> = places.map(|place| number(name, place)).collect();
-        inputs.insert(Role::ScoreTensor(at as u16), Buffer::of(spec.dtype, numbers));
+        inputs.insert(Role::ScoreTensor(at as u16), Buffer::from_values(spec.dtype, numbers));
     }
     for at in 0..e.scalars().len() {
         inputs.set_f32(Role::Scalar(at as u16), 0.75);
@@ -108,12 +108,12 @@ fn operands(a: &Valid, first: usize, inputs: &mut Inputs) {
 fn rows(from: &Buffer, row: usize, which: Range<usize>, wanted: usize) -> Buffer {
     let kept = which.start * row..which.end * row;
     let padding = std::iter::repeat_n(0.0, (wanted - which.len()) * row);
-    Buffer::of(from.dtype(), kept.map(|at| from.get(at)).chain(padding).collect::<Vec<_>>())
+    Buffer::from_values(from.dtype(), kept.map(|at| from.get(at)).chain(padding).collect::<Vec<_>>())
 }
 
-fn exact(piece: &Range<usize>) -> Choice {
+fn exact(piece: &Range<usize>) -> RandomChoice {
     let lengths = LengthChoice::Exact { q: vec![piece.len()], kv: vec![piece.end] };
-    Choice { lengths, ..Choice::default() }
+    RandomChoice { lengths, ..RandomChoice::default() }
 }
 
 /// O and Stats of each row of a launch, by (head, row).
@@ -200,9 +200,9 @@ fn b9_a_soft_window_over_one_query_keeps_the_newest_keys() {
             .with_score_mod(soft);
         let a = valid(if lengths { a.with_lengths() } else { a });
         let mut inputs = Inputs::random_with(&a, 3, &exact(&(15..16))).expect("random");
-        inputs.insert(Role::Q, Buffer::of(DType::F16, vec![0.0; 16]));
+        inputs.insert(Role::Q, Buffer::from_values(DType::F16, vec![0.0; 16]));
         let identity = (0..256).map(|at| f64::from(u8::from(at % 17 == 0)));
-        inputs.insert(Role::V, Buffer::of(DType::F16, identity.collect::<Vec<_>>()));
+        inputs.insert(Role::V, Buffer::from_values(DType::F16, identity.collect::<Vec<_>>()));
         inputs.set_f32(Role::Scalar(0), 1.0);
         let outputs = forward(&a, &inputs).expect("computes");
         let weights: Vec<f64> = (0..16).map(|d| outputs.get(Role::O).expect("always").at(0, 0, 0, d)).collect();

@@ -36,7 +36,7 @@ fn agreeing(pairs: &[(i32, i32)]) -> Vec<bool> {
                 let one = pairs.iter().enumerate().map(|(j, pair)| if i == j { number(pair) } else { hidden });
                 let one: Vec<f64> = one.collect();
                 let id = keep.tensor_named(name).expect("it reads it").0 as u16;
-                inputs.insert(Role::ScoreTensor(id), Buffer::of(DType::I32, one.iter().chain(&one).copied()));
+                inputs.insert(Role::ScoreTensor(id), Buffer::from_values(DType::I32, one.iter().chain(&one).copied()));
             }
             let exact = forward(&a, &inputs).expect("computes").get(Role::Stats).expect("requested").at(0, 0, 1, 0);
             assert!(exact.is_finite(), "the language disagrees with itself");
@@ -92,7 +92,7 @@ fn b11_remainders_by_a_tensor_or_scalar_of_zeros_are_zero_in_what_is_lowered() {
                 for (minor, number) in [19, 27].into_iter().flat_map(|minor| [0.0, 1.0, 4.0].map(|n| (minor, n))) {
                     let graph = lower(&a, &under(minor), &CompileOptions::default()).expect("dense");
                     let mut inputs = Inputs::random(&a, 1).expect("random");
-                    inputs.insert(role, Buffer::of(DType::I32, [number]));
+                    inputs.insert(role, Buffer::from_values(DType::I32, [number]));
                     if a.is_backward() {
                         inputs.add_forward(&a).expect("computes");
                     }
@@ -163,7 +163,7 @@ fn dividing(numbers: &[i32], by: i32) -> Vec<bool> {
             let r = numbers.iter().enumerate().map(|(j, &a)| f64::from(quotient(a)) + f64::from(u8::from(i != j)));
             for (name, of) in [("a", a.collect::<Vec<_>>()), ("r", r.collect())] {
                 let id = keep.tensor_named(name).expect("it reads it").0 as u16;
-                inputs.insert(Role::ScoreTensor(id), Buffer::of(DType::I32, of.iter().chain(&of).copied()));
+                inputs.insert(Role::ScoreTensor(id), Buffer::from_values(DType::I32, of.iter().chain(&of).copied()));
             }
             visible(&inputs)
         })
@@ -223,7 +223,7 @@ fn a_block_mask_keeps_the_block_of_each_query() {
     assert!(a.mask.band.is_none());
     let mut inputs = Inputs::random(&a, 1).expect("random");
     // Scores of zero: the log-sum-exp is the logarithm of how many keys are seen.
-    inputs.insert(Role::Scale, Buffer::of(DType::F32, [0.0]));
+    inputs.insert(Role::Scale, Buffer::from_values(DType::F32, [0.0]));
     let graph = lower(&a, &under(19), &CompileOptions::default()).expect("dense");
     let exact = forward(&a, &inputs).expect("computes");
     let found = interpret(&graph, &inputs, Precision::Exact).expect("runs");

@@ -12,7 +12,7 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Storage, Tensor};
-use qkvault_reference::{Choice, LengthChoice, Unused};
+use qkvault_reference::{LengthChoice, RandomChoice, Unused};
 
 /// Versions on both sides of each branch: 32-bit offsets, varlen queries over pages, fused masks and softmax, varlen
 /// sinks.
@@ -39,7 +39,12 @@ fn whatever_lowers_of_varlen_and_paged_operands_means_what_the_oracle_computes()
     let features = Features { storage: true, sink: true, backward: true, ..Features::NONE };
     let stored = attention(Space::SMALL.with(features)).prop_filter("varlen or paged", is_stored);
     over(512, 2.0, &(stored, any::<u64>(), any::<bool>()), |(a, seed, apart)| {
-        let choice = Choice { lengths: LengthChoice::Any, unused: Unused::Pages, spread: apart, ..Choice::default() };
+        let choice = RandomChoice {
+            lengths: LengthChoice::Any,
+            unused: Unused::Pages,
+            spread: apart,
+            ..RandomChoice::default()
+        };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)
     });
 }
@@ -84,7 +89,7 @@ fn steps() -> impl Strategy<Value = Attention> {
 fn serving_steps_lower_to_what_they_mean() {
     over(128, 3.0, &(steps(), any::<u64>(), any::<bool>()), |(a, seed, any)| {
         let lengths = if any { LengthChoice::Any } else { LengthChoice::Varied };
-        let choice = Choice { lengths, unused: Unused::Pages, spread: !any, ..Choice::default() };
+        let choice = RandomChoice { lengths, unused: Unused::Pages, spread: !any, ..RandomChoice::default() };
         check_on(targets_of(&MINORS), &valid(a), seed, &choice)
     });
 }
@@ -99,7 +104,7 @@ fn varlen_backwards_with_parts_of_one_buffer_are_the_gradients() {
     for (i, band) in [None, Some(Band::CAUSAL), Some(Band::CAUSAL_BOTTOM_RIGHT)].into_iter().enumerate() {
         let mut a = forward.backward(BackwardOptions::default());
         a.mask.band = band;
-        let choice = Choice { spread: true, ..Choice::default() };
+        let choice = RandomChoice { spread: true, ..RandomChoice::default() };
         let graphs = check_on(targets_of(&MINORS), &valid(a), i as u64, &choice).unwrap_or_else(|e| panic!("{e}"));
         assert!(graphs >= 6, "expanded for every version, fused for the last: {graphs}");
     }
@@ -113,7 +118,7 @@ fn varlen_keys_whose_heads_lie_outside_tokens_keep_rows_of_other_heads_out_of_th
     let q = Tensor::thd(b, h, s, d, tokens, DType::F16);
     let a = Attention::forward(q, outside(h), outside(h), q).with_lengths().with_stats();
     let a = valid(a.backward(BackwardOptions::default()));
-    let choice = Choice { lengths: LengthChoice::Any, ..Choice::default() };
+    let choice = RandomChoice { lengths: LengthChoice::Any, ..RandomChoice::default() };
     for seed in 0..8 {
         let graphs = check_on(targets_of(&[19]), &a, seed, &choice).unwrap_or_else(|e| panic!("{e}"));
         assert!(graphs >= 1);

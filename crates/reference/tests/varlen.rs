@@ -5,7 +5,7 @@ mod common;
 use common::valid;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};
 use qkvault_reference::{
-    Buffer, Choice, Inputs, LengthChoice, ReferenceError, Unused, View, backward as backward_of, forward,
+    Buffer, Inputs, LengthChoice, RandomChoice, ReferenceError, Unused, View, backward as backward_of, forward,
 };
 
 /// A dense attention and its varlen and paged forms, for these lengths.
@@ -31,7 +31,7 @@ fn trio(q: &[usize], kv: &[usize], room: i64, page_size: i64) -> [Valid; 3] {
 fn check(q: &[usize], kv: &[usize], room: i64, page_size: i64) {
     let all = trio(q, kv, room, page_size);
     let lengths = LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
-    let choice = Choice { lengths, unused: Unused::Poison, spread: room > 0, ..Choice::default() };
+    let choice = RandomChoice { lengths, unused: Unused::Poison, spread: room > 0, ..RandomChoice::default() };
     let inputs = all.each_ref().map(|a| Inputs::random_with(a, 3, &choice).expect("random"));
     let results: Vec<_> = all
         .iter()
@@ -107,7 +107,8 @@ fn empty_sequences_may_be_left_out() {
         let [few, many] = [&few, &many].map(|[q, kv]| {
             let attention = of(q.len(), backward);
             let lengths = LengthChoice::Exact { q: q.clone(), kv: kv.clone() };
-            let inputs = Inputs::random_with(&attention, 3, &Choice { lengths, ..Choice::default() }).expect("random");
+            let inputs = Inputs::random_with(&attention, 3, &RandomChoice { lengths, ..RandomChoice::default() })
+                .expect("random");
             let outputs = if backward { backward_of(&attention, &inputs) } else { forward(&attention, &inputs) };
             outputs.expect("computes")
         });
@@ -143,8 +144,9 @@ fn wrong_offsets_lengths_and_pages_are_error_values() {
     let [dense, varlen, paged] = trio(&[2, 3], &[4, 5], 0, 2);
     let with = |a: &Valid, role, values: &[f64], dtype| {
         let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
-        let mut inputs = Inputs::random_with(a, 1, &Choice { lengths, ..Choice::default() }).expect("random");
-        inputs.insert(role, Buffer::of(dtype, values.iter().copied()));
+        let mut inputs =
+            Inputs::random_with(a, 1, &RandomChoice { lengths, ..RandomChoice::default() }).expect("random");
+        inputs.insert(role, Buffer::from_values(dtype, values.iter().copied()));
         forward(a, &inputs).map(|_| ()).expect_err("wrong")
     };
     let offsets = |values: &[f64]| with(&varlen, Role::Offsets(Varlen::Q), values, DType::I64);
@@ -170,7 +172,8 @@ fn zeroed_padding_reaches_tokens_that_no_sequence_has() {
     a.padded_rows = PaddedRows::Zero;
     let a = valid(a);
     let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
-    let inputs = Inputs::random_with(&a, 1, &Choice { lengths, spread: true, ..Choice::default() }).expect("random");
+    let inputs =
+        Inputs::random_with(&a, 1, &RandomChoice { lengths, spread: true, ..RandomChoice::default() }).expect("random");
     let outputs = forward(&a, &inputs).expect("computes");
     let (o, stats) = (outputs.buffer(Role::O).expect("O"), outputs.buffer(Role::Stats).expect("Stats"));
     assert!((0..o.len()).all(|at| !o.is_poison(at)));
@@ -183,8 +186,8 @@ fn sequences_may_lie_apart() {
     let [_, varlen, _] = trio(&[2, 3], &[4, 5], 6, 2);
     let starts = |spread, seed| {
         let lengths = LengthChoice::Exact { q: vec![2, 3], kv: vec![4, 5] };
-        let inputs =
-            Inputs::random_with(&varlen, seed, &Choice { lengths, spread, ..Choice::default() }).expect("random");
+        let inputs = Inputs::random_with(&varlen, seed, &RandomChoice { lengths, spread, ..RandomChoice::default() })
+            .expect("random");
         let offsets = inputs.get(Role::Offsets(Varlen::Q)).expect("bound");
         [offsets.int(0), offsets.int(1), offsets.int(2)]
     };

@@ -162,7 +162,7 @@ impl ServePolicy {
     ///
     /// Every reason why it is not.
     pub fn checked(self) -> Result<ServePolicy, Refusal> {
-        match Refusal::of(self.problems()) {
+        match Refusal::from_reasons(self.problems()) {
             Some(refusal) => Err(refusal),
             None => Ok(self),
         }

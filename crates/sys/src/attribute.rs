@@ -4,10 +4,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::bindings::{AttributeName, AttributeType, Kind};
-use crate::descriptor::{Descriptor, Value};
+use crate::descriptor::{Descriptor, KeptObject};
 use crate::element::Element;
 use crate::error::Error;
-use crate::handle::Handle;
+use crate::handle::CudnnHandle;
 use crate::library::function;
 
 impl Descriptor {
@@ -53,7 +53,7 @@ impl Descriptor {
             self.set_raw(attribute, AttributeType::BACKEND_DESCRIPTOR, pointers.len(), pointers.as_ptr().cast())
         }?;
         for value in values {
-            self.raw.keep(Value::Descriptor(Arc::clone(&value.raw)), &value.reach);
+            self.raw.keep(KeptObject::Descriptor(Arc::clone(&value.raw)), &value.reach);
         }
         Ok(())
     }
@@ -72,12 +72,12 @@ impl Descriptor {
     /// # Errors
     ///
     /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
-    pub fn set_handle(&mut self, attribute: AttributeName, handle: &Handle) -> Result<(), Error> {
+    pub fn set_handle(&mut self, attribute: AttributeName, handle: &CudnnHandle) -> Result<(), Error> {
         let pointer = handle.raw().pointer();
         self.reach.add_handle(handle.raw().busy());
         // SAFETY: the address of one live handle. The call to `keep` below keeps it alive.
         unsafe { self.set_raw(attribute, AttributeType::HANDLE, 1, std::ptr::from_ref(&pointer).cast()) }?;
-        self.raw.keep(Value::Handle(Arc::clone(handle.raw())), &self.reach);
+        self.raw.keep(KeptObject::Handle(Arc::clone(handle.raw())), &self.reach);
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Descriptor {
         values.truncate(found);
         for value in &mut values {
             value.reach.extend(&self.reach);
-            value.raw.keep(Value::Descriptor(Arc::clone(&self.raw)), &self.reach);
+            value.raw.keep(KeptObject::Descriptor(Arc::clone(&self.raw)), &self.reach);
         }
         Ok(values)
     }

@@ -21,14 +21,14 @@ impl Busy {
 /// The objects that calls into one descriptor can reach: its own if it is a kernel cache, and those of the descriptors
 /// and handles that it refers to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct ReachableObjects {
     /// By address, each once: locks are taken in this order, so that no two threads wait for each other.
     handles_and_caches: Vec<Arc<Busy>>,
     /// The kernel caches among them.
     caches: Vec<Arc<Busy>>,
 }
 
-impl Reach {
+impl ReachableObjects {
     pub(crate) fn add_handle(&mut self, handle: &Arc<Busy>) {
         insert(&mut self.handles_and_caches, handle);
     }
@@ -38,27 +38,27 @@ impl Reach {
         insert(&mut self.caches, cache);
     }
 
-    pub(crate) fn extend(&mut self, other: &Reach) {
+    pub(crate) fn extend(&mut self, other: &ReachableObjects) {
         other.handles_and_caches.iter().for_each(|busy| insert(&mut self.handles_and_caches, busy));
         other.caches.iter().for_each(|busy| insert(&mut self.caches, busy));
     }
 
     /// The kernel caches alone: what a launch with another handle reaches.
-    pub(crate) fn caches(&self) -> Option<Reach> {
-        let caches = || Reach { handles_and_caches: self.caches.clone(), caches: self.caches.clone() };
+    pub(crate) fn caches(&self) -> Option<ReachableObjects> {
+        let caches = || ReachableObjects { handles_and_caches: self.caches.clone(), caches: self.caches.clone() };
         (!self.caches.is_empty()).then(caches)
     }
 
     /// Waits until no other thread uses any of the objects, and keeps them away until the result is dropped.
-    pub(crate) fn hold(&self) -> Held<'_> {
+    pub(crate) fn hold(&self) -> HeldObjects<'_> {
         // Most descriptors reach none, and a plan one; an empty list allocates nothing.
         let mut all = self.handles_and_caches.iter().map(|busy| busy.hold());
-        Held { _first: all.next(), _others: all.collect() }
+        HeldObjects { _first: all.next(), _others: all.collect() }
     }
 }
 
 /// Objects that no other thread uses as long as this value lives.
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldObjects<'a> {
     _first: Option<MutexGuard<'a, ()>>,
     _others: Vec<MutexGuard<'a, ()>>,
 }
@@ -81,9 +81,9 @@ mod tests {
     fn what_two_descriptors_reach_is_used_by_one_thread_at_a_time() {
         let all: Vec<Arc<Busy>> = (0..4).map(|_| Arc::default()).collect();
         let reach = |order: &[usize]| {
-            let mut reach = Reach::default();
+            let mut reach = ReachableObjects::default();
             for &i in order {
-                let add = if i % 2 == 0 { Reach::add_cache } else { Reach::add_handle };
+                let add = if i % 2 == 0 { ReachableObjects::add_cache } else { ReachableObjects::add_handle };
                 add(&mut reach, &all[i]);
                 add(&mut reach, &all[i]);
             }
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn what_is_reached_is_passed_on_and_a_launch_leaves_the_plans_own_handle_out() {
         let (handle, cache) = (Arc::<Busy>::default(), Arc::<Busy>::default());
-        let mut inner = Reach::default();
+        let mut inner = ReachableObjects::default();
         inner.add_handle(&handle);
         assert!(inner.caches().is_none());
         inner.add_cache(&cache);
-        let mut outer = Reach::default();
+        let mut outer = ReachableObjects::default();
         outer.extend(&inner);
         assert_eq!((outer.handles_and_caches.len(), outer.caches.len()), (2, 1));
         assert_eq!(outer.caches().map(|caches| caches.handles_and_caches.len()), Some(1));

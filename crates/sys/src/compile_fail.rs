@@ -3,7 +3,7 @@
 /// One handle is no two threads' at a time.
 ///
 /// ```compile_fail,E0277
-/// fn share(handle: &qkvault_sys::Handle) {
+/// fn share(handle: &qkvault_sys::CudnnHandle) {
 ///     std::thread::scope(|scope| { scope.spawn(|| handle.stream()); });
 /// }
 /// ```
@@ -11,9 +11,9 @@
 /// A handle whose stream is set is not launched with meanwhile.
 ///
 /// ```compile_fail,E0502
-/// use qkvault_sys::{ExecutionPlan, Handle, VariantPack};
-/// fn set(handle: &mut Handle, plan: &ExecutionPlan, pack: &VariantPack) {
-///     let launching: &Handle = handle;
+/// use qkvault_sys::{CudnnHandle, ExecutionPlan, VariantPack};
+/// fn set(handle: &mut CudnnHandle, plan: &ExecutionPlan, pack: &VariantPack) {
+///     let launching: &CudnnHandle = handle;
 ///     let _ = unsafe { handle.set_stream(std::ptr::null_mut()) };
 ///     let _ = unsafe { plan.execute(launching, pack) };
 /// }
@@ -22,7 +22,7 @@
 /// It compiles to move one.
 ///
 /// ```
-/// fn moved(handle: qkvault_sys::Handle) {
+/// fn moved(handle: qkvault_sys::CudnnHandle) {
 ///     let _ = std::thread::spawn(move || handle.stream().is_ok());
 /// }
 /// ```

@@ -26,20 +26,20 @@ macro_rules! numbers {
 /// The functions of a loaded library. One that the library lacks is an error value; it is called after a look at it.
 macro_rules! functions {
     ($(pub fn $function:ident($($name:ident: $given:ty),* $(,)?) $(-> $result:ty)?;)+) => {
-        pub struct Cudnn {
+        pub struct CudnnFunctions {
             $(pub $function: Result<unsafe extern "C" fn($($given),*) $(-> $result)?, ::libloading::Error>,)+
             // Last: the library outlives what points into it.
             __library: ::libloading::Library,
         }
 
-        impl Cudnn {
+        impl CudnnFunctions {
             /// # Safety
             ///
             /// The library has cuDNN's functions under these names.
-            pub unsafe fn from_library(library: ::libloading::Library) -> Cudnn {
+            pub unsafe fn from_library(library: ::libloading::Library) -> CudnnFunctions {
                 // SAFETY: the caller's promise; the types are those of the header.
                 unsafe {
-                    Cudnn {
+                    CudnnFunctions {
                         $($function: library.get(concat!(stringify!($function), "\0").as_bytes()).map(|found| *found),)+
                         __library: library,
                     }

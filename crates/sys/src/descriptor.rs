@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bindings::{Kind, cudnnBackendDescriptor_t};
-use crate::busy::Reach;
+use crate::busy::ReachableObjects;
 use crate::error::Error;
 use crate::handle::RawHandle;
 use crate::library::{Library, function};
@@ -26,9 +26,9 @@ use crate::library::{Library, function};
 /// that. Each of its calls therefore waits until no other thread uses what it refers to.
 #[derive(Debug)]
 pub struct Descriptor {
-    pub(crate) raw: Arc<Raw>,
+    pub(crate) raw: Arc<RawDescriptor>,
     /// What calls into it reach; `raw` has the same for its end.
-    pub(crate) reach: Reach,
+    pub(crate) reach: ReachableObjects,
     /// Makes the type `!Sync`.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -36,14 +36,14 @@ pub struct Descriptor {
 /// An object that must outlive a descriptor, because cuDNN's object points to it.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held only to be dropped later")]
-pub(crate) enum Value {
-    Descriptor(Arc<Raw>),
+pub(crate) enum KeptObject {
+    Descriptor(Arc<RawDescriptor>),
     Handle(Arc<RawHandle>),
 }
 
 /// cuDNN's object. It is destroyed when the last reference to it is dropped.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawDescriptor {
     pub(crate) library: Arc<Library>,
     kind: Kind,
     pub(crate) pointer: cudnnBackendDescriptor_t,
@@ -53,27 +53,27 @@ pub(crate) struct Raw {
 /// What a descriptor refers to.
 #[derive(Debug, Default)]
 struct Kept {
-    values: Vec<Value>,
-    reach: Reach,
+    values: Vec<KeptObject>,
+    reach: ReachableObjects,
 }
 
 // SAFETY: see `Descriptor`, "Threads". All calls into the object go through a `Descriptor`, which is not `Sync`, and
 // which holds the locks of the handles and kernel caches that the call can reach. Other objects that it refers to are
 // finalized, and cuDNN only reads them. This type itself only calls `cudnnBackendDestroyDescriptor`, when no other
 // reference to the object is left, with these locks held.
-unsafe impl Send for Raw {}
+unsafe impl Send for RawDescriptor {}
 // SAFETY: for the same reasons as `Send`.
-unsafe impl Sync for Raw {}
+unsafe impl Sync for RawDescriptor {}
 
-impl Raw {
-    pub(crate) fn keep(&self, value: Value, reach: &Reach) {
+impl RawDescriptor {
+    pub(crate) fn keep(&self, value: KeptObject, reach: &ReachableObjects) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.values.push(value);
         kept.reach.extend(reach);
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawDescriptor {
     fn drop(&mut self) {
         if let Ok(destroy) = &self.library.table().cudnnBackendDestroyDescriptor {
             let _held = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner).reach.hold();
@@ -98,12 +98,12 @@ impl Descriptor {
         // SAFETY: `pointer` is writable.
         let status = unsafe { create(kind, &mut pointer) };
         library.check("cudnnBackendCreateDescriptor", status, Some(kind), None)?;
-        let mut reach = Reach::default();
+        let mut reach = ReachableObjects::default();
         if kind == Kind::KERNEL_CACHE {
             reach.add_cache(&Arc::default());
         }
         let kept = Mutex::new(Kept { values: Vec::new(), reach: reach.clone() });
-        let raw = Raw { library: Arc::clone(library), kind, pointer, kept };
+        let raw = RawDescriptor { library: Arc::clone(library), kind, pointer, kept };
         Ok(Self { raw: Arc::new(raw), reach, _not_sync: std::marker::PhantomData })
     }
 

@@ -32,14 +32,14 @@ const EVERY: Duration = Duration::from_millis(1);
 const REGISTERED: usize = 8192;
 
 /// The work in progress in this process.
-struct State {
+struct WorkState {
     working: usize,
     ending: bool,
     /// Whether the wait timed out. The process waits once, however often the handler is registered.
     given_up: bool,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { working: 0, ending: false, given_up: false });
+static STATE: Mutex<WorkState> = Mutex::new(WorkState { working: 0, ending: false, given_up: false });
 static OVER: Condvar = Condvar::new();
 
 thread_local! {
@@ -116,7 +116,7 @@ impl Drop for Working {
 }
 
 /// No foreign code runs under this lock, so the state is consistent even if the lock is poisoned.
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, WorkState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -127,7 +127,7 @@ fn watch() {
         return;
     }
     let watching = || {
-        while matches!(*state(), State { working: 1.., ending: false, .. }) {
+        while matches!(*state(), WorkState { working: 1.., ending: false, .. }) {
             register();
             std::thread::sleep(EVERY);
         }
@@ -155,7 +155,7 @@ extern "C" fn wait() {
     if state.given_up {
         return;
     }
-    let others = |state: &mut State| state.working > mine;
+    let others = |state: &mut WorkState| state.working > mine;
     let (mut state, waited) = OVER.wait_timeout_while(state, LONGEST, others).unwrap_or_else(PoisonError::into_inner);
     state.given_up = waited.timed_out();
 }

@@ -14,7 +14,7 @@ use qkvault_base::CudnnVersion;
 pub enum Error {
     /// cuDNN could not be loaded, or a library that it needs is missing.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] CudnnLoadError),
     /// cuDNN returned an error from a call.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -55,7 +55,7 @@ pub enum Error {
 /// Why cuDNN could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum CudnnLoadError {
     /// No place of the search had a usable cuDNN.
     #[error("{}", not_found(tried))]
     NotFound {

@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::bindings::{AttributeName as A, AttributeType, Kind, cudnnBackendDescriptor_t};
-use crate::busy::{Busy, Reach};
+use crate::busy::{Busy, ReachableObjects};
 use crate::descriptor::Descriptor;
 use crate::error::Error;
-use crate::handle::Handle;
+use crate::handle::CudnnHandle;
 use crate::library::{Library, function};
 
 /// A finalized execution plan, which threads may share: their launches of it are queued one after the other.
@@ -61,7 +61,7 @@ impl ExecutionPlan {
     /// # Errors
     ///
     /// [`Error::Call`] with cuDNN's status and message; then nothing was queued.
-    pub unsafe fn execute(&self, handle: &Handle, pack: &VariantPack) -> Result<(), Error> {
+    pub unsafe fn execute(&self, handle: &CudnnHandle, pack: &VariantPack) -> Result<(), Error> {
         // Before the others: no one waits for a plan with the lock of a handle or a cache.
         let _launched = self.busy.hold();
         let handle_of = handle.raw();
@@ -71,7 +71,7 @@ impl ExecutionPlan {
             reach.add_handle(handle_of.busy());
             reach
         });
-        let _held = caches.as_ref().map(Reach::hold);
+        let _held = caches.as_ref().map(ReachableObjects::hold);
         let _busy = caches.is_none().then(|| handle_of.busy().hold());
         // SAFETY: the caller's promise, and what a launch uses is locked.
         unsafe { self.execute_alone(handle, pack) }
@@ -89,7 +89,7 @@ impl ExecutionPlan {
     ///
     /// As for [`ExecutionPlan::execute`].
     #[doc(hidden)]
-    pub unsafe fn execute_alone(&self, handle: &Handle, pack: &VariantPack) -> Result<(), Error> {
+    pub unsafe fn execute_alone(&self, handle: &CudnnHandle, pack: &VariantPack) -> Result<(), Error> {
         let execute = function!(self.library(), cudnnBackendExecute)?;
         // SAFETY: the objects are live; the caller promises that their addresses are valid.
         let status = unsafe { execute(handle.raw().pointer(), self.descriptor.pointer(), pack.pointer) };
@@ -109,7 +109,12 @@ impl ExecutionPlan {
     /// # Errors
     ///
     /// [`Error::Call`] with cuDNN's status, such as that of an engine without support.
-    pub unsafe fn populate_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
+    pub unsafe fn populate_graph(
+        &self,
+        handle: &CudnnHandle,
+        pack: &VariantPack,
+        graph: *mut c_void,
+    ) -> Result<(), Error> {
         let populate = function!(self.library(), cudnnBackendPopulateCudaGraph)?;
         let (_launched, _busy) = (self.busy.hold(), handle.raw().busy().hold());
         // SAFETY: the objects are live; the caller promises that addresses and graph are valid.
@@ -126,7 +131,12 @@ impl ExecutionPlan {
     /// # Errors
     ///
     /// [`Error::Call`] with cuDNN's status.
-    pub unsafe fn update_graph(&self, handle: &Handle, pack: &VariantPack, graph: *mut c_void) -> Result<(), Error> {
+    pub unsafe fn update_graph(
+        &self,
+        handle: &CudnnHandle,
+        pack: &VariantPack,
+        graph: *mut c_void,
+    ) -> Result<(), Error> {
         let update = function!(self.library(), cudnnBackendUpdateCudaGraph)?;
         let (_launched, _busy) = (self.busy.hold(), handle.raw().busy().hold());
         // SAFETY: as above.

@@ -18,7 +18,7 @@ use crate::library::{Library, function};
 /// Descriptors that refer to a handle ([`Descriptor::set_handle`](crate::Descriptor::set_handle)) can be on another
 /// thread. Their calls and those of the handle wait for each other, so that no two use it at one time.
 #[derive(Debug)]
-pub struct Handle {
+pub struct CudnnHandle {
     raw: Arc<RawHandle>,
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -31,8 +31,8 @@ pub(crate) struct RawHandle {
     busy: Arc<Busy>,
 }
 
-// SAFETY: whoever uses the object holds its lock, `busy`: `Handle`, and descriptors that refer to it. `Drop` runs when
-// no other reference is left.
+// SAFETY: whoever uses the object holds its lock, `busy`: `CudnnHandle`, and descriptors that refer to it. `Drop` runs
+// when no other reference is left.
 unsafe impl Send for RawHandle {}
 // SAFETY: for the same reasons as `Send`.
 unsafe impl Sync for RawHandle {}
@@ -56,7 +56,7 @@ impl Drop for RawHandle {
     }
 }
 
-impl Handle {
+impl CudnnHandle {
     /// Creates a handle on the current device.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! complete errors.
 //!
 //! This layer knows nothing of attention. It finds a cuDNN ([`Search`]), opens it once ([`Library::open`]) and checks
-//! that the libraries which cuDNN will open are present. [`Descriptor`] and [`Handle`] own their cuDNN objects. A
+//! that the libraries which cuDNN will open are present. [`Descriptor`] and [`CudnnHandle`] own their cuDNN objects. A
 //! failing call returns the status, the attribute and cuDNN's message ([`CallError`]).
 //!
 //! Three rules hold throughout:
@@ -46,14 +46,14 @@ pub use bindings::{
 pub use descriptor::Descriptor;
 pub use element::Element;
 pub use ending::{Working, working};
-pub use error::{CallError, Error, LoadError};
+pub use error::{CallError, CudnnLoadError, Error};
 pub use execution::{ExecutionPlan, VariantPack};
-pub use handle::Handle;
+pub use handle::CudnnHandle;
 pub use library::{Library, LoadedFile};
-pub use needs::Nvrtc;
+pub use needs::NvrtcLibrary;
 pub use qkvault_base::{CudnnVersion, LibrarySet};
 pub use search::Search;
-pub use tried::{Origin, Reason, Tried};
+pub use tried::{SearchStep, Tried, UnusableReason};
 
 /// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.
 pub const HEADER_VERSION: CudnnVersion = CudnnVersion::from_number(

@@ -5,11 +5,11 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::bindings::{AttributeName, Cudnn, Kind, Status};
-use crate::error::{CallError, Error, LoadError};
-use crate::needs::Nvrtc;
+use crate::bindings::{AttributeName, CudnnFunctions, Kind, Status};
+use crate::error::{CallError, CudnnLoadError, Error};
+use crate::needs::NvrtcLibrary;
 use crate::search::Search;
-use crate::tried::{Origin, Tried};
+use crate::tried::{SearchStep, Tried};
 use crate::{needs, open, process};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
@@ -17,14 +17,14 @@ use qkvault_base::{CudnnVersion, LibrarySet};
 ///
 /// It is opened at most once and never closed, because cuDNN starts threads and hands out pointers into itself.
 pub struct Library {
-    pub(crate) table: ManuallyDrop<Table>,
+    pub(crate) table: ManuallyDrop<FunctionTable>,
     pub(crate) path: PathBuf,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SearchStep,
     pub(crate) version: CudnnVersion,
     pub(crate) set: LibrarySet,
     /// Major version of the CUDA that cuDNN was built with.
     pub(crate) cuda: usize,
-    pub(crate) nvrtc: Option<Nvrtc>,
+    pub(crate) nvrtc: Option<NvrtcLibrary>,
     /// The variables at the time the library was opened. `Debug` omits them, because they may hold secrets.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Set once the libraries that the engines need were found.
@@ -34,7 +34,7 @@ pub struct Library {
 }
 
 /// The function table.
-pub(crate) struct Table(pub(crate) Cudnn);
+pub(crate) struct FunctionTable(pub(crate) CudnnFunctions);
 
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,9 +82,9 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is already
-    /// open.
-    pub fn open(search: &Search) -> Result<Arc<Self>, LoadError> {
+    /// [`CudnnLoadError`] with every place of the search and the reason why it was not used, or if another cuDNN is
+    /// already open.
+    pub fn open(search: &Search) -> Result<Arc<Self>, CudnnLoadError> {
         crate::ending::on_this_thread();
         let mut present = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = &*present {
@@ -123,7 +123,7 @@ impl Library {
 
     /// Which step of the search found it.
     #[must_use]
-    pub fn origin(&self) -> &Origin {
+    pub fn origin(&self) -> &SearchStep {
         &self.origin
     }
 
@@ -157,7 +157,7 @@ impl Library {
 
     /// The NVRTC that this cuDNN compiles with. `None` from 9.21 on, where the compiler is part of cuDNN.
     #[must_use]
-    pub fn nvrtc(&self) -> Option<&Nvrtc> {
+    pub fn nvrtc(&self) -> Option<&NvrtcLibrary> {
         self.nvrtc.as_ref()
     }
 
@@ -170,13 +170,13 @@ impl Library {
 
     /// Checks that the libraries which the engines need are present, including the driver's library (or a stand-in).
     ///
-    /// [`Descriptor::create`](crate::Descriptor::create) and [`Handle::create`](crate::Handle::create) call this,
-    /// because cuDNN opens its engines when the first tensor is finalized.
+    /// [`Descriptor::create`](crate::Descriptor::create) and [`CudnnHandle::create`](crate::CudnnHandle::create) call
+    /// this, because cuDNN opens its engines when the first tensor is finalized.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with the missing library.
-    pub fn check_engines(&self) -> Result<(), LoadError> {
+    /// [`CudnnLoadError`] with the missing library.
+    pub fn check_engines(&self) -> Result<(), CudnnLoadError> {
         if self.engines.get().is_none() {
             needs::engines(&self.path)?;
             let _ = self.engines.set(());
@@ -184,7 +184,7 @@ impl Library {
         Ok(())
     }
 
-    pub(crate) fn table(&self) -> &Cudnn {
+    pub(crate) fn table(&self) -> &CudnnFunctions {
         &self.table.0
     }
 

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
-use crate::bindings::{Cudnn, Severity, Status, cudnnCallback_t, cudnnDebug_t};
+use crate::bindings::{CudnnFunctions, Severity, Status, cudnnCallback_t, cudnnDebug_t};
 
 /// One message of cuDNN.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Vec<Message>) {
 
 /// Sets the callback. It always receives warnings and errors. It receives information (every call with every argument,
 /// which costs time) only if `tracing` has the target `cudnn` enabled at TRACE when the library is loaded.
-pub(crate) fn install(table: &Cudnn) {
+pub(crate) fn install(table: &CudnnFunctions) {
     let (Ok(get), Ok(set)) = (&table.cudnnGetCallback, &table.cudnnSetCallback) else {
         return;
     };

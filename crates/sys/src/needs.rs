@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::Library as Shared;
 
-use crate::error::LoadError;
+use crate::error::CudnnLoadError;
 use crate::open::version_of;
 use crate::places;
 use crate::process;
@@ -53,12 +53,12 @@ const AGAIN: &str = "it belongs beside libcudnn.so.9: install that package again
 
 /// Checks that cuDNN's other libraries are beside the one to load, and of its version, as far as names tell it. Only
 /// looks for files.
-pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), LoadError> {
+pub(crate) fn beside(library: &Path, set: LibrarySet) -> Result<(), CudnnLoadError> {
     let dir = dir_of(library);
     let full = if set == LibrarySet::Full { FULL } else { &[] };
     match [GRAPH, RUNTIME_COMPILED].iter().chain(full).find(|name| !dir.join(name).exists()) {
         None => one_version(library, dir),
-        Some(name) => Err(LoadError::Missing {
+        Some(name) => Err(CudnnLoadError::Missing {
             library: (*name).to_owned(),
             needed_by: library.display().to_string(),
             looked_in: vec![place(&dir.join(name))],
@@ -79,7 +79,7 @@ fn place(file: &Path) -> String {
 
 /// Refuses a folder whose files are named after several versions, as a package that was updated in part leaves it. Some
 /// of them load together, and no cuDNN is tested so.
-fn one_version(library: &Path, dir: &Path) -> Result<(), LoadError> {
+fn one_version(library: &Path, dir: &Path) -> Result<(), CudnnLoadError> {
     let others = [GRAPH, RUNTIME_COMPILED].iter().chain(FULL).map(|name| dir.join(name));
     let named: Vec<(PathBuf, CudnnVersion)> = std::iter::once(library.to_owned())
         .chain(others)
@@ -90,7 +90,7 @@ fn one_version(library: &Path, dir: &Path) -> Result<(), LoadError> {
     }
     let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versions: Vec<String> = named.iter().map(|(file, version)| format!("{} is {version}", name(file))).collect();
-    Err(LoadError::Mixed { folder: dir.to_owned(), versions: versions.join(", ") })
+    Err(CudnnLoadError::Mixed { folder: dir.to_owned(), versions: versions.join(", ") })
 }
 
 /// Whose fault an undefined symbol is: that of a cuDNN library of another version, which files do not tell but symbols
@@ -109,7 +109,7 @@ fn who_lacks(library: &Path, name: &str, words: &str) -> Option<String> {
 }
 
 /// Opens the graph library beside this `libcudnn.so.9`. Even `cudnnGetVersion` needs it.
-pub(crate) fn graph(library: &Path) -> Result<(), LoadError> {
+pub(crate) fn graph(library: &Path) -> Result<(), CudnnLoadError> {
     sub_library(library, GRAPH)
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn companions(
     set: LibrarySet,
     cuda: usize,
     environment: &Environment,
-) -> Result<Option<Nvrtc>, LoadError> {
+) -> Result<Option<NvrtcLibrary>, CudnnLoadError> {
     let companions = Companions { library, version, set, environment };
     let nvrtc = if version < COMPILER_INSIDE { Some(companions.nvrtc(&format!("libnvrtc.so.{cuda}"))?) } else { None };
     if set == LibrarySet::Full {
@@ -133,11 +133,11 @@ pub(crate) fn companions(
 }
 
 /// Opens the driver's library, unless it or the stand-in is already open, and then the engines, which need it.
-pub(crate) fn engines(library: &Path) -> Result<(), LoadError> {
+pub(crate) fn engines(library: &Path) -> Result<(), CudnnLoadError> {
     if process::already_open(DRIVER).is_none()
         && let Err(error) = process::open(OsStr::new(DRIVER))
     {
-        let why = Unloaded::of(Path::new(DRIVER), &error);
+        let why = Unloaded::new(Path::new(DRIVER), &error);
         let install =
             "to run, install the NVIDIA driver; to compile without one, call qkvault_sys::headless::ensure() first";
         let mend = "install the NVIDIA driver again, or take the folder of that file out of LD_LIBRARY_PATH";
@@ -157,10 +157,10 @@ fn dir_of(library: &Path) -> &Path {
     library.parent().unwrap_or(Path::new(""))
 }
 
-fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
+fn sub_library(library: &Path, name: &str) -> Result<(), CudnnLoadError> {
     let file = dir_of(library).join(name);
     process::open(file.as_os_str()).map(drop).map_err(|error| {
-        let why = Unloaded::of(&file, &error);
+        let why = Unloaded::new(&file, &error);
         let mut tried = vec![why.to_string()];
         tried.extend(who_lacks(library, name, &tried[0]));
         unloaded(name, &library.display().to_string(), tried, why.is_there(), AGAIN)
@@ -168,19 +168,19 @@ fn sub_library(library: &Path, name: &str) -> Result<(), LoadError> {
 }
 
 /// The error for a library that is not there, or is there and does not load.
-fn unloaded(library: &str, needed_by: &str, tried: Vec<String>, there: bool, remedy: &str) -> LoadError {
+fn unloaded(library: &str, needed_by: &str, tried: Vec<String>, there: bool, remedy: &str) -> CudnnLoadError {
     let (library, needed_by) = (library.to_owned(), needed_by.to_owned());
     if there {
         // One text: errors that hold this one must stay small.
-        LoadError::NotLoaded { library, needed_by, tried: format!("{}; {remedy}", tried.join("; ")) }
+        CudnnLoadError::NotLoaded { library, needed_by, tried: format!("{}; {remedy}", tried.join("; ")) }
     } else {
-        LoadError::Missing { library, needed_by, looked_in: tried, remedy: remedy.to_owned() }
+        CudnnLoadError::Missing { library, needed_by, looked_in: tried, remedy: remedy.to_owned() }
     }
 }
 
 /// The NVRTC that a cuDNN compiles with, where it is a library of its own (9.20 and older).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nvrtc {
+pub struct NvrtcLibrary {
     /// The path of the file.
     pub path: PathBuf,
     /// The version that `nvrtcVersion` returns: major, minor.
@@ -202,7 +202,7 @@ struct Companions<'a> {
 
 impl Companions<'_> {
     /// NVRTC with its builtins: the library that cuDNN gets when it asks the loader for this name.
-    fn nvrtc(&self, soname: &str) -> Result<Nvrtc, LoadError> {
+    fn nvrtc(&self, soname: &str) -> Result<NvrtcLibrary, CudnnLoadError> {
         let was_loaded = process::already_open(soname).is_some();
         let opened = self.open(soname, "nvidia-cuda-nvrtc")?;
         // Looked up by name, as cuDNN does. If two libraries with one name are loaded, the loader returns the first.
@@ -220,7 +220,7 @@ impl Companions<'_> {
                 others.push(file);
             }
         }
-        Ok(Nvrtc { path, version, was_loaded, others })
+        Ok(NvrtcLibrary { path, version, was_loaded, others })
     }
 
     /// The folders to search for a companion, in order: cuDNN's folder, those of NVIDIA's wheels, and CUDA toolkits.
@@ -237,7 +237,7 @@ impl Companions<'_> {
     }
 
     /// Opens the library of this name: one that is already open, or from one of `folders`, or as the loader finds it.
-    fn open(&self, soname: &str, wheel: &str) -> Result<PathBuf, LoadError> {
+    fn open(&self, soname: &str, wheel: &str) -> Result<PathBuf, CudnnLoadError> {
         if process::already_open(soname).is_some() {
             return Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname)));
         }
@@ -255,13 +255,13 @@ impl Companions<'_> {
             }
             match process::open(file.as_os_str()) {
                 Ok(_) => return Ok(file),
-                Err(error) => looked_in.push(Unloaded::of(&file, &error).to_string()),
+                Err(error) => looked_in.push(Unloaded::new(&file, &error).to_string()),
             }
         }
         match process::open(OsStr::new(soname)) {
             Ok(_) => Ok(process::loaded_file(soname).unwrap_or_else(|| PathBuf::from(soname))),
             Err(error) => {
-                let why = Unloaded::of(Path::new(soname), &error);
+                let why = Unloaded::new(Path::new(soname), &error);
                 looked_in.push(why.to_string());
                 Err(self.unloaded(soname, looked_in, there || why.is_there(), wheel))
             }
@@ -269,7 +269,7 @@ impl Companions<'_> {
     }
 
     /// Opens the builtins of an open `libnvrtc`; their name contains its version.
-    fn builtins(&self, nvrtc: &Path, (major, minor): (u32, u32)) -> Result<(), LoadError> {
+    fn builtins(&self, nvrtc: &Path, (major, minor): (u32, u32)) -> Result<(), CudnnLoadError> {
         let soname = format!("libnvrtc-builtins.so.{major}.{minor}");
         if process::already_open(&soname).is_some() {
             return Ok(());
@@ -281,7 +281,7 @@ impl Companions<'_> {
         }
         let Err(first) = process::open(beside.as_os_str()) else { return Ok(()) };
         process::open(OsStr::new(&soname)).map(drop).map_err(|error| {
-            let (first, by_name) = (Unloaded::of(&beside, &first), Unloaded::of(Path::new(&soname), &error));
+            let (first, by_name) = (Unloaded::new(&beside, &first), Unloaded::new(Path::new(&soname), &error));
             let there = first.is_there() || by_name.is_there();
             self.unloaded(&soname, vec![first.to_string(), by_name.to_string()], there, "nvidia-cuda-nvrtc")
         })
@@ -292,7 +292,7 @@ impl Companions<'_> {
         qkvault_base::distrust_library(file, |name| self.environment.get(name))
     }
 
-    fn unloaded(&self, library: &str, tried: Vec<String>, there: bool, wheel: &str) -> LoadError {
+    fn unloaded(&self, library: &str, tried: Vec<String>, there: bool, wheel: &str) -> CudnnLoadError {
         let Self { version, set, .. } = self;
         let needed_by = format!("cuDNN {version} ({set}) at {}", self.library.display());
         let remedy = format!(

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::search::{At, Environment, Place, SONAME, Search};
-use crate::tried::{Origin, Reason};
+use crate::search::{At, Environment, SONAME, Search, SearchPlace};
+use crate::tried::{SearchStep, UnusableReason};
 use qkvault_base::{CacheDir, MANIFEST, dangling};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
@@ -17,37 +17,42 @@ pub(crate) const TOOLKIT_VARIABLES: &[&str] = &["CUDA_HOME", "CUDA_PATH"];
 const ONLY_IN_FULL: &str = "libcudnn_ops.so.9";
 
 /// Every place of a search, in order.
-pub(crate) fn of(search: &Search) -> Vec<Place> {
+pub(crate) fn in_order(search: &Search) -> Vec<SearchPlace> {
     let env = &search.environment;
     if let Some(path) = &search.path {
-        return vec![Place { origin: Origin::Path, at: at(path) }];
+        return vec![SearchPlace { origin: SearchStep::Path, at: at(path) }];
     }
     if let Some(path) = env.get("QKVAULT_CUDNN_PATH") {
-        return vec![Place { origin: Origin::Variable("QKVAULT_CUDNN_PATH"), at: at(Path::new(&path)) }];
+        return vec![SearchPlace { origin: SearchStep::Variable("QKVAULT_CUDNN_PATH"), at: at(Path::new(&path)) }];
     }
-    let mut places =
-        vec![Place { origin: Origin::Variable("QKVAULT_CUDNN_PATH"), at: At::Nothing(None, Reason::NotSet) }];
+    let mut places = vec![SearchPlace {
+        origin: SearchStep::Variable("QKVAULT_CUDNN_PATH"),
+        at: At::Nothing(None, UnusableReason::NotSet),
+    }];
     variables(env, &["CUDNN_PATH", "CUDNN_HOME"], &mut places);
-    places.push(Place { origin: Origin::Process, at: At::Process });
+    places.push(SearchPlace { origin: SearchStep::Process, at: At::Process });
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         match env.get(name) {
-            Some(prefix) => site_packages(Origin::Environment(name), Path::new(&prefix), &mut places),
-            None => places.push(Place { origin: Origin::Environment(name), at: At::Nothing(None, Reason::NotSet) }),
+            Some(prefix) => site_packages(SearchStep::Environment(name), Path::new(&prefix), &mut places),
+            None => places.push(SearchPlace {
+                origin: SearchStep::Environment(name),
+                at: At::Nothing(None, UnusableReason::NotSet),
+            }),
         }
     }
     for prefix in python_prefixes(env) {
-        site_packages(Origin::Python, &prefix, &mut places);
+        site_packages(SearchStep::Python, &prefix, &mut places);
     }
     fetched(env, &mut places);
     variables(env, TOOLKIT_VARIABLES, &mut places);
-    places.push(Place { origin: Origin::Loader, at: At::Name(SONAME) });
+    places.push(SearchPlace { origin: SearchStep::Loader, at: At::Name(SONAME) });
     places
 }
 
-fn variables(env: &Environment, names: &[&'static str], places: &mut Vec<Place>) {
+fn variables(env: &Environment, names: &[&'static str], places: &mut Vec<SearchPlace>) {
     for &name in names {
-        let at = env.get(name).map_or(At::Nothing(None, Reason::NotSet), |path| at(Path::new(&path)));
-        places.push(Place { origin: Origin::Variable(name), at });
+        let at = env.get(name).map_or(At::Nothing(None, UnusableReason::NotSet), |path| at(Path::new(&path)));
+        places.push(SearchPlace { origin: SearchStep::Variable(name), at });
     }
 }
 
@@ -56,22 +61,22 @@ fn at(path: &Path) -> At {
     if path.is_dir() {
         let files = || BELOW.iter().map(|below| path.join(below).join(SONAME));
         let found = files().find(|file| file.exists()).map(At::File).or_else(|| files().find_map(broken));
-        return found.unwrap_or_else(|| At::Nothing(Some(path.to_owned()), Reason::NoLibrary));
+        return found.unwrap_or_else(|| At::Nothing(Some(path.to_owned()), UnusableReason::NoLibrary));
     }
     if path.exists() {
         return At::File(path.to_owned());
     }
-    broken(path.to_owned()).unwrap_or_else(|| At::Nothing(Some(path.to_owned()), Reason::Absent))
+    broken(path.to_owned()).unwrap_or_else(|| At::Nothing(Some(path.to_owned()), UnusableReason::Absent))
 }
 
 /// A symbolic link that leads to nothing.
 fn broken(link: PathBuf) -> Option<At> {
     let target = dangling(&link)?;
-    Some(At::Nothing(Some(link), Reason::Dangling { target }))
+    Some(At::Nothing(Some(link), UnusableReason::Dangling { target }))
 }
 
 /// The wheels' folders below a Python prefix: `lib/python3.*/site-packages/nvidia/…`.
-fn site_packages(origin: Origin, prefix: &Path, places: &mut Vec<Place>) {
+fn site_packages(origin: SearchStep, prefix: &Path, places: &mut Vec<SearchPlace>) {
     let before = places.len();
     for packages in sorted_dirs(&prefix.join("lib"), "python3")
         .into_iter()
@@ -80,11 +85,11 @@ fn site_packages(origin: Origin, prefix: &Path, places: &mut Vec<Place>) {
         for wheel in ["cudnn", "cudnn_jit"] {
             let file = packages.join("nvidia").join(wheel).join("lib").join(SONAME);
             let at = if file.exists() { Some(At::File(file)) } else { broken(file) };
-            places.extend(at.map(|at| Place { origin: origin.clone(), at }));
+            places.extend(at.map(|at| SearchPlace { origin: origin.clone(), at }));
         }
     }
     if places.len() == before {
-        places.push(Place { origin, at: At::Nothing(Some(prefix.to_owned()), Reason::NoLibrary) });
+        places.push(SearchPlace { origin, at: At::Nothing(Some(prefix.to_owned()), UnusableReason::NoLibrary) });
     }
 }
 
@@ -112,17 +117,18 @@ fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
 }
 
 /// The sets that `cargo xtask fetch` downloaded: slim sets before full ones, newer versions before older ones.
-fn fetched(env: &Environment, places: &mut Vec<Place>) {
+fn fetched(env: &Environment, places: &mut Vec<SearchPlace>) {
     let root = CacheDir::find(|name| env.get(name)).path.join("libraries").join("cudnn");
     let mut sets =
         sorted_dirs(&root, "").into_iter().filter_map(|dir| Some((fetched_name(&dir)?, dir))).collect::<Vec<_>>();
     sets.sort_by(|((a, a_set), _), ((b, b_set), _)| a_set.cmp(b_set).then(b.cmp(a)));
     if sets.is_empty() {
-        places.push(Place { origin: Origin::Fetched, at: At::Nothing(Some(root), Reason::Absent) });
+        places.push(SearchPlace { origin: SearchStep::Fetched, at: At::Nothing(Some(root), UnusableReason::Absent) });
     }
     for (_, dir) in sets {
-        let at = if dir.join(MANIFEST).exists() { at(&dir) } else { At::Nothing(Some(dir), Reason::Incomplete) };
-        places.push(Place { origin: Origin::Fetched, at });
+        let at =
+            if dir.join(MANIFEST).exists() { at(&dir) } else { At::Nothing(Some(dir), UnusableReason::Incomplete) };
+        places.push(SearchPlace { origin: SearchStep::Fetched, at });
     }
 }
 

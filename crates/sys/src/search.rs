@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::places;
-use crate::tried::{Origin, Reason};
+use crate::tried::{SearchStep, UnusableReason};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// The SONAME of every cuDNN 9.
@@ -55,8 +55,8 @@ impl Search {
     }
 
     /// Every place of this search, in order; loads nothing.
-    pub(crate) fn places(&self) -> Vec<Place> {
-        places::of(self)
+    pub(crate) fn places(&self) -> Vec<SearchPlace> {
+        places::in_order(self)
     }
 
     /// A description of the requested cuDNN, for errors.
@@ -97,8 +97,8 @@ impl Environment {
 
 /// One place of a search.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) origin: Origin,
+pub(crate) struct SearchPlace {
+    pub(crate) origin: SearchStep,
     pub(crate) at: At,
 }
 
@@ -112,27 +112,27 @@ pub(crate) enum At {
     /// A name for the dynamic loader to resolve.
     Name(&'static str),
     /// Nothing to load, with the path searched and the reason.
-    Nothing(Option<PathBuf>, Reason),
+    Nothing(Option<PathBuf>, UnusableReason),
 }
 
 /// Whether a file may satisfy a search, as far as that is known without loading it.
 ///
 /// The version of a path given by the caller, or of the process's library, may be unknown here; `open` checks it after
 /// loading.
-pub(crate) fn fits(search: &Search, origin: &Origin, file: &Path) -> Result<(), Reason> {
+pub(crate) fn fits(search: &Search, origin: &SearchStep, file: &Path) -> Result<(), UnusableReason> {
     if let Some(found) = places::foreign_major(file) {
-        return Err(Reason::WrongMajor { found });
+        return Err(UnusableReason::WrongMajor { found });
     }
     if let Some(wanted) = search.version {
         match places::version_beside(file) {
             Some(found) if found == wanted => {}
-            Some(found) => return Err(Reason::OtherVersion { found, wanted }),
-            None if matches!(origin, Origin::Path | Origin::Process) => {}
-            None => return Err(Reason::UnknownVersion { wanted }),
+            Some(found) => return Err(UnusableReason::OtherVersion { found, wanted }),
+            None if matches!(origin, SearchStep::Path | SearchStep::Process) => {}
+            None => return Err(UnusableReason::UnknownVersion { wanted }),
         }
     }
     match (search.set, places::set_beside(file)) {
-        (Some(wanted), found) if found != wanted => Err(Reason::OtherSet { found, wanted }),
+        (Some(wanted), found) if found != wanted => Err(UnusableReason::OtherSet { found, wanted }),
         _ => Ok(()),
     }
 }

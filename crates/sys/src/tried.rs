@@ -11,7 +11,7 @@ use qkvault_base::{CudnnVersion, LibrarySet};
 /// The step of the search that named a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Origin {
+pub enum SearchStep {
     /// The path given to [`Search::at`](crate::Search::at).
     Path,
     /// An environment variable.
@@ -28,7 +28,7 @@ pub enum Origin {
     Loader,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SearchStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path => f.write_str("path given"),
@@ -46,11 +46,11 @@ impl fmt::Display for Origin {
 #[derive(Debug, Clone)]
 pub struct Tried {
     /// The step of the search that named it.
-    pub origin: Origin,
+    pub origin: SearchStep,
     /// The file or folder, if there is one.
     pub path: Option<PathBuf>,
     /// Why it was not used.
-    pub reason: Reason,
+    pub reason: UnusableReason,
 }
 
 impl fmt::Display for Tried {
@@ -65,7 +65,7 @@ impl fmt::Display for Tried {
 /// Why a place was not used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum UnusableReason {
     /// The variable is not set.
     #[error("not set")]
     NotSet,

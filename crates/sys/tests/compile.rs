@@ -6,7 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{alone, attention, fetched, fetched_full};
-use qkvault_sys::{AttributeName as A, CudnnVersion, Error, Handle, HeurMode, Kind, Library, LibrarySet, Search};
+use qkvault_sys::{AttributeName as A, CudnnHandle, CudnnVersion, Error, HeurMode, Kind, Library, LibrarySet, Search};
 
 const OLDER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.19.json");
 const NEWER: &str = include_str!("../../../profiles/h200-sxm.driver-13.0.cudnn-9.27.json");
@@ -56,7 +56,7 @@ fn compiles(version: &str, set: Option<PathBuf>, kind: LibrarySet, profile: &str
     );
 
     if qkvault_sys::headless::is_stand_in_loaded() {
-        let error = Handle::create(&library).expect_err("there is no GPU");
+        let error = CudnnHandle::create(&library).expect_err("there is no GPU");
         assert!(matches!(error, Error::NoDevice { .. }), "{error:?}");
         assert!(error.to_string().contains("1001"), "{error}");
     }

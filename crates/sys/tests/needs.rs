@@ -4,7 +4,7 @@
 mod common;
 
 use common::{alone, copy_without, fetched};
-use qkvault_sys::{Descriptor, Error, Kind, Library, LibrarySet, LoadError, Search};
+use qkvault_sys::{CudnnLoadError, Descriptor, Error, Kind, Library, LibrarySet, Search};
 
 /// 9.19 opens NVRTC by itself; without it, it returns no engines.
 #[test]
@@ -42,14 +42,14 @@ fn the_full_set_aborted_the_process_without_cublas() {
 }
 
 /// Checks for the error that names the missing library, a place searched, and the remedy.
-fn missing(opened: Result<std::sync::Arc<Library>, LoadError>, name: &str, place: &str) {
+fn missing(opened: Result<std::sync::Arc<Library>, CudnnLoadError>, name: &str, place: &str) {
     let error = match opened {
         Err(error) => error,
         // The library is installed on this machine.
         Ok(library) if library.files().iter().any(|file| file.path.ends_with(name)) => return,
         Ok(library) => panic!("opened without {name}: {library:?}"),
     };
-    let LoadError::Missing { library, looked_in, remedy, .. } = &error else { panic!("{error:?}") };
+    let CudnnLoadError::Missing { library, looked_in, remedy, .. } = &error else { panic!("{error:?}") };
     assert_eq!(library, name);
     assert!(looked_in.iter().any(|dir| dir.contains(place)), "{looked_in:?}");
     assert!(remedy.contains("cargo xtask fetch --cudnn 9.19.0"), "{remedy}");
@@ -75,7 +75,7 @@ fn libraries_of_two_versions_in_one_folder_are_told_as_such_and_not_as_missing()
         qkvault_sys::headless::ensure().expect("the stand-in");
         let library = Library::open(&Search::at(copy.path())).expect("the loader takes it at first");
         let error = Descriptor::create(&library, Kind::TENSOR).expect_err("its engines do not fit");
-        let Error::Load(LoadError::NotLoaded { library: name, .. }) = &error else { panic!("{error:?}") };
+        let Error::Load(CudnnLoadError::NotLoaded { library: name, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(name, "libcudnn_engines_runtime_compiled.so.9");
         let text = error.to_string();
         for words in ["is there and does not load", "undefined symbol", "different versions", "which is 9.27.0"] {
@@ -172,7 +172,10 @@ fn a_compiler_that_does_not_load_is_not_said_to_be_missing() {
             // The library is installed on this machine.
             Ok(_) => return,
         };
-        assert!(matches!(&error, LoadError::NotLoaded { library, .. } if library == "libnvrtc.so.13"), "{error:?}");
+        assert!(
+            matches!(&error, CudnnLoadError::NotLoaded { library, .. } if library == "libnvrtc.so.13"),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("libnvrtc.so.13: it is there and does not load"), "{error}");
     });
 }
@@ -187,7 +190,7 @@ fn without_a_driver_the_first_descriptor_says_so() {
             // This machine has a driver.
             Ok(_) => return,
         };
-        let Error::Load(LoadError::Missing { library: name, remedy, .. }) = &error else { panic!("{error:?}") };
+        let Error::Load(CudnnLoadError::Missing { library: name, remedy, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(name, "libcuda.so.1");
         assert!(remedy.contains("qkvault_sys::headless::ensure()"), "{remedy}");
         // The failure is not cached: with the stand-in the check passes.

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{alone, fetched};
 use qkvault_skip::{Need, skip};
-use qkvault_sys::{CudnnVersion, Library, LibrarySet, LoadError, Origin, Reason, Search};
+use qkvault_sys::{CudnnLoadError, CudnnVersion, Library, LibrarySet, Search, SearchStep, UnusableReason};
 
 /// A folder with text files under the names of cuDNN's libraries.
 fn junk(root: &Path) -> PathBuf {
@@ -44,8 +44,8 @@ fn other_library(root: &Path, version: u32) -> PathBuf {
     dir
 }
 
-fn tried(error: LoadError) -> Vec<(String, Reason)> {
-    let LoadError::NotFound { tried } = error else { panic!("{error:?}") };
+fn tried(error: CudnnLoadError) -> Vec<(String, UnusableReason)> {
+    let CudnnLoadError::NotFound { tried } = error else { panic!("{error:?}") };
     tried.into_iter().map(|tried| (tried.origin.to_string(), tried.reason)).collect()
 }
 
@@ -75,18 +75,18 @@ fn every_place_is_listed_with_its_reason() {
         let reason = |origin: &str| {
             &tried.iter().find(|(name, _)| name == origin).unwrap_or_else(|| panic!("no {origin} in {text}")).1
         };
-        assert_eq!(reason("QKVAULT_CUDNN_PATH"), &Reason::NotSet);
+        assert_eq!(reason("QKVAULT_CUDNN_PATH"), &UnusableReason::NotSet);
         assert!(
-            matches!(reason("CUDNN_PATH"), Reason::NotOpened { detail } if detail.contains("invalid ELF header")),
+            matches!(reason("CUDNN_PATH"), UnusableReason::NotOpened { detail } if detail.contains("invalid ELF header")),
             "{text}"
         );
-        assert_eq!(reason("CUDNN_HOME"), &Reason::NoLibrary);
-        assert_eq!(reason("loaded in this process"), &Reason::NotLoaded);
-        assert_eq!(reason("site-packages of VIRTUAL_ENV"), &Reason::NotSet);
-        assert_eq!(reason("fetched"), &Reason::Absent);
-        assert_eq!(reason("CUDA_HOME"), &Reason::WrongMajor { found: "8.9.7".to_owned() });
+        assert_eq!(reason("CUDNN_HOME"), &UnusableReason::NoLibrary);
+        assert_eq!(reason("loaded in this process"), &UnusableReason::NotLoaded);
+        assert_eq!(reason("site-packages of VIRTUAL_ENV"), &UnusableReason::NotSet);
+        assert_eq!(reason("fetched"), &UnusableReason::Absent);
+        assert_eq!(reason("CUDA_HOME"), &UnusableReason::WrongMajor { found: "8.9.7".to_owned() });
         assert!(
-            matches!(reason("dynamic loader"), Reason::NotOpened { detail } if detail.contains("libcudnn.so.9")),
+            matches!(reason("dynamic loader"), UnusableReason::NotOpened { detail } if detail.contains("libcudnn.so.9")),
             "{text}"
         );
         for part in ["cargo xtask fetch", "QKVAULT_CUDNN_PATH", &junk.display().to_string()] {
@@ -114,7 +114,7 @@ fn audit_13_a_library_that_others_can_change_is_passed_over_with_reason_and_fix(
             chmod(place, open);
             for error in [named(None), Library::open(&Search::at(&dir)).expect_err("named by code")] {
                 let text = error.to_string();
-                assert!(matches!(&tried(error)[..], [(_, Reason::Untrusted { .. })]), "{text}");
+                assert!(matches!(&tried(error)[..], [(_, UnusableReason::Untrusted { .. })]), "{text}");
                 for words in ["everyone can write", "chmod -R go-w", "QKVAULT_LIBRARIES_ALLOW_SHARED=1"] {
                     assert!(text.contains(words), "'{words}' is not in: {text}");
                 }
@@ -125,7 +125,7 @@ fn audit_13_a_library_that_others_can_change_is_passed_over_with_reason_and_fix(
         }
         chmod(&dir, 0o777);
         // Allowed, it is loaded, and found to be no cuDNN.
-        assert!(matches!(named(Some("1")), LoadError::Foreign { .. }));
+        assert!(matches!(named(Some("1")), CudnnLoadError::Foreign { .. }));
     });
 }
 
@@ -134,7 +134,7 @@ fn an_older_major_is_refused_by_what_it_answers() {
     alone("an_older_major_is_refused_by_what_it_answers", || {
         let root = tempfile::tempdir().expect("a temporary folder");
         let error = Library::open(&Search::at(other_library(root.path(), 8907))).expect_err("major 8");
-        assert_eq!(tried(error), [("path given".to_owned(), Reason::WrongMajor { found: "8.9.7".to_owned() })]);
+        assert_eq!(tried(error), [("path given".to_owned(), UnusableReason::WrongMajor { found: "8.9.7".to_owned() })]);
     });
 }
 
@@ -143,7 +143,7 @@ fn a_library_without_the_functions_is_named() {
     alone("a_library_without_the_functions_is_named", || {
         let root = tempfile::tempdir().expect("a temporary folder");
         let error = Library::open(&Search::at(other_library(root.path(), 92_700))).expect_err("it has one function");
-        assert!(matches!(error, LoadError::Foreign { function: "cudnnGetLastErrorString", .. }), "{error:?}");
+        assert!(matches!(error, CudnnLoadError::Foreign { function: "cudnnGetLastErrorString", .. }), "{error:?}");
     });
 }
 
@@ -155,7 +155,7 @@ fn a_missing_neighbour_is_named_before_anything_is_loaded() {
         std::fs::remove_file(dir.join("libcudnn_engines_runtime_compiled.so.9")).expect("it was written above");
         let error = Library::open(&Search::at(&dir)).expect_err("it is not whole");
         let text = error.to_string();
-        assert!(matches!(&tried(error)[..], [(_, Reason::Unusable { .. })]), "{text}");
+        assert!(matches!(&tried(error)[..], [(_, UnusableReason::Unusable { .. })]), "{text}");
         assert!(text.contains("libcudnn_engines_runtime_compiled.so.9"), "{text}");
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
         assert!(!maps.contains("libcudnn"), "it was loaded all the same");
@@ -181,11 +181,11 @@ fn a_second_cudnn_is_refused() {
             Search::default().set(LibrarySet::Full),
         ] {
             let error = Library::open(&other).expect_err("another one is open");
-            let LoadError::Clash { loaded, loaded_version, .. } = &error else { panic!("{error:?}") };
+            let CudnnLoadError::Clash { loaded, loaded_version, .. } = &error else { panic!("{error:?}") };
             assert_eq!((loaded.as_path(), *loaded_version), (open.path(), CudnnVersion::new(9, 27, 0)));
         }
         let nowhere = Library::open(&Search::at("/nonexistent/cudnn")).expect_err("what is named is not there");
-        assert_eq!(tried(nowhere), [("path given".to_owned(), Reason::Absent)]);
+        assert_eq!(tried(nowhere), [("path given".to_owned(), UnusableReason::Absent)]);
     });
 }
 
@@ -200,16 +200,16 @@ fn a_cudnn_that_others_loaded_is_used_and_guarded() {
         let error = Library::open(&Search::at(&ours)).expect_err("two would share one process");
         let text = error.to_string();
         assert!(
-            matches!(error, LoadError::Clash { loaded_version, .. } if loaded_version == CudnnVersion::new(9, 27, 0)),
+            matches!(error, CudnnLoadError::Clash { loaded_version, .. } if loaded_version == CudnnVersion::new(9, 27, 0)),
             "{text}"
         );
         assert!(text.contains(&file.display().to_string()), "{text}");
         let error =
             Library::open(&Search::default().version(CudnnVersion::new(9, 19, 0))).expect_err("the loaded one is 9.27");
-        assert!(matches!(error, LoadError::Clash { .. }), "{error:?}");
+        assert!(matches!(error, CudnnLoadError::Clash { .. }), "{error:?}");
         let variables = [("CUDNN_PATH".to_owned(), OsString::from(&ours))];
         let open = Library::open(&Search::default().environment(variables)).expect("the loaded one serves");
-        assert_eq!((open.origin(), open.path()), (&Origin::Process, file.as_path()));
+        assert_eq!((open.origin(), open.path()), (&SearchStep::Process, file.as_path()));
     });
 }
 
@@ -221,7 +221,7 @@ fn a_version_is_found_among_several_fetched() {
         let search = Search::default().environment([("QKVAULT_CACHE_DIR".to_owned(), OsString::from(cache))]);
         let library =
             Library::open(&search.version(CudnnVersion::new(9, 14, 0)).set(LibrarySet::Slim)).expect("it is fetched");
-        assert_eq!((library.version(), library.origin()), (CudnnVersion::new(9, 14, 0), &Origin::Fetched));
+        assert_eq!((library.version(), library.origin()), (CudnnVersion::new(9, 14, 0), &SearchStep::Fetched));
         assert!(library.path().starts_with(&set));
     });
 }

@@ -1,12 +1,12 @@
 //! Kernels of our own on a CPU, for tests on machines without a GPU.
 //!
-//! A [`Program`] is the CUDA C of a plan, compiled by the host's C++ compiler with a stand-in for the few instructions
-//! of `machine.cu`: `src/machine`. [`Program::launch`] runs it as a recipe says: the same parameters, the same grid,
-//! every thread of a block with a stack of its own. Blocks, warps and copies take turns in an order that is drawn from
-//! a seed. What it catches: wrong results of any cause but timing and rounding of the real machine, reads and writes
-//! beyond a buffer or beyond shared memory, reads of tiles that have not come, barriers that do not match, lanes that
-//! meet in different instructions, blocks that hang. What it does not see: the order in which writes of one thread are
-//! seen by another on a GPU, and whatever the compiler for the GPU makes of the source.
+//! A [`HostProgram`] is the CUDA C of a plan, compiled by the host's C++ compiler with a stand-in for the few
+//! instructions of `machine.cu`: `src/machine`. [`HostProgram::launch`] runs it as a recipe says: the same parameters,
+//! the same grid, every thread of a block with a stack of its own. Blocks, warps and copies take turns in an order that
+//! is drawn from a seed. What it catches: wrong results of any cause but timing and rounding of the real machine, reads
+//! and writes beyond a buffer or beyond shared memory, reads of tiles that have not come, barriers that do not match,
+//! lanes that meet in different instructions, blocks that hang. What it does not see: the order in which writes of one
+//! thread are seen by another on a GPU, and whatever the compiler for the GPU makes of the source.
 //!
 //! Functions that need no other thread are tried without all this: [`printed`] runs a program of them.
 
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use qkvault_graph::Role;
-use qkvault_kernels::recipe::{Recipe, Step};
+use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
 
 /// The stand-in, file by file.
 const MACHINE: [(&str, &str); 6] = [
@@ -32,7 +32,7 @@ const MACHINE: [(&str, &str); 6] = [
 
 /// Why a source was not compiled or a launch failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum EmulateError {
     /// The host's compiler refuses the source.
     #[error("the C++ compiler refuses the kernels' source:\n{0}")]
     Refused(String),
@@ -49,11 +49,11 @@ pub enum Error {
 
 /// Kernels that were compiled for the host.
 #[derive(Debug)]
-pub struct Program {
+pub struct HostProgram {
     folder: tempfile::TempDir,
 }
 
-impl Program {
+impl HostProgram {
     /// Whether this machine can run such programs: switching between threads is written for x86-64.
     #[must_use]
     pub fn can_run() -> bool {
@@ -64,10 +64,13 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] with what the compiler said; [`Error::Host`] if there is none, or no room for files.
-    pub fn compile(source: &str, recipe: &Recipe) -> Result<Program, Error> {
+    /// [`EmulateError::Refused`] with what the compiler said; [`EmulateError::Host`] if there is none, or no room for
+    /// files.
+    pub fn compile(source: &str, recipe: &LaunchRecipe) -> Result<HostProgram, EmulateError> {
         let functions: BTreeSet<&str> = (recipe.steps.iter())
-            .filter_map(|step| if let Step::Launch(launch) = step { Some(launch.function.as_str()) } else { None })
+            .filter_map(
+                |step| if let RecipeStep::Launch(launch) = step { Some(launch.function.as_str()) } else { None },
+            )
             .collect();
         let table: String = (functions.iter())
             .map(|name| format!("    {{\"{name}\", [](unsigned char* const* p) {{ emulated::call({name}, p); }}}},\n"))
@@ -76,12 +79,12 @@ impl Program {
         let text = format!(
             "#include \"job.h\"\n{source}\nint main(int, char** arguments) {{\n  return emulated::run_job(arguments, {{\n{table}  }});\n}}\n"
         );
-        Program::built(&text, &["-O1"])
+        HostProgram::built(&text, &["-O1"])
     }
 
     /// The program of a text, which finds the stand-in beside it.
-    fn built(text: &str, options: &[&str]) -> Result<Program, Error> {
-        let program = Program { folder: tempfile::tempdir()? };
+    fn built(text: &str, options: &[&str]) -> Result<HostProgram, EmulateError> {
+        let program = HostProgram { folder: tempfile::tempdir()? };
         for (name, text) in MACHINE {
             std::fs::write(program.path(name), text)?;
         }
@@ -94,7 +97,7 @@ impl Program {
             .output()?;
         match made.status.success() {
             true => Ok(program),
-            false => Err(Error::Refused(said(&made.stderr))),
+            false => Err(EmulateError::Refused(said(&made.stderr))),
         }
     }
 
@@ -108,21 +111,21 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] for an operand; [`Error::Failed`] if a thread leaves its memory, waits for ever, or does what
-    /// no GPU allows; [`Error::Host`] for files.
+    /// [`EmulateError::Missing`] for an operand; [`EmulateError::Failed`] if a thread leaves its memory, waits for
+    /// ever, or does what no GPU allows; [`EmulateError::Host`] for files.
     pub fn launch(
         &self,
-        recipe: &Recipe,
+        recipe: &LaunchRecipe,
         buffers: &mut BTreeMap<Role, Vec<u8>>,
         numbers: &BTreeMap<Role, Vec<u8>>,
         shared: &[(Role, Role)],
         seed: u64,
         poison: u8,
-    ) -> Result<(), Error> {
+    ) -> Result<(), EmulateError> {
         std::fs::write(self.path("job"), job::write(recipe, buffers, numbers, shared, seed, poison)?)?;
         let run = Command::new(self.path("program")).arg(self.path("job")).arg(self.path("result")).output()?;
         if !run.status.success() {
-            return Err(Error::Failed(format!("{}\n{}", run.status, said(&run.stderr))));
+            return Err(EmulateError::Failed(format!("{}\n{}", run.status, said(&run.stderr))));
         }
         let result = std::fs::read(self.path("result"))?;
         let mut rest = result.as_slice();
@@ -140,15 +143,15 @@ impl Program {
 ///
 /// # Errors
 ///
-/// [`Error::Refused`] with what the compiler said, [`Error::Failed`] if the program ends with another status than 0 or
-/// prints what is no text, [`Error::Host`] if there is no compiler or no room for files.
-pub fn printed(text: &str) -> Result<String, Error> {
-    let program = Program::built(&format!("#include \"words.h\"\n{text}"), &["-O0"])?;
+/// [`EmulateError::Refused`] with what the compiler said, [`EmulateError::Failed`] if the program ends with another
+/// status than 0 or prints what is no text, [`EmulateError::Host`] if there is no compiler or no room for files.
+pub fn printed(text: &str) -> Result<String, EmulateError> {
+    let program = HostProgram::built(&format!("#include \"words.h\"\n{text}"), &["-O0"])?;
     let run = Command::new(program.path("program")).output()?;
     if !run.status.success() {
-        return Err(Error::Failed(format!("{}\n{}", run.status, said(&run.stderr))));
+        return Err(EmulateError::Failed(format!("{}\n{}", run.status, said(&run.stderr))));
     }
-    String::from_utf8(run.stdout).map_err(|error| Error::Failed(error.to_string()))
+    String::from_utf8(run.stdout).map_err(|error| EmulateError::Failed(error.to_string()))
 }
 
 /// The first lines of what a program printed.

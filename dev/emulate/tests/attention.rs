@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::expr::{self, TensorSpec};
 use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
 use qkvault_kernels::recipe;
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
-use qkvault_reference::{Buffer, Choice, Inputs, LaunchJudge, LengthChoice, POISON, Unused, forward};
+use qkvault_reference::{Buffer, Inputs, LaunchJudge, LengthChoice, POISON, RandomChoice, Unused, forward};
 use qkvault_skip::{Need, skip};
 
 /// Random attentions of a run.
@@ -76,7 +76,7 @@ fn check_shared(attention: &Valid, made: &Generated, shared: &[(Role, Role)], se
 }
 
 fn check_case(mut case: Case<'_>, made: &Generated, seed: u64) -> Result<(), String> {
-    let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    let program = HostProgram::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
     for poison in [POISON, 0] {
         let seed = seed + u64::from(poison);
         let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, case.shared, seed, poison);
@@ -90,7 +90,7 @@ fn check_case(mut case: Case<'_>, made: &Generated, seed: u64) -> Result<(), Str
 }
 
 fn check_all(attentions: &[Valid]) {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let one = |(seed, attention): (usize, &Valid)| {
@@ -141,7 +141,7 @@ fn long_caches_are_cut_into_pieces_and_merged() {
 /// neighbours so.
 #[test]
 fn padding_without_numbers_is_not_read() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let one = |heads, keys, d, window| {
@@ -181,7 +181,8 @@ fn padding_without_numbers_is_not_read() {
         (latent, decode, lengths(130)),
     ]) {
         let a = validate(a).unwrap_or_else(|refusal| panic!("{refusal}"));
-        let choice = Choice { lengths: LengthChoice::Exact { q, kv }, unused: Unused::Poison, ..Choice::default() };
+        let choice =
+            RandomChoice { lengths: LengthChoice::Exact { q, kv }, unused: Unused::Poison, ..RandomChoice::default() };
         let inputs = Inputs::random_with(&a, seed, &choice).expect("random operands");
         let expected = forward(&a, &inputs).expect("the oracle computes it");
         assert!(expected.iter().all(|output| output.values().iter().all(|x| !x.is_nan())), "{a}");
@@ -203,7 +204,7 @@ fn padding_without_numbers_is_not_read() {
 /// the unit of the base-2 logarithm: O was 0 in the place of the mean of V.
 #[test]
 fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     for (queries, keys, dtype, sink) in
@@ -231,7 +232,7 @@ fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
 /// Every division of the work that a measurement compares is right.
 #[test]
 fn other_divisions_of_the_work_compute_the_same() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let latent = |heads| {
@@ -246,7 +247,7 @@ fn other_divisions_of_the_work_compute_the_same() {
         let mut all = Vec::new();
         generate_with(&a, SM, |sizes| {
             all = Tiling::others(sizes);
-            Tiling::of(sizes)
+            Tiling::for_sizes(sizes)
         })
         .expect("is taken");
         for (name, tiling) in all {
@@ -259,7 +260,7 @@ fn other_divisions_of_the_work_compute_the_same() {
 /// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
 #[test]
 fn values_of_a_latent_cache_are_brought_with_its_keys() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let of = |(batch, heads, queries): (i64, i64, i64), (d, d_v): (i64, i64), pages: bool| {
@@ -297,7 +298,7 @@ const FAULTS: [(&str, &str, &str); 8] = [
 
 #[test]
 fn faults_of_kernels_are_noticed() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     // More tiles for a block than it has room for, and sequences that two blocks share.
@@ -331,7 +332,7 @@ extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
   }
 }
 ";
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let (batch, heads, rows) = (2_i64, 32_i64, 1_i64 << 20);
@@ -339,11 +340,13 @@ extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
     let attention = validate(attention).expect("is valid");
     let mut made = generate(&attention, SM).expect("is taken");
     made.source.push_str(SHARES);
-    let Some(recipe::Step::Launch(launch)) = made.recipe.steps.get_mut(1) else { panic!("a launch without maps") };
+    let Some(recipe::RecipeStep::Launch(launch)) = made.recipe.steps.get_mut(1) else {
+        panic!("a launch without maps")
+    };
     let blocks = launch.grid[0] + 1;
     (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
     made.recipe.steps.remove(0);
-    let program = Program::compile(&made.source, &made.recipe).expect("compiles");
+    let program = HostProgram::compile(&made.source, &made.recipe).expect("compiles");
     let mut buffers = BTreeMap::from([(Role::Q, vec![0; 64]), (Role::O, vec![POISON; blocks as usize * 64])]);
     let numbers = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
     program.launch(&made.recipe, &mut buffers, &numbers, &[], 1, POISON).expect("runs");

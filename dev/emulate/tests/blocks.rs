@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{Features, Space, attention};
 use qkvault_graph::expr::{Expr, PointContext, Value, head, key, library, query};
 use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Role, Storage, Valid, validate};
-use qkvault_kernels::recipe::{self, RECIPE_FORMAT, Recipe, Step};
+use qkvault_kernels::recipe::{self, LaunchRecipe, RECIPE_FORMAT, RecipeStep};
 use qkvault_kernels::{BlockLists, ScoreTiles};
 use qkvault_reference::{Buffer, Inputs, POISON};
 use qkvault_skip::{Need, skip};
@@ -20,18 +20,18 @@ const PLACES: [Role; 4] = [Role::O, Role::Stats, Role::Max, Role::SumExp];
 fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i32>; 2]> {
     let mut launch = lists.launch.clone();
     for patch in launch.params.iter_mut().flat_map(|param| &mut param.patches) {
-        if let recipe::Value::Scratch(at) = patch.value {
+        if let recipe::LaunchValue::Scratch(at) = patch.value {
             let place = lists.at.iter().position(|known| *known == at).expect("one of the lists");
-            patch.value = recipe::Value::Address(PLACES[place]);
+            patch.value = recipe::LaunchValue::Address(PLACES[place]);
         }
     }
-    let recipe = Recipe {
+    let recipe = LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
         scratch: 0,
         modules: Vec::new(),
-        steps: vec![Step::Launch(launch)],
+        steps: vec![RecipeStep::Launch(launch)],
     };
     let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     for role in a.scalars().map(|scalar| scalar.role) {
@@ -45,7 +45,7 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     for (role, count) in PLACES.into_iter().zip([lines, lines * columns, lines, lines * columns]) {
         buffers.insert(role, vec![POISON; count * 4]);
     }
-    let program = Program::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
     program.launch(&recipe, &mut buffers, &numbers, &[], seed, POISON).expect("runs");
     let numbers = |role| -> Vec<i32> {
         let bytes: &Vec<u8> = &buffers[&role];
@@ -124,7 +124,7 @@ fn expected(a: &Valid, lists: &BlockLists, inputs: &Inputs, tiles: ScoreTiles) -
 
 fn check(a: &Valid, tiles: ScoreTiles, seed: u64) {
     let inputs = Inputs::random(a, seed).expect("random operands");
-    let lists = BlockLists::of(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
+    let lists = BlockLists::for_attention(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
     let (found, expected) = (made(a, &lists, &inputs, seed), expected(a, &lists, &inputs, tiles));
     assert_eq!(found, expected, "{a}, {tiles:?}");
 }
@@ -140,7 +140,7 @@ fn blocks(mut a: Attention) -> Attention {
 
 #[test]
 fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let documents = library::document_mask("of_query", "of_key", 2, 150, 230);
@@ -164,7 +164,7 @@ fn lists_of_documents_windows_and_heads_are_those_of_their_definition() {
 
 #[test]
 fn lists_of_random_masks_are_those_of_their_definition() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let features = Features { mask_mod: true, score_mod: true, ..Features::NONE };

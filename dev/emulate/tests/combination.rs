@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::{Combination, DType, MOST_PARTS, Order, Partial, Role, Tensor, ValidCombination};
 use qkvault_kernels::generate_combination;
 use qkvault_reference::{Buffer, Inputs, combine};
@@ -97,7 +97,7 @@ fn operands(of: &ValidCombination, noise: &mut Noise) -> (Inputs, BTreeMap<Role,
             Role::PartRows(_) => f64::from(noise.below(3) > 0),
             _ => noise.number(),
         };
-        let buffer = Buffer::of(binding.dtype, (0..len).map(number));
+        let buffer = Buffer::from_values(binding.dtype, (0..len).map(number));
         buffers.insert(binding.role, buffer.bytes().to_vec());
         inputs.insert(binding.role, buffer);
     }
@@ -145,7 +145,7 @@ fn numbers(buffers: &BTreeMap<Role, Vec<u8>>) -> BTreeMap<Role, Vec<u8>> {
 
 fn check(of: &ValidCombination, seed: u64) -> Result<(), String> {
     let made = generate_combination(of, 90);
-    let program = Program::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    let program = HostProgram::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
     let (inputs, mut buffers) = operands(of, &mut Noise(seed));
     let expected = combine(of, &inputs).map_err(|error| error.to_string())?;
     for turn in 0..2 {
@@ -175,7 +175,7 @@ fn check(of: &ValidCombination, seed: u64) -> Result<(), String> {
 }
 
 fn check_all(list: &[ValidCombination]) {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let one = |(seed, of): (u64, &ValidCombination)| check(of, seed).err().map(|e| format!("{seed}: {of}: {e}"));
@@ -225,7 +225,7 @@ const FAULTS_OF_MASKS: [(&str, &str); 8] = [
 
 #[test]
 fn faults_of_a_dropout_mask_are_noticed() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let to = Tensor::bshd(2, 3, 9, 37, DType::BF16);
@@ -233,7 +233,7 @@ fn faults_of_a_dropout_mask_are_noticed() {
     let made = generate_combination(&of, 90);
     for (right, fault) in FAULTS_OF_MASKS {
         assert!(made.source.contains(right), "{right}");
-        let program = Program::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
+        let program = HostProgram::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
         let noticed = (1..4).any(|seed| {
             let (inputs, mut buffers) = operands(&of, &mut Noise(seed));
             let expected = combine(&of, &inputs).expect("computes");
@@ -258,7 +258,7 @@ const FAULTS: [(&str, &str); 7] = [
 
 #[test]
 fn faults_of_a_merge_are_noticed() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return skip(Need::Cxx, "no C++ compiler of x86-64");
     }
     let o = Tensor::bshd(1, 2, 33, 20, DType::BF16);
@@ -272,7 +272,7 @@ fn faults_of_a_merge_are_noticed() {
             let (of, seed) = (of(sink), 5);
             let made = generate_combination(&of, 90);
             assert!(made.source.contains(right), "{right}");
-            let program = Program::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
+            let program = HostProgram::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
             let (inputs, mut buffers) = operands(&of, &mut Noise(seed));
             let expected = combine(&of, &inputs).expect("computes");
             let ran = program.launch(&made.recipe, &mut buffers, &BTreeMap::new(), &[], seed, 0);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::{
     Attention, BackwardOptions, DType, PaddedRows, Role, Storage, Tensor, Valid, Varlen, buffer_len, operands, validate,
 };
 use qkvault_kernels::Sequences;
-use qkvault_kernels::recipe::{self, Launch, RECIPE_FORMAT, Recipe, Step};
+use qkvault_kernels::recipe::{self, Launch, LaunchRecipe, RECIPE_FORMAT, RecipeStep};
 use qkvault_reference::POISON;
 use qkvault_skip::{Need, skip};
 
@@ -61,7 +61,7 @@ fn ints(list: &[i32]) -> Vec<u8> {
 
 /// Runs the kernels in front; the lists, and the buffers that a launch writes.
 fn made(a: &Valid, given: &Lengths, shift: Option<(Varlen, usize, i64)>) -> ([Vec<i32>; 4], BTreeMap<Role, Vec<u8>>) {
-    let lists = Sequences::of(a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(a, 0).expect("sequences one after another");
     let mut buffers = BTreeMap::from([(Role::SeqLenQ, ints(&given.used[0])), (Role::SeqLenKv, ints(&given.used[1]))]);
     for operand in operands(a) {
         if let Some(of) = operand.offsets() {
@@ -90,20 +90,20 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
     let mut launches = launches.to_vec();
     let patches = launches.iter_mut().flat_map(|launch| &mut launch.params).flat_map(|param| &mut param.patches);
     for patch in patches {
-        if let recipe::Value::Scratch(at) = patch.value {
+        if let recipe::LaunchValue::Scratch(at) = patch.value {
             match lists.at.iter().position(|known| *known == at) {
-                Some(place) => patch.value = recipe::Value::Address(PLACES[place]),
-                None if lists.stats == Some(at) => patch.value = recipe::Value::Address(ROWS_OF_STATS),
-                None if lists.tables == Some(at) => patch.value = recipe::Value::Address(BOTH_TABLES),
+                Some(place) => patch.value = recipe::LaunchValue::Address(PLACES[place]),
+                None if lists.stats == Some(at) => patch.value = recipe::LaunchValue::Address(ROWS_OF_STATS),
+                None if lists.tables == Some(at) => patch.value = recipe::LaunchValue::Address(BOTH_TABLES),
                 None => {}
             }
         }
     }
-    let steps = launches.into_iter().map(Step::Launch).collect();
+    let steps = launches.into_iter().map(RecipeStep::Launch).collect();
     let (scratch, modules) = (lists.end, Vec::new());
-    let recipe = Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
+    let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
     // Each function is in the table of the program, so all of the source is compiled.
-    let program = Program::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
     program.launch(&recipe, buffers, &BTreeMap::new(), &[], 3, POISON).expect("runs");
 }
 
@@ -131,10 +131,10 @@ fn of_sequences(a: &Valid, role: Role, given: &Lengths) -> Vec<bool> {
 }
 
 fn can_run() -> bool {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         skip(Need::Cxx, "no C++ compiler of x86-64");
     }
-    Program::can_run()
+    HostProgram::can_run()
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn paged() -> (Valid, [Vec<i32>; 2]) {
 
 /// The lists over pages, the table of both pools, and O.
 fn made_of_pages(a: &Valid, given: &Lengths, tables: &[Vec<i32>; 2]) -> ([Vec<i32>; 4], Vec<i32>, Vec<u8>) {
-    let lists = Sequences::of(a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(a, 0).expect("sequences one after another");
     let step = a.q.strides[2];
     let offsets: Vec<u8> = given.rows[0].iter().flat_map(|row| (row * step).to_le_bytes()).collect();
     let o = vec![POISON; buffer_len(a, Role::O).expect("a size") * 2];
@@ -325,7 +325,7 @@ fn rows_of_no_sequence_become_zeros_and_all_others_are_left() {
     let given = lengths();
     for (varlen, backward) in [(true, false), (false, false), (true, true), (false, true)] {
         let a = zeros(varlen, backward);
-        let lists = Sequences::of(&a, 0).expect("sequences one after another");
+        let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
         assert_eq!(lists.before[0].function, "fill_rows");
         let mut written: Vec<Role> = operands(&a).into_iter().filter(|one| one.output).map(|one| one.role).collect();
         written.retain(|role| *role != Role::Stats || varlen);
@@ -382,7 +382,7 @@ fn stats_of_dense_queries_are_moved_there_and_back() {
     let empty = || vec![POISON; dense.len() * 4];
 
     let a = zeros(false, true);
-    let lists = Sequences::of(&a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
     let gather = lists.before.last().expect("there are some");
     assert_eq!((gather.function.as_str(), lists.after.len()), ("gather_stats", 0));
     let mut of_rows = buffers(bytes(&dense), empty());
@@ -390,7 +390,7 @@ fn stats_of_dense_queries_are_moved_there_and_back() {
     let of_rows = of_rows.remove(&ROWS_OF_STATS).expect("is there");
 
     let a = zeros(false, false);
-    let lists = Sequences::of(&a, 0).expect("sequences one after another");
+    let lists = Sequences::for_attention(&a, 0).expect("sequences one after another");
     assert_eq!(lists.after.iter().map(|launch| launch.function.as_str()).collect::<Vec<_>>(), ["spread_stats"]);
     let mut back = buffers(empty(), of_rows.clone());
     run(&lists, &lists.after, &mut back);

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::guard;
 use crate::mutate::Random;
-use crate::pool::Pool;
-use crate::targets::Target;
+use crate::pool::InputPool;
+use crate::targets::FuzzTarget;
 
 /// Prints one line to standard error. Ignores a closed one.
 pub fn say(text: &str) {
@@ -32,11 +32,11 @@ pub struct Until {
 /// # Errors
 ///
 /// The kept inputs cannot be read, or `current` cannot be written.
-pub fn run(target: &Target, seed: u64, until: Until, current: &Path) -> Result<String> {
+pub fn run(target: &FuzzTarget, seed: u64, until: Until, current: &Path) -> Result<String> {
     let begin = Instant::now();
     let file = File::create(current).with_context(|| format!("{} cannot be written", current.display()))?;
     let keep = Current { file, length: 0 };
-    let mut pool = Pool::of(target)?;
+    let mut pool = InputPool::for_target(target)?;
     let mut random = Random::new(target.name, seed);
     let (mut runs, mut slowest, mut most, mut accepted) = (0_u64, Duration::ZERO, 0, 0_u64);
     let mut keep = keep;
@@ -60,7 +60,7 @@ pub fn run(target: &Target, seed: u64, until: Until, current: &Path) -> Result<S
 /// # Errors
 ///
 /// The file cannot be read.
-pub fn replay(target: &Target, file: &Path) -> Result<String> {
+pub fn replay(target: &FuzzTarget, file: &Path) -> Result<String> {
     let bytes = std::fs::read(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let measured = guard::run(target, &bytes);
     let said = if measured.answer.accepted { "accepted" } else { "refused" };

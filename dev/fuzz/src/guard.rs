@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::alloc;
-use crate::targets::{Answer, Target};
+use crate::targets::{FuzzOutcome, FuzzTarget};
 
 /// Bytes of memory that an input may take beside [`TIMES`] its length.
 pub const ROOM: usize = 64 << 20;
@@ -26,7 +26,7 @@ static BEGAN: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// What the target answered.
-    pub answer: Answer,
+    pub answer: FuzzOutcome,
     /// The time.
     pub time: Duration,
     /// Most bytes of memory at once, beside those that were in use before.
@@ -46,7 +46,7 @@ pub fn set_longest(seconds: u64) {
 /// # Panics
 ///
 /// What the target says of the input is not true.
-pub fn run(target: &Target, bytes: &[u8]) -> Measured {
+pub fn run(target: &FuzzTarget, bytes: &[u8]) -> Measured {
     let first = watch();
     let begin = Instant::now();
     BEGAN.store(u64::try_from(begin.duration_since(first).as_millis()).unwrap_or(u64::MAX - 1) + 1, Ordering::Release);

@@ -13,7 +13,7 @@ use clap::Parser;
 use qkvault_fuzz::alloc::Counting;
 use qkvault_fuzz::drive::{self, Until, say};
 use qkvault_fuzz::guard;
-use qkvault_fuzz::targets::{self, Target};
+use qkvault_fuzz::targets::{self, FuzzTarget};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -21,7 +21,7 @@ static ALLOCATOR: Counting = Counting;
 /// Puts random inputs to everything that reads data from outside.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask fuzz", bin_name = "cargo xtask fuzz")]
-struct Args {
+struct FuzzArgs {
     /// Seconds for all targets together
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
@@ -55,7 +55,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&FuzzArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error:#}"));
@@ -68,7 +68,7 @@ fn print(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn run(args: &Args) -> Result<()> {
+fn run(args: &FuzzArgs) -> Result<()> {
     if args.list {
         targets::ALL.iter().for_each(|target| print(&format!("{:<16} {}", target.name, target.about)));
         return Ok(());
@@ -118,7 +118,7 @@ fn now() -> u64 {
 }
 
 /// The targets of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
+fn chosen(names: &[String]) -> Result<Vec<&'static FuzzTarget>> {
     if names.is_empty() {
         return Ok(targets::ALL.iter().collect());
     }
@@ -130,7 +130,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
 }
 
 /// Runs a target in a process of its own, and returns what it printed.
-fn child(target: &Target, seed: u64, millis: u64, args: &Args) -> Result<String> {
+fn child(target: &FuzzTarget, seed: u64, millis: u64, args: &FuzzArgs) -> Result<String> {
     let current = args.out.join(format!("{}.current", target.name));
     let program = std::env::current_exe().context("a program has a path")?;
     let mut command = Command::new(program);
@@ -157,7 +157,7 @@ fn child(target: &Target, seed: u64, millis: u64, args: &Args) -> Result<String>
 }
 
 /// Writes an input that fails.
-fn keep(target: &Target, input: &[u8], out: &Path) -> Result<PathBuf> {
+fn keep(target: &FuzzTarget, input: &[u8], out: &Path) -> Result<PathBuf> {
     let name = blake3::hash(input).to_hex();
     let file = std::path::absolute(out.join(format!("{}-{}", target.name, &name[..16])));
     let file = file.context("the folder of this process is gone")?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::mutate::{self, Random};
-use crate::targets::{Answer, Target};
+use crate::targets::{FuzzOutcome, FuzzTarget};
 
 /// Most inputs that are kept for new answers.
 const MOST: usize = 500;
@@ -17,7 +17,7 @@ const LONGEST: usize = 8 << 10;
 
 /// The inputs of a target.
 #[derive(Debug)]
-pub struct Pool {
+pub struct InputPool {
     inputs: Vec<Vec<u8>>,
     /// How many of them are kept in the repository or made by the target.
     first: usize,
@@ -27,7 +27,7 @@ pub struct Pool {
 
 /// The folder of the inputs that are kept for a target.
 #[must_use]
-pub fn folder(target: &Target) -> PathBuf {
+pub fn folder(target: &FuzzTarget) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
@@ -36,7 +36,7 @@ pub fn folder(target: &Target) -> PathBuf {
 /// # Errors
 ///
 /// The folder cannot be read.
-pub fn kept(target: &Target) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+pub fn kept(target: &FuzzTarget) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let folder = folder(target);
     let missing = || format!("{} has the inputs of the target {}, and cannot be read", folder.display(), target.name);
     if !folder.exists() {
@@ -53,16 +53,16 @@ pub fn kept(target: &Target) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     files.into_iter().map(read).collect()
 }
 
-impl Pool {
+impl InputPool {
     /// The inputs that are kept for a target and those that it makes.
     ///
     /// # Errors
     ///
     /// As for [`kept`].
-    pub fn of(target: &Target) -> Result<Pool> {
+    pub fn for_target(target: &FuzzTarget) -> Result<InputPool> {
         let kept = kept(target)?.into_iter().map(|(_, bytes)| bytes);
         let inputs: Vec<Vec<u8>> = kept.chain((target.seeds)()).collect();
-        Ok(Pool { first: inputs.len(), inputs, answers: HashSet::new(), words: target.words })
+        Ok(InputPool { first: inputs.len(), inputs, answers: HashSet::new(), words: target.words })
     }
 
     /// The inputs as they are.
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// Keeps an input whose answer is new.
-    pub fn learn(&mut self, bytes: &[u8], answer: Answer) {
+    pub fn learn(&mut self, bytes: &[u8], answer: FuzzOutcome) {
         let new = self.answers.len() < MOST && self.answers.insert(answer.kind);
         if new && bytes.len() <= LONGEST {
             self.inputs.push(bytes.to_vec());

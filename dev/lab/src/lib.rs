@@ -24,15 +24,15 @@ use qkvault_cli::{Globals, finish};
 
 /// The commands.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub enum LabCommand {
     /// Time attentions of a file on the GPU, forward and backward
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Run random attentions on the GPU and compare them with the oracle
-    Selftest(selftest::Args),
+    Selftest(selftest::SelftestArgs),
     /// Launch from many threads on many streams for minutes, check every result, and watch memory
-    Soak(soak::Args),
+    Soak(soak::SoakArgs),
     /// Compare the rules' answers with cuDNN's for random descriptions, and report differences
-    FuzzRules(fuzz_rules::Args),
+    FuzzRules(fuzz_rules::FuzzRulesArgs),
 }
 
 /// Parses a command from its words, such as `["bench", "--cases", "training.txt"]`, for programs that run several
@@ -41,23 +41,23 @@ pub enum Command {
 /// # Errors
 ///
 /// The words are not a valid command; the error describes why.
-pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Command, clap::Error> {
+pub fn parse<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<LabCommand, clap::Error> {
     #[derive(clap::Parser)]
     #[command(no_binary_name = true)]
-    struct Words {
+    struct LabCommandLine {
         #[command(subcommand)]
-        command: Command,
+        command: LabCommand,
     }
-    <Words as clap::Parser>::try_parse_from(words).map(|words| words.command)
+    <LabCommandLine as clap::Parser>::try_parse_from(words).map(|words| words.command)
 }
 
 /// Runs a command and returns its exit code.
 #[must_use]
-pub fn main(globals: &Globals, command: &Command) -> ExitCode {
+pub fn main(globals: &Globals, command: &LabCommand) -> ExitCode {
     finish(globals, || match command {
-        Command::Bench(args) => bench::run(globals, args),
-        Command::Selftest(args) => selftest::run(globals, args),
-        Command::Soak(args) => soak::run(globals, args),
-        Command::FuzzRules(args) => fuzz_rules::run(globals, args),
+        LabCommand::Bench(args) => bench::run(globals, args),
+        LabCommand::Selftest(args) => selftest::run(globals, args),
+        LabCommand::Soak(args) => soak::run(globals, args),
+        LabCommand::FuzzRules(args) => fuzz_rules::run(globals, args),
     })
 }

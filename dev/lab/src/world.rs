@@ -16,14 +16,14 @@ use qkvault_sys::Search;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The GPUs of a run, each with its session.
-pub(crate) struct Gpus {
+pub(crate) struct GpuSessions {
     planner: Planner,
     options: CompileOptions,
     pub(crate) sessions: Vec<Session>,
     one: bool,
 }
 
-impl Gpus {
+impl GpuSessions {
     /// Opens a GPU for each rank from `device` on, or only that one.
     pub(crate) fn open(
         search: &Search,
@@ -31,7 +31,7 @@ impl Gpus {
         device: usize,
         ranks: u32,
         one: bool,
-    ) -> anyhow::Result<Gpus> {
+    ) -> anyhow::Result<GpuSessions> {
         let session = |n: usize| {
             let device = Device::open(device + n).with_context(|| {
                 format!("{ranks} ranks need {ranks} GPUs; `--one-gpu` puts all of them on one, to compare numbers")
@@ -39,7 +39,7 @@ impl Gpus {
             Ok(Session::open(&device, search)?)
         };
         let sessions = (0..if one { 1 } else { ranks as usize }).map(session).collect::<anyhow::Result<_>>()?;
-        Ok(Gpus { planner: planner.clone(), options: CompileOptions::default(), sessions, one })
+        Ok(GpuSessions { planner: planner.clone(), options: CompileOptions::default(), sessions, one })
     }
 
     /// What carries messages, in words.
@@ -49,7 +49,7 @@ impl Gpus {
 
     /// Where the plans of each GPU come from.
     pub(crate) fn plans(&self) -> Vec<SessionPlans<'_>> {
-        let Gpus { planner, options, .. } = self;
+        let GpuSessions { planner, options, .. } = self;
         let plans = |session| SessionPlans { session, planner, options, on_miss: OnMiss::Compile };
         self.sessions.iter().map(plans).collect()
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::mutant::Mutant;
-use super::scratch::{AREAS, Scratch};
+use super::scratch::{AREAS, WorkspaceCopy};
 use xtask::{cargo, ui};
 
 /// Packages whose tests judge mutants.
@@ -27,7 +27,7 @@ const MOST_ROUNDS: usize = 12;
 
 /// A program of tests.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct TestBinary {
     /// The package and the name of the program.
     pub(super) name: String,
     pub(super) path: PathBuf,
@@ -37,7 +37,10 @@ pub(super) struct Program {
 
 /// Writes all mutants that compile, and builds the tests. `left_out` has the keys of mutants that do not compile; this
 /// function adds those that it finds.
-pub(super) fn build(scratch: &Scratch, left_out: &mut BTreeSet<String>) -> Result<(Vec<Mutant>, Vec<Program>)> {
+pub(super) fn build(
+    scratch: &WorkspaceCopy,
+    left_out: &mut BTreeSet<String>,
+) -> Result<(Vec<Mutant>, Vec<TestBinary>)> {
     let workspace = cargo::root();
     for _ in 0..MOST_ROUNDS {
         let mutants = scratch.mutate(&workspace, left_out)?;
@@ -56,15 +59,15 @@ pub(super) fn build(scratch: &Scratch, left_out: &mut BTreeSet<String>) -> Resul
 }
 
 /// A compiler error.
-struct Fault {
+struct BuildFault {
     file: String,
     lines: (usize, usize),
     message: String,
 }
 
-impl Fault {
+impl BuildFault {
     /// The numbers of the mutants at the place of the error. An error without a mutant is a bug of this program.
-    fn numbers(&self, scratch: &Scratch) -> Result<Vec<u32>> {
+    fn numbers(&self, scratch: &WorkspaceCopy) -> Result<Vec<u32>> {
         let text = std::fs::read_to_string(scratch.root.join(&self.file)).unwrap_or_default();
         let lines = text.lines().skip(self.lines.0 - 1).take(self.lines.1 + 1 - self.lines.0);
         let mut found = Vec::new();
@@ -79,7 +82,7 @@ impl Fault {
     }
 }
 
-fn cargo(scratch: &Scratch, args: &[&str]) -> Result<Vec<Value>> {
+fn cargo(scratch: &WorkspaceCopy, args: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // A separate folder: in the workspace's target folder cargo would not rebuild the original packages, which have the
     // same names.
@@ -105,7 +108,7 @@ fn packages(names: &[&'static str]) -> Vec<&'static str> {
     names.iter().flat_map(|name| ["--package", name]).collect()
 }
 
-fn check(scratch: &Scratch) -> Result<Vec<Fault>> {
+fn check(scratch: &WorkspaceCopy) -> Result<Vec<BuildFault>> {
     let mutated: BTreeSet<&str> = AREAS.iter().map(|area| area.package).collect();
     let mutated: Vec<&str> = mutated.into_iter().collect();
     let lines = cargo(scratch, &[&["check", "--lib", "--keep-going"][..], &packages(&mutated)].concat())?;
@@ -115,13 +118,13 @@ fn check(scratch: &Scratch) -> Result<Vec<Fault>> {
         for span in message["spans"].as_array().into_iter().flatten().filter(|s| s["is_primary"] == true) {
             let line = |name: &str| span[name].as_u64().unwrap_or(1) as usize;
             let file = span["file_name"].as_str().unwrap_or_default().to_owned();
-            faults.push(Fault { file, lines: (line("line_start"), line("line_end")), message: rendered.clone() });
+            faults.push(BuildFault { file, lines: (line("line_start"), line("line_end")), message: rendered.clone() });
         }
     }
     Ok(faults)
 }
 
-fn programs(scratch: &Scratch) -> Result<Vec<Program>> {
+fn programs(scratch: &WorkspaceCopy) -> Result<Vec<TestBinary>> {
     ui::say("building the tests, once");
     let lines = cargo(scratch, &[&["test", "--no-run", "--lib", "--tests"][..], &packages(&JUDGES)].concat())?;
     if let Some(error) = lines.iter().find(|l| l["message"]["level"] == "error") {
@@ -135,7 +138,7 @@ fn programs(scratch: &Scratch) -> Result<Vec<Program>> {
         let folder = Path::new(manifest).parent().unwrap_or(Path::new(".")).to_path_buf();
         let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let target = artifact["target"]["name"].as_str().unwrap_or_default();
-        programs.push(Program { name: format!("{package}/{target}"), path: path.into(), folder });
+        programs.push(TestBinary { name: format!("{package}/{target}"), path: path.into(), folder });
     }
     Ok(programs)
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use syn::visit::{self, Visit};
 use syn::{Expr, File, Item, ItemConst, ItemMod, Lit, Member, TypeReference, UseTree};
 
-use super::fixed::Fixed;
+use super::fixed::ConstFunctions;
 use super::rewrite::{Rewriter, range};
 
 /// The constants of a package that have mutants, by file and name (`PAGED`, or `since::PAGED` in a module of the file).
@@ -19,11 +19,11 @@ use super::rewrite::{Rewriter, range};
 pub(super) struct Constants {
     getters: BTreeMap<(String, String), String>,
     /// Functions that the compiler evaluates.
-    pub(super) fixed: Fixed,
+    pub(super) fixed: ConstFunctions,
 }
 
 /// The versions and GPUs of an entry of the registry with one of the numbers changed.
-pub(super) struct Row {
+pub(super) struct ChangedRange {
     code: String,
     on: String,
     affected: String,
@@ -111,8 +111,8 @@ impl<'ast> Visit<'ast> for Finder {
 /// The ranges of the numbers of an expression; empty if it contains closures.
 fn numbers(e: &Expr) -> Vec<Range<usize>> {
     #[derive(Default)]
-    struct Numbers(Vec<Range<usize>>, bool);
-    impl<'ast> Visit<'ast> for Numbers {
+    struct NumberSpans(Vec<Range<usize>>, bool);
+    impl<'ast> Visit<'ast> for NumberSpans {
         fn visit_expr(&mut self, e: &'ast Expr) {
             match e {
                 Expr::Lit(l) if matches!(l.lit, Lit::Int(_) | Lit::Float(_)) => self.0.push(range(e)),
@@ -122,7 +122,7 @@ fn numbers(e: &Expr) -> Vec<Range<usize>> {
         }
         fn visit_type(&mut self, _: &'ast syn::Type) {}
     }
-    let mut found = Numbers::default();
+    let mut found = NumberSpans::default();
     found.visit_expr(e);
     if found.1 { Vec::new() } else { found.0 }
 }
@@ -211,7 +211,7 @@ impl Rewriter<'_> {
         }
         for (on, affected) in mutants {
             let imports = self.imported(&affected);
-            self.rows.push(Row { code: code.value(), on, affected, imports });
+            self.rows.push(ChangedRange { code: code.value(), on, affected, imports });
         }
     }
 
@@ -266,12 +266,12 @@ fn with_lifetimes(text: &str, start: usize, ty: &syn::Type) -> String {
 }
 
 /// The function that returns the versions and GPUs of an entry, or those of a mutant of it.
-pub(super) fn affected(rows: &[Row]) -> String {
+pub(super) fn affected(rows: &[ChangedRange]) -> String {
     if rows.is_empty() {
         return String::new();
     }
     let mut by_code: BTreeMap<&str, String> = BTreeMap::new();
-    for Row { code, on, affected, imports } in rows {
+    for ChangedRange { code, on, affected, imports } in rows {
         *by_code.entry(code).or_default() +=
             &format!("if {on} {{ {imports}const MUTANT: &[Affected] = {affected}; return MUTANT; }} ");
     }

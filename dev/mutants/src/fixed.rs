@@ -11,7 +11,7 @@ use super::operators;
 
 /// Names of functions that the compiler evaluates. Functions with the same name count as the same.
 #[derive(Default)]
-pub(super) struct Fixed {
+pub(super) struct ConstFunctions {
     called: BTreeSet<String>,
     /// The names that each `const fn` of an area uses.
     of_functions: BTreeMap<String, BTreeSet<String>>,
@@ -19,7 +19,7 @@ pub(super) struct Fixed {
     in_area: bool,
 }
 
-impl Fixed {
+impl ConstFunctions {
     /// Reads a file. Ignores a file that does not parse.
     pub(super) fn read(&mut self, source: &str, in_area: bool) {
         if let Ok(tree) = syn::parse_file(source) {
@@ -52,7 +52,7 @@ impl Fixed {
     }
 }
 
-impl<'ast> Visit<'ast> for Fixed {
+impl<'ast> Visit<'ast> for ConstFunctions {
     fn visit_item_fn(&mut self, f: &'ast ItemFn) {
         self.function(&f.sig.ident, f.sig.constness.is_some(), &f.block);
     }
@@ -108,15 +108,15 @@ fn identifiers(tokens: TokenStream) -> BTreeSet<String> {
 }
 
 /// Every name in a piece of code, without those in closures.
-fn names(visit: impl FnOnce(&mut Names)) -> BTreeSet<String> {
-    let mut names = Names(BTreeSet::new());
+fn names(visit: impl FnOnce(&mut CalledNames)) -> BTreeSet<String> {
+    let mut names = CalledNames(BTreeSet::new());
     visit(&mut names);
     names.0
 }
 
-struct Names(BTreeSet<String>);
+struct CalledNames(BTreeSet<String>);
 
-impl<'ast> Visit<'ast> for Names {
+impl<'ast> Visit<'ast> for CalledNames {
     fn visit_expr_closure(&mut self, _: &'ast ExprClosure) {}
 
     fn visit_ident(&mut self, name: &'ast Ident) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::mutant::Mutant;
-use super::record::Verdict;
+use super::record::MutantVerdict;
 use super::scratch;
 use super::suite::{Suite, Test};
 
@@ -31,7 +31,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The verdict on a mutant.
-    pub(super) fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
+    pub(super) fn judge(&self, mutant: &Mutant) -> Result<MutantVerdict> {
         let judges = scratch::area(&mutant.file).map_or(&[][..], |area| area.judges);
         let about_it = |at: &usize| {
             let program = &self.suite.programs[self.suite.tests[*at].program].name;
@@ -40,7 +40,7 @@ impl<'a> Judge<'a> {
         let reached = self.reached.get(&mutant.id).map_or(&[][..], Vec::as_slice);
         let tests: Vec<usize> = reached.iter().copied().filter(about_it).collect();
         if tests.is_empty() {
-            return Ok(Verdict::Unreached);
+            return Ok(MutantVerdict::Unreached);
         }
         for group in self.groups(mutant, &tests) {
             let tests: Vec<&Test> = group.iter().map(|&at| &self.suite.tests[at]).collect();
@@ -56,9 +56,9 @@ impl<'a> Judge<'a> {
             let by = group.iter().find(|&&at| ran.failed.contains(&self.suite.tests[at].name)).unwrap_or(&group[0]);
             self.remember(mutant, *by);
             let by = self.suite.label(program, &self.suite.tests[*by].name);
-            return Ok(Verdict::Killed { by, late: ran.late });
+            return Ok(MutantVerdict::Killed { by, late: ran.late });
         }
-        Ok(Verdict::Survived { tests: tests.len() })
+        Ok(MutantVerdict::Survived { tests: tests.len() })
     }
 
     /// The tests in the order of running: likely ones first, each alone, then the others by program, the fastest first.

@@ -27,7 +27,7 @@ use clap::Parser as _;
 
 /// Changes the code in many small ways and reports the changes that no test detects.
 #[derive(Clone, Debug, clap::Parser)]
-struct Args {
+struct MutantsArgs {
     /// Judge only mutants of files whose path contains one of these
     #[arg(long, value_name = "PART")]
     file: Vec<String>,
@@ -77,7 +77,7 @@ impl std::str::FromStr for Shard {
 }
 
 fn main() -> ExitCode {
-    match run::run(&Args::parse()) {
+    match run::run(&MutantsArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             xtask::ui::say(&format!("error: {error:#}"));

@@ -27,7 +27,7 @@ pub(super) struct Mutant {
 }
 
 /// A change before it has a number.
-pub(super) struct Place<'a> {
+pub(super) struct MutantPlace<'a> {
     pub(super) file: &'a str,
     pub(super) line: usize,
     pub(super) within: &'a str,
@@ -52,8 +52,8 @@ impl Mutants {
     }
 
     /// Adds a change, and returns the expression that is true if it is on. `None` for a change that does not compile.
-    pub(super) fn add(&mut self, place: &Place<'_>) -> Option<String> {
-        let Place { file, line, within, item, from, to } = *place;
+    pub(super) fn add(&mut self, place: &MutantPlace<'_>) -> Option<String> {
+        let MutantPlace { file, line, within, item, from, to } = *place;
         let (from, to) = (one_line(from), one_line(to));
         let name = format!("{file}\n{within}\n{from}\n{to}");
         let time = self.seen.entry(name.clone()).or_default();

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::mutant::Mutant;
-use super::record::{Record, Verdict};
+use super::record::{MutantVerdict, Record};
 use super::scratch::{AREAS, area};
 use xtask::{cargo, ui};
 
@@ -31,20 +31,20 @@ struct AcceptedFile {
 #[serde(deny_unknown_fields)]
 struct Accepted {
     reason: String,
-    mutants: Vec<Named>,
+    mutants: Vec<NamedMutant>,
 }
 
 /// A mutant, named by its original and its changed code.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct NamedMutant {
     file: String,
     within: String,
     from: String,
     to: String,
 }
 
-impl Named {
+impl NamedMutant {
     fn is(&self, file: &str, within: &str, from: &str, to: &str) -> bool {
         (&*self.file, &*self.within, &*self.from, &*self.to) == (file, within, from, to)
     }
@@ -86,7 +86,7 @@ struct Survivor<'a> {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct MutantsReport<'a> {
     command: &'static str,
     areas: BTreeMap<&'static str, Counts>,
     files: BTreeMap<&'a str, Counts>,
@@ -94,12 +94,12 @@ struct Report<'a> {
 }
 
 /// A line about a mutant and its verdict.
-pub(super) fn line(m: &Mutant, verdict: &Verdict) -> String {
+pub(super) fn line(m: &Mutant, verdict: &MutantVerdict) -> String {
     let result = match verdict {
-        Verdict::Killed { by, .. } => format!("killed by {by}"),
-        Verdict::Survived { tests } => format!("survives {tests} tests"),
-        Verdict::Unreached => "is reached by no test".to_owned(),
-        Verdict::DoesNotCompile => "does not compile".to_owned(),
+        MutantVerdict::Killed { by, .. } => format!("killed by {by}"),
+        MutantVerdict::Survived { tests } => format!("survives {tests} tests"),
+        MutantVerdict::Unreached => "is reached by no test".to_owned(),
+        MutantVerdict::DoesNotCompile => "does not compile".to_owned(),
     };
     format!("{} {}:{} {}: `{}` to `{}` {result}", m.key, m.file, m.line, m.within, m.from, m.to)
 }
@@ -117,7 +117,7 @@ pub(super) fn summarize(mutants: &[Mutant], record: &Record, write: bool) -> Res
         ));
     }
     for named in stale(&accepted.accepted, &report) {
-        let Named { file, within, from, to } = named;
+        let NamedMutant { file, within, from, to } = named;
         ui::say(&format!(
             "{ACCEPTED}: {file} {within}: `{from}` to `{to}` does not survive any more; remove its reason"
         ));
@@ -148,32 +148,32 @@ fn in_lines(report: &serde_json::Value) -> String {
 }
 
 /// Mutants with a reason that are not survivors.
-fn stale<'a>(accepted: &'a [Accepted], report: &Report<'_>) -> Vec<&'a Named> {
-    let is_left = |named: &&Named| report.survivors.iter().any(|s| named.is(s.file, s.within, s.from, s.to));
+fn stale<'a>(accepted: &'a [Accepted], report: &MutantsReport<'_>) -> Vec<&'a NamedMutant> {
+    let is_left = |named: &&NamedMutant| report.survivors.iter().any(|s| named.is(s.file, s.within, s.from, s.to));
     accepted.iter().flat_map(|a| &a.mutants).filter(|named| !is_left(named)).collect()
 }
 
-fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted]) -> Report<'a> {
+fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted]) -> MutantsReport<'a> {
     let mut files: BTreeMap<&str, Counts> = BTreeMap::new();
     let mut survivors = Vec::new();
     for m in mutants {
         let counts = files.entry(&m.file).or_default();
         counts.mutants += 1;
         let reached_by_tests = match record.verdict(m) {
-            None | Some(Verdict::DoesNotCompile) => {
+            None | Some(MutantVerdict::DoesNotCompile) => {
                 counts.not_judged += 1;
                 continue;
             }
-            Some(Verdict::Killed { late, .. }) => {
+            Some(MutantVerdict::Killed { late, .. }) => {
                 counts.killed += 1;
                 counts.late += usize::from(*late);
                 continue;
             }
-            Some(Verdict::Survived { tests }) => {
+            Some(MutantVerdict::Survived { tests }) => {
                 counts.survived += 1;
                 *tests
             }
-            Some(Verdict::Unreached) => {
+            Some(MutantVerdict::Unreached) => {
                 counts.unreached += 1;
                 0
             }
@@ -184,7 +184,7 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
         let Mutant { file, line, within, from, to, .. } = m;
         survivors.push(Survivor { file, line: *line, within, from, to, reached_by_tests, reason });
     }
-    for entry in record.known.values().filter(|e| matches!(e.verdict, Verdict::DoesNotCompile)) {
+    for entry in record.known.values().filter(|e| matches!(e.verdict, MutantVerdict::DoesNotCompile)) {
         files.entry(&entry.mutant.file).or_default().does_not_compile += 1;
     }
     let mut areas: BTreeMap<&'static str, Counts> = BTreeMap::new();
@@ -201,10 +201,10 @@ fn report<'a>(mutants: &'a [Mutant], record: &'a Record, accepted: &'a [Accepted
         sum.accepted += accepted;
         sum.not_judged += not_judged;
     }
-    Report { command: "cargo xtask mutants --write", areas, files, survivors }
+    MutantsReport { command: "cargo xtask mutants --write", areas, files, survivors }
 }
 
-fn tables(report: &Report<'_>) -> String {
+fn tables(report: &MutantsReport<'_>) -> String {
     let mut text = String::from(
         "\n| area | files | mutants | killed | survive | reached by no test | of these with a reason | do not compile |\n\
          | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
@@ -270,8 +270,11 @@ mod tests {
         let mutants = [mutant("b", 7), mutant("c", 8), mutant("d", 9)];
         let folder = tempfile::tempdir().expect("a folder");
         let mut record = Record::open(&folder.path().join("record"), true).expect("a record");
-        let verdicts =
-            [Verdict::Survived { tests: 3 }, Verdict::Unreached, Verdict::Killed { by: String::new(), late: false }];
+        let verdicts = [
+            MutantVerdict::Survived { tests: 3 },
+            MutantVerdict::Unreached,
+            MutantVerdict::Killed { by: String::new(), late: false },
+        ];
         for (m, verdict) in mutants.iter().zip(verdicts) {
             let entry = record.add(m, verdict).expect("it is written");
             record.known.insert(m.key.clone(), entry);

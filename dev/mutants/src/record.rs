@@ -15,7 +15,7 @@ use super::suite::make_folder_of;
 /// The tests' result for a mutant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verdict")]
-pub(super) enum Verdict {
+pub(super) enum MutantVerdict {
     /// A test fails, or does not end.
     Killed { by: String, late: bool },
     /// This number of tests reach it, and none fails.
@@ -28,16 +28,16 @@ pub(super) enum Verdict {
 
 /// A mutant and its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct MutantRecord {
     #[serde(flatten)]
     pub(super) mutant: Mutant,
     #[serde(flatten)]
-    pub(super) verdict: Verdict,
+    pub(super) verdict: MutantVerdict,
 }
 
 /// All verdicts, by key. The last one of a key counts.
 pub(super) struct Record {
-    pub(super) known: BTreeMap<String, Entry>,
+    pub(super) known: BTreeMap<String, MutantRecord>,
     file: Mutex<File>,
 }
 
@@ -49,7 +49,7 @@ impl Record {
         if !fresh {
             let text = std::fs::read_to_string(path).unwrap_or_default();
             // Ignores a line that an interrupted run left incomplete.
-            for entry in text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok()) {
+            for entry in text.lines().filter_map(|line| serde_json::from_str::<MutantRecord>(line).ok()) {
                 known.insert(entry.mutant.key.clone(), entry);
             }
         }
@@ -60,13 +60,13 @@ impl Record {
     }
 
     /// The verdict of a mutant, if the surrounding code has not changed.
-    pub(super) fn verdict(&self, mutant: &Mutant) -> Option<&Verdict> {
+    pub(super) fn verdict(&self, mutant: &Mutant) -> Option<&MutantVerdict> {
         self.known.get(&mutant.key).filter(|e| e.mutant.item == mutant.item).map(|e| &e.verdict)
     }
 
     /// Appends a verdict.
-    pub(super) fn add(&self, mutant: &Mutant, verdict: Verdict) -> Result<Entry> {
-        let entry = Entry { mutant: mutant.clone(), verdict };
+    pub(super) fn add(&self, mutant: &Mutant, verdict: MutantVerdict) -> Result<MutantRecord> {
+        let entry = MutantRecord { mutant: mutant.clone(), verdict };
         let line = serde_json::to_string(&entry)? + "\n";
         let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
         file.write_all(line.as_bytes()).context("the record cannot be written")?;

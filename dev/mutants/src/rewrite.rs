@@ -12,8 +12,8 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Expr, File, Generics, ImplItemFn, Item, ItemFn, ItemImpl, ItemMod, Macro, Pat, Path};
 use syn::{ReturnType, Signature, Stmt, StmtMacro, TraitItemFn, Type};
 
-use super::constants::{self, Constants, Row};
-use super::mutant::{Mutants, Place};
+use super::constants::{self, ChangedRange, Constants};
+use super::mutant::{MutantPlace, Mutants};
 use super::operators;
 
 /// One file being rewritten.
@@ -23,7 +23,7 @@ pub(super) struct Rewriter<'s> {
     pub(super) constants: &'s Constants,
     mutants: &'s mut Mutants,
     /// Rows of rules with mutants of their bounds on versions.
-    pub(super) rows: &'s mut Vec<Row>,
+    pub(super) rows: &'s mut Vec<ChangedRange>,
     edits: Vec<(Range<usize>, String)>,
     within: Vec<String>,
     /// The text of the innermost item.
@@ -45,7 +45,7 @@ pub(super) fn rewrite<'s>(
     source: &'s str,
     constants: &'s Constants,
     mutants: &'s mut Mutants,
-    rows: &'s mut Vec<Row>,
+    rows: &'s mut Vec<ChangedRange>,
 ) -> Result<String> {
     let tree: File = syn::parse_file(source).with_context(|| format!("{file} does not parse"))?;
     let mut rewriter = Rewriter {
@@ -130,7 +130,7 @@ impl<'s> Rewriter<'s> {
         let line = self.source[..at.start].matches('\n').count() + 1;
         let within = self.within.join("::");
         let item = &self.source[self.item.clone()];
-        self.mutants.add(&Place { file: self.file, line, within: &within, item, from, to })
+        self.mutants.add(&MutantPlace { file: self.file, line, within: &within, item, from, to })
     }
 
     /// Adds the mutant that negates a condition.

@@ -9,29 +9,29 @@ use anyhow::{Result, bail};
 
 use super::judge::Judge;
 use super::mutant::Mutant;
-use super::record::{Record, Verdict};
+use super::record::{MutantVerdict, Record};
 use super::suite::{Suite, each};
-use super::{Args, build, page, scratch};
+use super::{MutantsArgs, build, page, scratch};
 use xtask::{cargo, ui};
 
 /// The record of verdicts, from the workspace's root.
 const RECORD: &str = "target/mutants/record.jsonl";
 
-pub(super) fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &MutantsArgs) -> Result<()> {
     let root = cargo::root();
     let mut record = Record::open(&root.join(RECORD), args.fresh)?;
-    let copy = scratch::Scratch::make(&root)?;
+    let copy = scratch::WorkspaceCopy::make(&root)?;
     let mut left_out: BTreeSet<String> = record
         .known
         .iter()
-        .filter(|(_, e)| matches!(e.verdict, Verdict::DoesNotCompile))
+        .filter(|(_, e)| matches!(e.verdict, MutantVerdict::DoesNotCompile))
         .map(|(key, _)| key.clone())
         .collect();
     let before = left_out.clone();
     let every = copy.mutate(&root, &BTreeSet::new())?;
     let (mutants, programs) = build::build(&copy, &mut left_out)?;
     for mutant in every.iter().filter(|m| left_out.contains(&m.key) && !before.contains(&m.key)) {
-        let entry = record.add(mutant, Verdict::DoesNotCompile)?;
+        let entry = record.add(mutant, MutantVerdict::DoesNotCompile)?;
         record.known.insert(entry.mutant.key.clone(), entry);
     }
     let wanted = wanted(args, &mutants, &record);
@@ -43,14 +43,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     page::summarize(&mutants, &record, args.write)
 }
 
-fn wanted<'a>(args: &Args, mutants: &'a [Mutant], record: &Record) -> Vec<&'a Mutant> {
+fn wanted<'a>(args: &MutantsArgs, mutants: &'a [Mutant], record: &Record) -> Vec<&'a Mutant> {
     let chosen = |m: &&Mutant| {
         let by_file = args.file.is_empty() || args.file.iter().any(|part| m.file.contains(part.as_str()));
         by_file && (args.ids.is_empty() || args.ids.contains(&m.key))
     };
     let unknown = |m: &&Mutant| match record.verdict(m) {
         None => true,
-        Some(Verdict::Survived { .. } | Verdict::Unreached) => args.again || !args.ids.is_empty(),
+        Some(MutantVerdict::Survived { .. } | MutantVerdict::Unreached) => args.again || !args.ids.is_empty(),
         Some(_) => !args.ids.is_empty(),
     };
     let all: Vec<&Mutant> = mutants.iter().filter(chosen).filter(unknown).collect();
@@ -60,14 +60,14 @@ fn wanted<'a>(args: &Args, mutants: &'a [Mutant], record: &Record) -> Vec<&'a Mu
     }
 }
 
-fn judge(args: &Args, record: &mut Record, wanted: &[&Mutant], programs: Vec<build::Program>) -> Result<()> {
+fn judge(args: &MutantsArgs, record: &mut Record, wanted: &[&Mutant], programs: Vec<build::TestBinary>) -> Result<()> {
     let suite = Suite::measure(programs, args.cases, args.jobs)?;
     let judge = Judge::new(&suite);
     let (start, done, added) = (Instant::now(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let failed = Mutex::new(None);
     each(args.jobs, wanted, |_, mutant| {
         let verdict = judge.judge(mutant).and_then(|verdict| {
-            if !matches!(verdict, Verdict::Killed { .. }) {
+            if !matches!(verdict, MutantVerdict::Killed { .. }) {
                 ui::say(&page::line(mutant, &verdict));
             }
             record.add(mutant, verdict)

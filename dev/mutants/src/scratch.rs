@@ -90,14 +90,14 @@ const LEFT_OUT: [&str; 1] = ["crates/probe/src/page.rs"];
 const SWITCH: &str = include_str!("switch.rs.txt");
 
 /// The copy of the workspace.
-pub(super) struct Scratch {
+pub(super) struct WorkspaceCopy {
     pub(super) root: PathBuf,
 }
 
-impl Scratch {
+impl WorkspaceCopy {
     /// Copies every file that git tracks, and deletes other files. Leaves equal files untouched, so that cargo does not
     /// rebuild them.
-    pub(super) fn make(workspace: &Path) -> Result<Scratch> {
+    pub(super) fn make(workspace: &Path) -> Result<WorkspaceCopy> {
         let root = workspace.join("target/mutants/tree");
         let files = tracked(workspace)?;
         prune(&root, &root, &files.iter().map(String::as_str).collect())?;
@@ -115,7 +115,7 @@ impl Scratch {
                 write(&root.join(&file), &text)?;
             }
         }
-        Ok(Scratch { root })
+        Ok(WorkspaceCopy { root })
     }
 
     /// Writes the mutated files without the mutants of these keys, and returns the mutants.

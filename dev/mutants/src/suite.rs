@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use super::build::Program;
+use super::build::TestBinary;
 use xtask::ui;
 
 /// The seed of property tests, the same as in CI, so that verdicts can be repeated.
@@ -29,13 +29,13 @@ pub(super) struct Test {
 
 /// All tests that reach a mutant and pass without mutants.
 pub(super) struct Suite {
-    pub(super) programs: Vec<Program>,
+    pub(super) programs: Vec<TestBinary>,
     pub(super) tests: Vec<Test>,
     cases: u32,
 }
 
 /// The result of running tests.
-pub(super) struct Ran {
+pub(super) struct TestRun {
     pub(super) passed: bool,
     pub(super) late: bool,
     /// Names of the failed tests, as far as the output has them.
@@ -45,7 +45,7 @@ pub(super) struct Ran {
 
 impl Suite {
     /// Runs every test once without mutants.
-    pub(super) fn measure(programs: Vec<Program>, cases: u32, jobs: usize) -> Result<Suite> {
+    pub(super) fn measure(programs: Vec<TestBinary>, cases: u32, jobs: usize) -> Result<Suite> {
         let mut suite = Suite { programs, tests: Vec::new(), cases };
         let mut names = Vec::new();
         for (at, program) in suite.programs.iter().enumerate() {
@@ -91,8 +91,8 @@ impl Suite {
         names: &[&String],
         variables: &[(&str, String)],
         limit: Duration,
-    ) -> Result<Ran> {
-        let Program { name: _, path, folder } = &self.programs[program];
+    ) -> Result<TestRun> {
+        let TestBinary { name: _, path, folder } = &self.programs[program];
         let mut output = tempfile::tempfile().context("could not make a temporary file")?;
         let start = Instant::now();
         let mut child = Command::new("sh")
@@ -129,7 +129,7 @@ impl Suite {
         std::io::Read::read_to_end(&mut output, &mut text)?;
         let text = String::from_utf8_lossy(&text);
         let failed = text.lines().filter_map(|l| l.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        Ok(Ran {
+        Ok(TestRun {
             passed: status.is_some_and(|s| s.success()),
             late: status.is_none(),
             failed: failed.map(str::to_owned).collect(),

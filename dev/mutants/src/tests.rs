@@ -184,7 +184,7 @@ const fn inner() -> i64 { 1 }
 const fn from(n: i64) -> i64 { n }
 const fn as_str() -> i64 { 1 }
 "#;
-    let mut fixed = super::fixed::Fixed::default();
+    let mut fixed = super::fixed::ConstFunctions::default();
     fixed.read(SOURCE, true);
     fixed.settle();
     let found = ["known", "rule", "inner", "from", "as_str"]

@@ -5,11 +5,11 @@ use std::time::Duration;
 use qkvault::graph::DType;
 use qkvault::serving::{Growth, ServeLayer, ServePolicy};
 
-use crate::Failure;
+use crate::ServerError;
 
 /// The sizes of a Llama-shaped model: RMSNorm, grouped queries with rotary embedding, a gated feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ModelShape {
     /// Its name on the command line.
     pub name: &'static str,
     /// Tokens that the model knows.
@@ -29,19 +29,28 @@ pub struct Shape {
 }
 
 /// Every model, the smallest first. `1b` has the layers of Llama-3.2-1B and a smaller vocabulary.
-pub const SHAPES: [Shape; 3] = [
-    Shape { name: "tiny", vocab: 512, hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, inner: 128 },
-    Shape { name: "small", vocab: 4096, hidden: 512, layers: 4, heads: 8, kv_heads: 2, head_dim: 64, inner: 1536 },
-    Shape { name: "1b", vocab: 32_768, hidden: 2048, layers: 16, heads: 32, kv_heads: 8, head_dim: 64, inner: 8192 },
+pub const SHAPES: [ModelShape; 3] = [
+    ModelShape { name: "tiny", vocab: 512, hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, inner: 128 },
+    ModelShape { name: "small", vocab: 4096, hidden: 512, layers: 4, heads: 8, kv_heads: 2, head_dim: 64, inner: 1536 },
+    ModelShape {
+        name: "1b",
+        vocab: 32_768,
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        inner: 8192,
+    },
 ];
 
-impl Shape {
+impl ModelShape {
     /// The model of a name.
     ///
     /// # Errors
     ///
     /// A name that no model has, with those that there are.
-    pub fn named(name: &str) -> Result<Shape, Failure> {
+    pub fn named(name: &str) -> Result<ModelShape, ServerError> {
         let names = SHAPES.map(|shape| shape.name).join(", ");
         SHAPES
             .into_iter()
@@ -65,7 +74,7 @@ impl Shape {
 
 /// What a server takes at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Sequences that run at once.
     pub batch: usize,
     /// New tokens of a step, over all sequences.
@@ -84,9 +93,9 @@ pub struct Limits {
     pub patience: Duration,
 }
 
-impl Limits {
+impl ServerLimits {
     /// Limits for tests and for the CPU.
-    pub const SMALL: Limits = Limits {
+    pub const SMALL: ServerLimits = ServerLimits {
         batch: 8,
         tokens: 64,
         chunk: 32,
@@ -98,7 +107,7 @@ impl Limits {
     };
 
     /// Limits for a GPU.
-    pub const LARGE: Limits = Limits {
+    pub const LARGE: ServerLimits = ServerLimits {
         batch: 256,
         tokens: 2048,
         chunk: 512,
@@ -117,7 +126,7 @@ impl Limits {
 
     /// The ranges of steps, for the set of plans. A step runs its decodes on one plan and its chunks on another.
     #[must_use]
-    pub fn policy(&self, shape: &Shape) -> ServePolicy {
+    pub fn policy(&self, shape: &ModelShape) -> ServePolicy {
         let (batch, queries, keys) = (self.batch as i64, self.chunk as i64, self.context as i64);
         ServePolicy {
             batch,
@@ -135,7 +144,7 @@ impl Limits {
 
     /// The attention layer of a model over the pool.
     #[must_use]
-    pub const fn layer(&self, shape: &Shape) -> ServeLayer {
+    pub const fn layer(&self, shape: &ModelShape) -> ServeLayer {
         let (heads, head_dim) = ((shape.heads as i64, shape.kv_heads as i64), shape.head_dim as i64);
         ServeLayer::new(heads, (head_dim, head_dim), DType::BF16, self.pages as i64, self.page as i64)
     }
@@ -145,8 +154,8 @@ impl Limits {
     /// # Errors
     ///
     /// The first that does not.
-    pub fn checked(self) -> Result<Limits, Failure> {
-        let Limits { batch, tokens, chunk, context, pages, page, queue: _, patience: _ } = self;
+    pub fn checked(self) -> Result<ServerLimits, ServerError> {
+        let ServerLimits { batch, tokens, chunk, context, pages, page, queue: _, patience: _ } = self;
         if [batch, tokens, chunk, context, pages, page].contains(&0) {
             return Err("every limit must be 1 or more".into());
         }
@@ -167,17 +176,17 @@ mod tests {
 
     #[test]
     fn the_large_model_has_about_a_billion_weights_and_an_unknown_name_is_told() {
-        let shape = Shape::named("1b").expect("it is there");
+        let shape = ModelShape::named("1b").expect("it is there");
         assert!((1_000_000_000..1_200_000_000).contains(&shape.parameters()), "{}", shape.parameters());
-        let error = Shape::named("7b").expect_err("there is none").to_string();
+        let error = ModelShape::named("7b").expect_err("there is none").to_string();
         assert!(error.contains("'7b'") && error.contains("tiny, small, 1b"), "{error}");
-        assert!(Limits { tokens: 4, ..Limits::SMALL }.checked().is_err());
+        assert!(ServerLimits { tokens: 4, ..ServerLimits::SMALL }.checked().is_err());
     }
 
     #[test]
     fn both_kinds_of_limits_make_sound_plans() {
-        for (limits, name) in [(Limits::SMALL, "tiny"), (Limits::LARGE, "1b")] {
-            let shape = Shape::named(name).expect("it is there");
+        for (limits, name) in [(ServerLimits::SMALL, "tiny"), (ServerLimits::LARGE, "1b")] {
+            let shape = ModelShape::named(name).expect("it is there");
             let limits = limits.checked().expect("sound");
             let buckets = qkvault::serving::Buckets::new(&limits.policy(&shape)).expect("sound");
             for bucket in buckets.iter() {

@@ -22,8 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::Failure;
-use crate::engine::Engine;
+use crate::ServerError;
+use crate::engine::ServerEngine;
 use crate::http::{self, Front};
 
 /// How long a connection has for its request while others wait for its place.
@@ -41,7 +41,7 @@ const FULL: &[u8] =
 
 /// What connections take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ConnectionBounds {
     /// Connections at once. Fewer if the process may not open so many descriptors.
     pub connections: usize,
     /// How long a connection may take for the head of a request, from its beginning or from the answer before.
@@ -52,10 +52,10 @@ pub struct Bounds {
     pub grace: Duration,
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
+impl Default for ConnectionBounds {
+    fn default() -> ConnectionBounds {
         let read = Duration::from_secs(15);
-        Bounds { connections: 1024, head: read, body: read, grace: Duration::from_secs(30) }
+        ConnectionBounds { connections: 1024, head: read, body: read, grace: Duration::from_secs(30) }
     }
 }
 
@@ -66,17 +66,18 @@ impl Default for Bounds {
 ///
 /// What stopped the engine.
 pub async fn serve(
-    mut engine: Engine,
+    mut engine: ServerEngine,
     listener: TcpListener,
-    bounds: Bounds,
+    bounds: ConnectionBounds,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<usize, Failure> {
+) -> Result<usize, ServerError> {
     let handle = engine.handle.clone();
     let (_, never) = oneshot::channel();
     let ended = std::mem::replace(&mut engine.ended, never);
     let (stopping, is_stopping) = watch::channel(false);
     let front = Front { handle: handle.clone(), body: bounds.body, stopping: is_stopping };
-    let room = Room { router: http::router(front), bounds, most: places(bounds.connections), all: Arc::default() };
+    let room =
+        ConnectionRoom { router: http::router(front), bounds, most: places(bounds.connections), all: Arc::default() };
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = stop => {}
@@ -104,9 +105,9 @@ fn places(asked: usize) -> usize {
 }
 
 /// All connections.
-struct Room {
+struct ConnectionRoom {
     router: Router,
-    bounds: Bounds,
+    bounds: ConnectionBounds,
     most: usize,
     all: Arc<Mutex<Vec<Arc<Connection>>>>,
 }
@@ -121,7 +122,7 @@ struct Connection {
     end: Notify,
 }
 
-impl Room {
+impl ConnectionRoom {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,9 +194,9 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         let routes = TowerToHyperService::new(router);
         let service = service_fn(|request: hyper::Request<Incoming>| {
-            let work = Work::begin(self);
+            let work = RequestGuard::begin(self);
             let answer = routes.call(request);
-            async move { answer.await.map(|answer| answer.map(|body| Answer { body, _work: work })) }
+            async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _work: work })) }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(head);
@@ -220,16 +221,16 @@ impl Connection {
 }
 
 /// A request in work, until its answer is sent or dropped.
-struct Work(Arc<Connection>);
+struct RequestGuard(Arc<Connection>);
 
-impl Work {
-    fn begin(connection: &Arc<Connection>) -> Work {
+impl RequestGuard {
+    fn begin(connection: &Arc<Connection>) -> RequestGuard {
         connection.requests.fetch_add(1, SeqCst);
-        Work(Arc::clone(connection))
+        RequestGuard(Arc::clone(connection))
     }
 }
 
-impl Drop for Work {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         *self.0.idle.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.0.requests.fetch_sub(1, SeqCst);
@@ -237,12 +238,12 @@ impl Drop for Work {
 }
 
 /// The body of an answer, which keeps its request in work.
-struct Answer {
+struct AnswerBody {
     body: Body,
-    _work: Work,
+    _work: RequestGuard,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
     type Error = Error;
 

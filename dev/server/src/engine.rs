@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::Failure;
-use crate::config::{Limits, Shape};
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
 use crate::metrics::Metrics;
-use crate::request::{Event, Refused, Request};
+use crate::request::{Event, RequestRefused, ServerRequest};
 use crate::scheduler::Scheduler;
-use crate::step::{Picked, Step};
+use crate::step::{ModelStep, Picked};
 
 /// What computes steps: a GPU or this CPU.
-pub trait Model {
+pub trait ServedModel {
     /// Computes a step. Returns one result for each pick.
     ///
     /// # Errors
     ///
     /// What stops the server: no request gets an answer after it.
-    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure>;
+    fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError>;
 
     /// Writes the counters that the model keeps: plans, builds, graphs, memory.
     fn report(&mut self, metrics: &Metrics);
@@ -33,10 +33,10 @@ pub trait Model {
 /// How long an idle engine sleeps before it looks for requests that have waited too long.
 const IDLE: Duration = Duration::from_millis(50);
 
-enum Command {
+enum EngineCommand {
     Submit {
         id: u64,
-        request: Request,
+        request: ServerRequest,
         events: UnboundedSender<Event>,
         arrived: Instant,
     },
@@ -46,62 +46,62 @@ enum Command {
 
 /// The door to the engine. Cheap to clone.
 #[derive(Clone)]
-pub struct Handle {
-    commands: Sender<Command>,
+pub struct EngineHandle {
+    commands: Sender<EngineCommand>,
     next: Arc<AtomicU64>,
     /// The counters.
     pub metrics: Arc<Metrics>,
     /// The model.
-    pub shape: Shape,
+    pub shape: ModelShape,
     /// What the server takes.
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 /// A running engine.
-pub struct Engine {
+pub struct ServerEngine {
     /// The door.
-    pub handle: Handle,
+    pub handle: EngineHandle,
     /// Done when the thread has ended, whether it was told to or failed.
     pub(crate) ended: oneshot::Receiver<()>,
-    thread: JoinHandle<Result<(), Failure>>,
+    thread: JoinHandle<Result<(), ServerError>>,
 }
 
-impl Handle {
+impl EngineHandle {
     /// Queues a request. Dropping the receiver cancels it.
     ///
     /// # Errors
     ///
-    /// [`Refused::Busy`] after the server was told to stop.
-    pub fn submit(&self, request: Request) -> Result<UnboundedReceiver<Event>, Refused> {
+    /// [`RequestRefused::Busy`] after the server was told to stop.
+    pub fn submit(&self, request: ServerRequest) -> Result<UnboundedReceiver<Event>, RequestRefused> {
         let (events, receiver) = unbounded_channel();
         let id = self.next.fetch_add(1, Relaxed);
-        let sent = self.commands.send(Command::Submit { id, request, events, arrived: Instant::now() });
+        let sent = self.commands.send(EngineCommand::Submit { id, request, events, arrived: Instant::now() });
         match sent {
             Ok(()) => Ok(receiver),
-            Err(_) => Err(Refused::Busy("the server is stopping".to_owned())),
+            Err(_) => Err(RequestRefused::Busy("the server is stopping".to_owned())),
         }
     }
 
     /// Tells the engine to end after the requests that it has.
     pub fn drain(&self) {
-        let _ = self.commands.send(Command::Drain);
+        let _ = self.commands.send(EngineCommand::Drain);
     }
 }
 
-impl Engine {
+impl ServerEngine {
     /// Starts the thread, and waits until its model is ready.
     ///
     /// # Errors
     ///
     /// What `make` returns.
-    pub fn start<M: Model>(
-        (shape, limits): (Shape, Limits),
-        make: impl FnOnce() -> Result<M, Failure> + Send + 'static,
-    ) -> Result<Engine, Failure> {
+    pub fn start<M: ServedModel>(
+        (shape, limits): (ModelShape, ServerLimits),
+        make: impl FnOnce() -> Result<M, ServerError> + Send + 'static,
+    ) -> Result<ServerEngine, ServerError> {
         let limits = limits.checked()?;
         let (commands, receiver) = channel();
         let metrics = Arc::new(Metrics::default());
-        let handle = Handle { commands, next: Arc::default(), metrics: Arc::clone(&metrics), shape, limits };
+        let handle = EngineHandle { commands, next: Arc::default(), metrics: Arc::clone(&metrics), shape, limits };
         let (ready, is_ready) = channel();
         let (end, ended) = oneshot::channel();
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
@@ -119,7 +119,7 @@ impl Engine {
             Loop { model, scheduler, metrics, clients: HashMap::new(), draining: false }.run(&receiver)
         })?;
         is_ready.recv().map_err(|_| "the engine ended before it was ready")??;
-        Ok(Engine { handle, ended, thread })
+        Ok(ServerEngine { handle, ended, thread })
     }
 
     /// Waits until the engine has ended.
@@ -127,8 +127,8 @@ impl Engine {
     /// # Errors
     ///
     /// What stopped it, if it was not told to.
-    pub fn join(self) -> Result<(), Failure> {
-        let Engine { handle, ended: _, thread } = self;
+    pub fn join(self) -> Result<(), ServerError> {
+        let ServerEngine { handle, ended: _, thread } = self;
         drop(handle);
         thread.join().map_err(|_| "the engine panicked")?
     }
@@ -148,8 +148,8 @@ struct Loop<M> {
     draining: bool,
 }
 
-impl<M: Model> Loop<M> {
-    fn run(mut self, commands: &Receiver<Command>) -> Result<(), Failure> {
+impl<M: ServedModel> Loop<M> {
+    fn run(mut self, commands: &Receiver<EngineCommand>) -> Result<(), ServerError> {
         Metrics::set(&self.metrics.pages, self.scheduler.pages().total() as u64);
         Metrics::set(&self.metrics.ready, 1);
         self.report();
@@ -158,14 +158,14 @@ impl<M: Model> Loop<M> {
         if let Err(error) = &result {
             for client in std::mem::take(&mut self.clients).into_values() {
                 Metrics::add(&self.metrics.requests_failed_total, 1);
-                let _ = client.events.send(Event::Refused(Refused::Failed(error.to_string())));
+                let _ = client.events.send(Event::Refused(RequestRefused::Failed(error.to_string())));
             }
         }
         self.report();
         result
     }
 
-    fn serve(&mut self, commands: &Receiver<Command>) -> Result<(), Failure> {
+    fn serve(&mut self, commands: &Receiver<EngineCommand>) -> Result<(), ServerError> {
         loop {
             if !self.listen(commands) {
                 return Ok(());
@@ -190,7 +190,7 @@ impl<M: Model> Loop<M> {
     }
 
     /// Takes the commands that are there; waits for one if there is nothing to do. False when the engine is to end.
-    fn listen(&mut self, commands: &Receiver<Command>) -> bool {
+    fn listen(&mut self, commands: &Receiver<EngineCommand>) -> bool {
         if self.scheduler.running() + self.scheduler.waiting() == 0 {
             if self.draining {
                 return false;
@@ -213,9 +213,9 @@ impl<M: Model> Loop<M> {
         }
     }
 
-    fn take(&mut self, command: Command) {
+    fn take(&mut self, command: EngineCommand) {
         match command {
-            Command::Submit { id, request, events, arrived } => {
+            EngineCommand::Submit { id, request, events, arrived } => {
                 self.clients.insert(id, Client { events, arrived, started: false });
                 if self.draining {
                     self.refuse(id, "the server is stopping");
@@ -223,7 +223,7 @@ impl<M: Model> Loop<M> {
                     self.refuse(id, "as many requests wait as the server lets wait");
                 }
             }
-            Command::Drain => self.draining = true,
+            EngineCommand::Drain => self.draining = true,
         }
     }
 
@@ -241,7 +241,7 @@ impl<M: Model> Loop<M> {
         Metrics::add(&self.metrics.requests_busy_total, 1);
         if let Some(client) = self.clients.remove(&id) {
             // A client that went away needs no answer.
-            let _ = client.events.send(Event::Refused(Refused::Busy(why.to_owned())));
+            let _ = client.events.send(Event::Refused(RequestRefused::Busy(why.to_owned())));
         }
     }
 
@@ -263,7 +263,7 @@ impl<M: Model> Loop<M> {
         }
     }
 
-    fn count(&self, step: &Step, in_model: Duration, all: Duration) {
+    fn count(&self, step: &ModelStep, in_model: Duration, all: Duration) {
         let m = &self.metrics;
         Metrics::add(&m.steps_total, 1);
         Metrics::add(&m.decode_steps_total, u64::from(step.chunks.is_empty()));

@@ -29,10 +29,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
-use crate::Failure;
-use crate::engine::Handle;
+use crate::ServerError;
+use crate::engine::EngineHandle;
 use crate::metrics::Metrics;
-use crate::request::{Event, Refused, Request, Sampling, Wanted};
+use crate::request::{Event, RequestKind, RequestRefused, Sampling, ServerRequest};
 
 /// Bytes of a request, at most.
 const BODY: usize = 1 << 20;
@@ -89,14 +89,14 @@ pub struct Score {
     pub answer: Vec<u32>,
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RequestRefused {
     fn into_response(self) -> Response {
         let (status, why) = match self {
-            Refused::Wrong(why) => (StatusCode::BAD_REQUEST, why),
-            Refused::TooLong(why) => (StatusCode::PAYLOAD_TOO_LARGE, why),
-            Refused::Slow(why) => (StatusCode::REQUEST_TIMEOUT, why),
-            Refused::Busy(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
-            Refused::Failed(why) => (StatusCode::INTERNAL_SERVER_ERROR, why),
+            RequestRefused::Wrong(why) => (StatusCode::BAD_REQUEST, why),
+            RequestRefused::TooLong(why) => (StatusCode::PAYLOAD_TOO_LARGE, why),
+            RequestRefused::Slow(why) => (StatusCode::REQUEST_TIMEOUT, why),
+            RequestRefused::Busy(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+            RequestRefused::Failed(why) => (StatusCode::INTERNAL_SERVER_ERROR, why),
         };
         let mut response = (status, Json(json!({ "error": why }))).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -109,15 +109,15 @@ impl IntoResponse for Refused {
 /// What every route has.
 #[derive(Clone)]
 pub(crate) struct Front {
-    pub(crate) handle: Handle,
+    pub(crate) handle: EngineHandle,
     /// How long the body of a request may take.
     pub(crate) body: Duration,
     /// True when the server is stopping: it waits for no body then.
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
-impl FromRef<Front> for Handle {
-    fn from_ref(front: &Front) -> Handle {
+impl FromRef<Front> for EngineHandle {
+    fn from_ref(front: &Front) -> EngineHandle {
         front.handle.clone()
     }
 }
@@ -138,58 +138,62 @@ pub(crate) fn router(front: Front) -> Router {
 /// # Errors
 ///
 /// The address is in use, or not of this machine.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}").into())
 }
 
 /// Takes a checked request, or counts one that is wrong.
-fn submit(handle: &Handle, prompt: Prompt, wanted: Wanted) -> Result<UnboundedReceiver<Event>, Refused> {
-    let request = Request::new(prompt.tokens(), wanted, &handle.shape, &handle.limits);
+fn submit(
+    handle: &EngineHandle,
+    prompt: Prompt,
+    wanted: RequestKind,
+) -> Result<UnboundedReceiver<Event>, RequestRefused> {
+    let request = ServerRequest::new(prompt.tokens(), wanted, &handle.shape, &handle.limits);
     let wrong = || Metrics::add(&handle.metrics.requests_wrong_total, 1);
     handle.submit(request.inspect_err(|_| wrong())?)
 }
 
 /// The body of a request, which has come in time, or why it has not.
-struct Given(Result<Bytes, Refused>);
+struct RequestBody(Result<Bytes, RequestRefused>);
 
-impl FromRequest<Front> for Given {
+impl FromRequest<Front> for RequestBody {
     type Rejection = Infallible;
 
-    async fn from_request(request: axum::extract::Request, front: &Front) -> Result<Given, Infallible> {
+    async fn from_request(request: axum::extract::Request, front: &Front) -> Result<RequestBody, Infallible> {
         let mut stopping = front.stopping.clone();
         let time = front.body;
         let given = tokio::select! {
             read = Bytes::from_request(request, front) => {
                 let bytes = read.ok().filter(|bytes| bytes.len() <= BODY);
-                bytes.ok_or_else(|| Refused::TooLong(format!("a body of more than {BODY} bytes")))
+                bytes.ok_or_else(|| RequestRefused::TooLong(format!("a body of more than {BODY} bytes")))
             }
             () = tokio::time::sleep(time) => {
-                Err(Refused::Slow(format!("the body has not come within {time:?}")))
+                Err(RequestRefused::Slow(format!("the body has not come within {time:?}")))
             }
             _ = stopping.wait_for(|stopping| *stopping) => {
-                Err(Refused::Busy("the server is stopping".to_owned()))
+                Err(RequestRefused::Busy("the server is stopping".to_owned()))
             }
         };
-        Ok(Given(given))
+        Ok(RequestBody(given))
     }
 }
 
 /// The JSON of a body.
-fn body<T: DeserializeOwned>(handle: &Handle, Given(given): Given) -> Result<T, Refused> {
-    let read = || serde_json::from_slice(&given?).map_err(|error| Refused::Wrong(error.to_string()));
+fn body<T: DeserializeOwned>(handle: &EngineHandle, RequestBody(given): RequestBody) -> Result<T, RequestRefused> {
+    let read = || serde_json::from_slice(&given?).map_err(|error| RequestRefused::Wrong(error.to_string()));
     read().inspect_err(|_| Metrics::add(&handle.metrics.requests_wrong_total, 1))
 }
 
 const ENDED: &str = "the engine has ended";
 
-async fn generate(State(handle): State<Handle>, given: Given) -> Result<Response, Refused> {
+async fn generate(State(handle): State<EngineHandle>, given: RequestBody) -> Result<Response, RequestRefused> {
     let Generate { prompt, max_new, temperature, seed, stream } = body(&handle, given)?;
-    let mut events = submit(&handle, prompt, Wanted::Tokens(max_new, Sampling { temperature, seed }))?;
+    let mut events = submit(&handle, prompt, RequestKind::Tokens(max_new, Sampling { temperature, seed }))?;
     if stream {
         return match events.recv().await {
             Some(Event::Refused(refused)) => Err(refused),
             Some(first) => Ok(streamed(first, events)),
-            None => Err(Refused::Failed(ENDED.to_owned())),
+            None => Err(RequestRefused::Failed(ENDED.to_owned())),
         };
     }
     let mut tokens = Vec::new();
@@ -201,7 +205,7 @@ async fn generate(State(handle): State<Handle>, given: Given) -> Result<Response
                 return Ok(Json(json!({ "tokens": tokens, "summary": summary })).into_response());
             }
             Some(Event::Refused(refused)) => return Err(refused),
-            None => return Err(Refused::Failed(ENDED.to_owned())),
+            None => return Err(RequestRefused::Failed(ENDED.to_owned())),
         }
     }
 }
@@ -228,9 +232,9 @@ fn streamed(first: Event, events: UnboundedReceiver<Event>) -> Response {
     (headers, Body::from_stream(each)).into_response()
 }
 
-async fn score(State(handle): State<Handle>, given: Given) -> Result<Response, Refused> {
+async fn score(State(handle): State<EngineHandle>, given: RequestBody) -> Result<Response, RequestRefused> {
     let Score { prompt, answer } = body(&handle, given)?;
-    let mut events = submit(&handle, prompt, Wanted::Scores(answer))?;
+    let mut events = submit(&handle, prompt, RequestKind::Scores(answer))?;
     let mut gaps = Vec::new();
     loop {
         match events.recv().await {
@@ -238,16 +242,16 @@ async fn score(State(handle): State<Handle>, given: Given) -> Result<Response, R
             Some(Event::Token(_)) => {}
             Some(Event::Done(_)) => return Ok(Json(json!({ "gaps": gaps })).into_response()),
             Some(Event::Refused(refused)) => return Err(refused),
-            None => return Err(Refused::Failed(ENDED.to_owned())),
+            None => return Err(RequestRefused::Failed(ENDED.to_owned())),
         }
     }
 }
 
-async fn metrics(State(handle): State<Handle>) -> Response {
+async fn metrics(State(handle): State<EngineHandle>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], handle.metrics.text()).into_response()
 }
 
-async fn health(State(handle): State<Handle>) -> StatusCode {
+async fn health(State(handle): State<EngineHandle>) -> StatusCode {
     match handle.metrics.ready.load(Relaxed) {
         1 => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,

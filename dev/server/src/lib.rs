@@ -22,4 +22,4 @@ pub mod step;
 pub mod weights;
 
 /// An error that ends the program or a request.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type ServerError = Box<dyn std::error::Error + Send + Sync>;

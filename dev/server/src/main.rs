@@ -13,16 +13,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use qkvault_server::config::{Limits, Shape};
-use qkvault_server::connections::{self, Bounds};
-use qkvault_server::cpu::Cpu;
-use qkvault_server::engine::Engine;
-use qkvault_server::gpu::{Gpu, Options};
-use qkvault_server::{Failure, http};
+use qkvault_server::config::{ModelShape, ServerLimits};
+use qkvault_server::connections::{self, ConnectionBounds};
+use qkvault_server::cpu::CpuModel;
+use qkvault_server::engine::ServerEngine;
+use qkvault_server::gpu::{GpuModel, GpuOptions};
+use qkvault_server::{ServerError, http};
 
 /// A server with continuous batching over pages, its attention by qkvault.
 #[derive(Debug, Parser)]
-struct Args {
+struct ServerArgs {
     /// The model: tiny, small or 1b; its weights are random
     #[arg(long, default_value = "tiny")]
     model: String,
@@ -63,24 +63,24 @@ struct Args {
     #[arg(long)]
     patience: Option<f64>,
     /// Connections at once; the longest idle one gives its place to the next
-    #[arg(long, default_value_t = Bounds::default().connections)]
+    #[arg(long, default_value_t = ConnectionBounds::default().connections)]
     connections: usize,
     /// Seconds that the head of a request may take, and as many its body
-    #[arg(long, default_value_t = Bounds::default().head.as_secs_f64())]
+    #[arg(long, default_value_t = ConnectionBounds::default().head.as_secs_f64())]
     read_timeout: f64,
     /// Seconds that requests run on after a stop
-    #[arg(long, default_value_t = Bounds::default().grace.as_secs_f64())]
+    #[arg(long, default_value_t = ConnectionBounds::default().grace.as_secs_f64())]
     grace: f64,
     /// The seed of the weights
     #[arg(long, default_value_t = 1)]
     seed: u32,
 }
 
-impl Args {
-    fn limits(&self) -> Result<Limits, Failure> {
-        let usual = if self.cpu { Limits::SMALL } else { Limits::LARGE };
+impl ServerArgs {
+    fn limits(&self) -> Result<ServerLimits, ServerError> {
+        let usual = if self.cpu { ServerLimits::SMALL } else { ServerLimits::LARGE };
         let patience = self.patience.map_or(Ok(usual.patience), Duration::try_from_secs_f64)?;
-        Limits {
+        ServerLimits {
             batch: self.batch.unwrap_or(usual.batch),
             tokens: self.tokens.unwrap_or(usual.tokens),
             chunk: self.chunk.unwrap_or(usual.chunk),
@@ -93,25 +93,25 @@ impl Args {
         .checked()
     }
 
-    fn bounds(&self) -> Result<Bounds, Failure> {
+    fn bounds(&self) -> Result<ConnectionBounds, ServerError> {
         let read = Duration::try_from_secs_f64(self.read_timeout)?;
         let grace = Duration::try_from_secs_f64(self.grace)?;
-        Ok(Bounds { connections: self.connections, head: read, body: read, grace })
+        Ok(ConnectionBounds { connections: self.connections, head: read, body: read, grace })
     }
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
-    let args = Args::parse();
-    let (shape, limits, bounds) = (Shape::named(&args.model)?, args.limits()?, args.bounds()?);
+async fn main() -> Result<(), ServerError> {
+    let args = ServerArgs::parse();
+    let (shape, limits, bounds) = (ModelShape::named(&args.model)?, args.limits()?, args.bounds()?);
     let listener = http::listen(args.listen).await?;
     let address = listener.local_addr()?;
-    let Args { cpu, no_graphs, build, vault, seed, .. } = args;
+    let ServerArgs { cpu, no_graphs, build, vault, seed, .. } = args;
     let started = std::time::Instant::now();
     let engine = tokio::task::spawn_blocking(move || match cpu {
-        true => Engine::start((shape, limits), move || Cpu::new(shape, &limits, seed)),
-        false => Engine::start((shape, limits), move || {
-            Gpu::new(shape, limits, Options { graphs: !no_graphs, build, vault, seed })
+        true => ServerEngine::start((shape, limits), move || CpuModel::new(shape, &limits, seed)),
+        false => ServerEngine::start((shape, limits), move || {
+            GpuModel::new(shape, limits, GpuOptions { graphs: !no_graphs, build, vault, seed })
         }),
     })
     .await??;

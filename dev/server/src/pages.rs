@@ -2,17 +2,17 @@
 
 /// The pages of the pool.
 #[derive(Debug)]
-pub struct Pages {
+pub struct PagePool {
     free: Vec<i32>,
     total: usize,
     most: usize,
 }
 
-impl Pages {
+impl PagePool {
     /// A pool of so many pages, all of them free.
     #[must_use]
-    pub fn new(total: usize) -> Pages {
-        Pages { free: (0..total as i32).rev().collect(), total, most: 0 }
+    pub fn new(total: usize) -> PagePool {
+        PagePool { free: (0..total as i32).rev().collect(), total, most: 0 }
     }
 
     /// Adds pages to a table until it has `needed`; all or none.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_table_gets_all_pages_that_it_needs_or_none_and_every_page_has_one_owner() {
-        let mut pages = Pages::new(5);
+        let mut pages = PagePool::new(5);
         let (mut a, mut b) = (Vec::new(), Vec::new());
         assert!(pages.grow(&mut a, 2) && pages.grow(&mut b, 2) && pages.grow(&mut a, 3));
         assert!(!pages.grow(&mut b, 3), "no page is left");

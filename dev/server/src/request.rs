@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Limits, Shape};
+use crate::config::{ModelShape, ServerLimits};
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Sampling {
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wanted {
+pub enum RequestKind {
     /// So many new tokens.
     Tokens(usize, Sampling),
     /// How far the logit of each of these tokens is below the largest, if they follow the prompt.
@@ -24,14 +24,14 @@ pub enum Wanted {
 
 /// A request that was checked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct ServerRequest {
     pub(crate) prompt: Vec<u32>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: RequestKind,
 }
 
 /// Why a request is not served. The client gets the sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RequestRefused {
     /// The request is wrong: status 400.
     Wrong(String),
     /// The request is larger than the server takes: status 413.
@@ -54,7 +54,7 @@ pub enum Event {
     /// The answer is complete.
     Done(Summary),
     /// The request is not served, or no further.
-    Refused(Refused),
+    Refused(RequestRefused),
 }
 
 /// Numbers of an answer.
@@ -68,42 +68,47 @@ pub struct Summary {
     pub preempted: usize,
 }
 
-impl Request {
+impl ServerRequest {
     /// Checks a request against the model and the limits.
     ///
     /// # Errors
     ///
     /// What is wrong, and what the server takes.
-    pub fn new(prompt: Vec<u32>, wanted: Wanted, shape: &Shape, limits: &Limits) -> Result<Request, Refused> {
+    pub fn new(
+        prompt: Vec<u32>,
+        wanted: RequestKind,
+        shape: &ModelShape,
+        limits: &ServerLimits,
+    ) -> Result<ServerRequest, RequestRefused> {
         let (more, answer) = match &wanted {
-            Wanted::Tokens(count, sampling) => {
+            RequestKind::Tokens(count, sampling) => {
                 if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
                     let given = sampling.temperature;
-                    return Err(Refused::Wrong(format!("a temperature of {given}; it must be 0 or more")));
+                    return Err(RequestRefused::Wrong(format!("a temperature of {given}; it must be 0 or more")));
                 }
                 (*count, &[][..])
             }
-            Wanted::Scores(answer) => (answer.len(), &answer[..]),
+            RequestKind::Scores(answer) => (answer.len(), &answer[..]),
         };
         if prompt.is_empty() || more == 0 {
             let (given, needed) = (prompt.len(), "one token of each or more");
-            return Err(Refused::Wrong(format!(
+            return Err(RequestRefused::Wrong(format!(
                 "a prompt of {given} tokens with {more} to follow; {needed} is needed"
             )));
         }
         if let Some(token) = prompt.iter().chain(answer).find(|token| **token as usize >= shape.vocab) {
             let last = shape.vocab - 1;
-            return Err(Refused::Wrong(format!("token {token}; this model has the tokens 0 to {last}")));
+            return Err(RequestRefused::Wrong(format!("token {token}; this model has the tokens 0 to {last}")));
         }
         let all = prompt.len().saturating_add(more);
         let most = limits.context.min(limits.pages * limits.page);
         if all > most {
             let given = prompt.len();
-            return Err(Refused::TooLong(format!(
+            return Err(RequestRefused::TooLong(format!(
                 "a prompt of {given} tokens with {more} to follow needs a context of {all}; this server's is {most}"
             )));
         }
-        Ok(Request { prompt, wanted })
+        Ok(ServerRequest { prompt, wanted })
     }
 }
 
@@ -113,19 +118,19 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_request_is_said_with_what_the_server_takes() {
-        let shape = Shape::named("tiny").expect("it is there");
-        let new = |prompt: Vec<u32>, wanted| Request::new(prompt, wanted, &shape, &Limits::SMALL);
-        let tokens = |count| Wanted::Tokens(count, Sampling::default());
+        let shape = ModelShape::named("tiny").expect("it is there");
+        let new = |prompt: Vec<u32>, wanted| ServerRequest::new(prompt, wanted, &shape, &ServerLimits::SMALL);
+        let tokens = |count| RequestKind::Tokens(count, Sampling::default());
         assert!(new(vec![1; 200], tokens(56)).is_ok());
-        let Err(Refused::TooLong(said)) = new(vec![1; 200], tokens(57)) else { panic!("it is too long") };
+        let Err(RequestRefused::TooLong(said)) = new(vec![1; 200], tokens(57)) else { panic!("it is too long") };
         assert!(said.contains("257") && said.contains("256"), "{said}");
-        assert!(matches!(new(vec![1; 200], tokens(usize::MAX)), Err(Refused::TooLong(_))));
-        let Err(Refused::Wrong(said)) = new(vec![1, 512], tokens(1)) else { panic!("there is no token 512") };
+        assert!(matches!(new(vec![1; 200], tokens(usize::MAX)), Err(RequestRefused::TooLong(_))));
+        let Err(RequestRefused::Wrong(said)) = new(vec![1, 512], tokens(1)) else { panic!("there is no token 512") };
         assert!(said.contains("512") && said.contains("511"), "{said}");
-        assert!(matches!(new(vec![], tokens(1)), Err(Refused::Wrong(_))));
-        assert!(matches!(new(vec![1], tokens(0)), Err(Refused::Wrong(_))));
-        assert!(matches!(new(vec![1], Wanted::Scores(vec![3, 600])), Err(Refused::Wrong(_))));
+        assert!(matches!(new(vec![], tokens(1)), Err(RequestRefused::Wrong(_))));
+        assert!(matches!(new(vec![1], tokens(0)), Err(RequestRefused::Wrong(_))));
+        assert!(matches!(new(vec![1], RequestKind::Scores(vec![3, 600])), Err(RequestRefused::Wrong(_))));
         let hot = Sampling { temperature: f32::NAN, seed: 0 };
-        assert!(matches!(new(vec![1], Wanted::Tokens(1, hot)), Err(Refused::Wrong(_))));
+        assert!(matches!(new(vec![1], RequestKind::Tokens(1, hot)), Err(RequestRefused::Wrong(_))));
     }
 }

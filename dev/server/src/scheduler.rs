@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::config::Limits;
-use crate::pages::Pages;
-use crate::request::{Event, Request, Sampling, Summary, Wanted};
-use crate::step::{Pick, Picked, Step};
+use crate::config::ServerLimits;
+use crate::pages::PagePool;
+use crate::request::{Event, RequestKind, Sampling, ServerRequest, Summary};
+use crate::step::{ModelStep, Pick, Picked};
 
 /// A request that runs or waits.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub struct Owners(Vec<(u64, usize, usize)>);
 /// Sequences and pages.
 #[derive(Debug)]
 pub struct Scheduler {
-    limits: Limits,
-    pages: Pages,
+    limits: ServerLimits,
+    pages: PagePool,
     waiting: VecDeque<Sequence>,
     /// In the order of their arrival.
     running: Vec<Sequence>,
@@ -71,21 +71,21 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler without requests.
     #[must_use]
-    pub fn new(limits: Limits) -> Scheduler {
-        let pages = Pages::new(limits.pages);
+    pub fn new(limits: ServerLimits) -> Scheduler {
+        let pages = PagePool::new(limits.pages);
         Scheduler { limits, pages, waiting: VecDeque::new(), running: Vec::new(), preemptions: 0 }
     }
 
     /// Adds a request to the queue. False if the queue is full.
-    pub fn submit(&mut self, id: u64, request: Request, now: Instant) -> bool {
+    pub fn submit(&mut self, id: u64, request: ServerRequest, now: Instant) -> bool {
         if self.waiting.len() >= self.limits.queue {
             return false;
         }
-        let Request { prompt: mut tokens, wanted } = request;
+        let ServerRequest { prompt: mut tokens, wanted } = request;
         let prompt = tokens.len();
         let (end, sampling) = match wanted {
-            Wanted::Tokens(count, sampling) => (prompt + count, Some(sampling)),
-            Wanted::Scores(answer) => {
+            RequestKind::Tokens(count, sampling) => (prompt + count, Some(sampling)),
+            RequestKind::Scores(answer) => {
                 tokens.extend(answer);
                 (tokens.len(), None)
             }
@@ -115,10 +115,10 @@ impl Scheduler {
     }
 
     /// Plans the next step; `None` if nothing can run.
-    pub fn plan(&mut self) -> Option<(Step, Owners)> {
+    pub fn plan(&mut self) -> Option<(ModelStep, Owners)> {
         self.grow();
         self.admit();
-        let (mut step, mut owners) = (Step::default(), Owners::default());
+        let (mut step, mut owners) = (ModelStep::default(), Owners::default());
         let mut picks = self.limits.batch;
         // Decodes come first, so that no chunk delays them.
         for at in 0..self.running.len() {
@@ -235,14 +235,14 @@ impl Scheduler {
 
     /// The pool.
     #[must_use]
-    pub const fn pages(&self) -> &Pages {
+    pub const fn pages(&self) -> &PagePool {
         &self.pages
     }
 }
 
 impl Sequence {
     /// Adds the next rows of a sequence to a step.
-    fn add(&self, rows: usize, limits: &Limits, step: &mut Step, owners: &mut Owners) {
+    fn add(&self, rows: usize, limits: &ServerLimits, step: &mut ModelStep, owners: &mut Owners) {
         let page = limits.page;
         let picks = self.picks(rows);
         for position in self.written..self.written + rows {

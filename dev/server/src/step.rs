@@ -30,7 +30,7 @@ pub struct Picked {
 
 /// One pass of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct ModelStep {
     /// The token of each row.
     pub tokens: Vec<i32>,
     /// The position of each row in its sequence.
@@ -51,7 +51,7 @@ pub struct Step {
 
 /// A part of a step that one launch computes.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct StepPart<'a> {
     /// The first row.
     pub row: usize,
     /// New tokens of each sequence.
@@ -62,7 +62,7 @@ pub struct Part<'a> {
     pub tables: &'a [Vec<i32>],
 }
 
-impl Step {
+impl ModelStep {
     /// Rows of the step.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -71,21 +71,21 @@ impl Step {
 
     /// The sequences with one new token.
     #[must_use]
-    pub fn decode(&self) -> Option<Part<'_>> {
+    pub fn decode(&self) -> Option<StepPart<'_>> {
         let (keys, tables) = (&self.keys[..self.decodes], &self.tables[..self.decodes]);
-        (self.decodes > 0).then_some(Part { row: 0, queries: Rows::One(self.decodes), keys, tables })
+        (self.decodes > 0).then_some(StepPart { row: 0, queries: Rows::One(self.decodes), keys, tables })
     }
 
     /// The sequences with a chunk.
     #[must_use]
-    pub fn prefill(&self) -> Option<Part<'_>> {
+    pub fn prefill(&self) -> Option<StepPart<'_>> {
         let (keys, tables) = (&self.keys[self.decodes..], &self.tables[self.decodes..]);
         let queries = Rows::Lengths(&self.chunks);
-        (!self.chunks.is_empty()).then_some(Part { row: self.decodes, queries, keys, tables })
+        (!self.chunks.is_empty()).then_some(StepPart { row: self.decodes, queries, keys, tables })
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> StepPart<'a> {
     /// The sizes by which a plan is chosen.
     #[must_use]
     pub fn size(&self) -> StepSize {

@@ -4,11 +4,11 @@
 
 use half::bf16;
 
-use crate::config::Shape;
+use crate::config::ModelShape;
 
 /// A tensor of the model. Matrices are (outputs, inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tensor {
+pub enum WeightTensor {
     /// The hidden state of each token.
     Embedding,
     /// Logits of each token.
@@ -58,24 +58,24 @@ pub const fn unit(hash: u32) -> f32 {
     (hash >> 8) as f32 * (1.0 / 8_388_608.0) - 1.0
 }
 
-impl Tensor {
+impl WeightTensor {
     /// How the tensor is filled, for a model of this seed.
     ///
     /// Products keep the size of what they multiply. Queries and keys are larger, so that a query prefers few keys and
     /// a wrong key changes the answer.
     #[must_use]
-    pub fn fill(self, shape: &Shape, seed: u32) -> Fill {
-        let Shape { vocab, hidden, heads, head_dim, inner, .. } = *shape;
+    pub fn fill(self, shape: &ModelShape, seed: u32) -> Fill {
+        let ModelShape { vocab, hidden, heads, head_dim, inner, .. } = *shape;
         let (number, count, inputs, gain) = match self {
-            Tensor::Embedding => (1, vocab * hidden, 1, 1.0),
-            Tensor::Head => (2, vocab * hidden, hidden, 1.0),
-            Tensor::LastNorm => (3, hidden, 0, 0.1),
-            Tensor::Qkv(layer) => (16 + 8 * layer, shape.qkv() * hidden, hidden, 1.5),
-            Tensor::Out(layer) => (17 + 8 * layer, hidden * heads * head_dim, heads * head_dim, 1.0),
-            Tensor::GateUp(layer) => (18 + 8 * layer, 2 * inner * hidden, hidden, 1.0),
-            Tensor::Down(layer) => (19 + 8 * layer, hidden * inner, inner, 1.0),
-            Tensor::AttentionNorm(layer) => (20 + 8 * layer, hidden, 0, 0.1),
-            Tensor::FeedNorm(layer) => (21 + 8 * layer, hidden, 0, 0.1),
+            WeightTensor::Embedding => (1, vocab * hidden, 1, 1.0),
+            WeightTensor::Head => (2, vocab * hidden, hidden, 1.0),
+            WeightTensor::LastNorm => (3, hidden, 0, 0.1),
+            WeightTensor::Qkv(layer) => (16 + 8 * layer, shape.qkv() * hidden, hidden, 1.5),
+            WeightTensor::Out(layer) => (17 + 8 * layer, hidden * heads * head_dim, heads * head_dim, 1.0),
+            WeightTensor::GateUp(layer) => (18 + 8 * layer, 2 * inner * hidden, hidden, 1.0),
+            WeightTensor::Down(layer) => (19 + 8 * layer, hidden * inner, inner, 1.0),
+            WeightTensor::AttentionNorm(layer) => (20 + 8 * layer, hidden, 0, 0.1),
+            WeightTensor::FeedNorm(layer) => (21 + 8 * layer, hidden, 0, 0.1),
         };
         // A uniform number between -s and s has a variance of s * s / 3.
         let scale = if inputs == 0 { gain } else { gain * (3.0 / inputs as f32).sqrt() };
@@ -114,14 +114,14 @@ mod tests {
 
     #[test]
     fn weights_keep_the_size_of_what_they_multiply_and_tensors_differ() {
-        let shape = Shape::named("tiny").expect("it is there");
-        let fill = Tensor::Down(1).fill(&shape, 7);
+        let shape = ModelShape::named("tiny").expect("it is there");
+        let fill = WeightTensor::Down(1).fill(&shape, 7);
         let numbers = fill.numbers();
         let square: f32 = numbers.iter().map(|x| x * x).sum::<f32>() / numbers.len() as f32;
         assert!((square * shape.inner as f32 - 1.0).abs() < 0.1, "{square}");
-        assert_ne!(fill.at(0), Tensor::Down(0).fill(&shape, 7).at(0));
-        assert_ne!(fill.at(0), Tensor::Down(1).fill(&shape, 8).at(0));
-        let norm = Tensor::LastNorm.fill(&shape, 7).numbers();
+        assert_ne!(fill.at(0), WeightTensor::Down(0).fill(&shape, 7).at(0));
+        assert_ne!(fill.at(0), WeightTensor::Down(1).fill(&shape, 8).at(0));
+        let norm = WeightTensor::LastNorm.fill(&shape, 7).numbers();
         assert!(norm.iter().all(|x| (0.89..=1.11).contains(x)));
     }
 

@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::Server;
-use qkvault_server::config::Limits;
-use qkvault_server::connections::Bounds;
+use qkvault_server::config::ServerLimits;
+use qkvault_server::connections::ConnectionBounds;
 use serde_json::json;
 
 /// The program, as a process of its own.
@@ -176,7 +176,8 @@ fn audit_10_halves_of_requests_end_in_their_time() {
 #[test]
 fn audit_10_a_request_that_runs_longer_than_the_grace_is_cut_and_counted() {
     let grace = Duration::from_millis(200);
-    let mut server = Server::slow_within(Limits::SMALL, Bounds { grace, ..Bounds::default() });
+    let mut server =
+        Server::slow_within(ServerLimits::SMALL, ConnectionBounds { grace, ..ConnectionBounds::default() });
     // 220 tokens of at least 4 ms.
     let mut running = server.stream(&kit::prompt(3, 10), 220);
     assert!(running.next().expect("an event")["token"].is_u64());

@@ -1,15 +1,15 @@
 //! The model on a real GPU beside the one on the CPU: the same weights, so the same answers but for near ties.
 
-use qkvault_server::config::{Limits, Shape};
-use qkvault_server::cpu::Cpu;
-use qkvault_server::engine::{Engine, Model};
-use qkvault_server::gpu::{Gpu, Options};
-use qkvault_server::request::{Event, Request, Sampling, Wanted};
+use qkvault_server::config::{ModelShape, ServerLimits};
+use qkvault_server::cpu::CpuModel;
+use qkvault_server::engine::{ServedModel, ServerEngine};
+use qkvault_server::gpu::{GpuModel, GpuOptions};
+use qkvault_server::request::{Event, RequestKind, Sampling, ServerRequest};
 use qkvault_server::weights::mix;
-use qkvault_server::{Failure, metrics};
+use qkvault_server::{ServerError, metrics};
 use qkvault_skip::{Need, skip};
 
-const LIMITS: Limits = Limits { page: 64, pages: 64, chunk: 64, tokens: 128, ..Limits::SMALL };
+const LIMITS: ServerLimits = ServerLimits { page: 64, pages: 64, chunk: 64, tokens: 128, ..ServerLimits::SMALL };
 
 /// An answer must have no token whose logit is further below the largest, of a standard deviation of 1.
 const BOUND: f32 = 0.25;
@@ -18,15 +18,15 @@ const BOUND: f32 = 0.25;
 type Told = (Vec<u32>, Vec<f32>);
 
 /// What an engine gives for requests that run at once.
-fn served<M: Model>(
-    make: impl FnOnce() -> Result<M, Failure> + Send + 'static,
-    requests: &[(Vec<u32>, Wanted)],
+fn served<M: ServedModel>(
+    make: impl FnOnce() -> Result<M, ServerError> + Send + 'static,
+    requests: &[(Vec<u32>, RequestKind)],
 ) -> (Vec<Told>, String) {
-    let shape = Shape::named("tiny").expect("it is there");
-    let engine = Engine::start((shape, LIMITS), make).unwrap_or_else(|error| panic!("{error}"));
+    let shape = ModelShape::named("tiny").expect("it is there");
+    let engine = ServerEngine::start((shape, LIMITS), make).unwrap_or_else(|error| panic!("{error}"));
     let requests = requests
         .iter()
-        .map(|(prompt, wanted)| Request::new(prompt.clone(), wanted.clone(), &shape, &LIMITS).expect("in range"));
+        .map(|(prompt, wanted)| ServerRequest::new(prompt.clone(), wanted.clone(), &shape, &LIMITS).expect("in range"));
     let receivers: Vec<_> = requests.map(|request| engine.handle.submit(request).expect("it runs")).collect();
     let each = receivers.into_iter().map(|mut events| {
         let (mut tokens, mut scores) = (Vec::new(), Vec::new());
@@ -51,23 +51,23 @@ fn answers_of_the_cpu_are_the_likeliest_on_the_gpu_with_and_without_graphs_and_t
     if let Err(error) = qkvault::exec::Device::open(0) {
         return skip(Need::Gpu, &error.to_string());
     }
-    let shape = Shape::named("tiny").expect("it is there");
+    let shape = ModelShape::named("tiny").expect("it is there");
     let prompts: Vec<Vec<u32>> = [1, 5, 63, 64, 65, 130, 180]
         .map(|length: u32| (0..length).map(|at| mix(length << 16 ^ at) % shape.vocab as u32).collect())
         .to_vec();
     let asked: Vec<_> =
-        prompts.iter().map(|prompt| (prompt.clone(), Wanted::Tokens(40, Sampling::default()))).collect();
-    let score = |told: &[Told]| -> Vec<(Vec<u32>, Wanted)> {
-        prompts.iter().zip(told).map(|(p, (answer, _))| (p.clone(), Wanted::Scores(answer.clone()))).collect()
+        prompts.iter().map(|prompt| (prompt.clone(), RequestKind::Tokens(40, Sampling::default()))).collect();
+    let score = |told: &[Told]| -> Vec<(Vec<u32>, RequestKind)> {
+        prompts.iter().zip(told).map(|(p, (answer, _))| (p.clone(), RequestKind::Scores(answer.clone()))).collect()
     };
-    let cpu = move || Cpu::new(shape, &LIMITS, 1);
+    let cpu = move || CpuModel::new(shape, &LIMITS, 1);
     let (of_cpu, _) = served(cpu, &asked);
     let vault = tempfile::tempdir().expect("a folder");
     for graphs in [true, false] {
         let folder = vault.path().to_path_buf();
         let gpu = move || {
             let vault = Some(folder.clone());
-            Gpu::new(shape, LIMITS, Options { graphs, build: true, vault, seed: 1 })
+            GpuModel::new(shape, LIMITS, GpuOptions { graphs, build: true, vault, seed: 1 })
         };
         let (of_gpu, page) = served(gpu.clone(), &asked);
         assert_eq!(metrics::value(&page, "graph_replays_total").is_some_and(|replays| replays > 0), graphs, "{page}");

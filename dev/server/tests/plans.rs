@@ -5,7 +5,7 @@ use qkvault::compile::{Compiler, OnMiss, Planner};
 use qkvault::serving::Buckets;
 use qkvault::sys::Search;
 use qkvault::{CompileOptions, Profile};
-use qkvault_server::config::{Limits, Shape};
+use qkvault_server::config::{ModelShape, ServerLimits};
 use qkvault_skip::{Need, skip};
 
 #[test]
@@ -18,9 +18,9 @@ fn cudnn_compiles_the_whole_set_of_the_large_model() {
     let compiler = Compiler::open(&Search::at(folder.path())).expect("a fetched set is whole");
     let target = compiler.target(&Profile::named("h200").expect("it is there"));
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
-    let shape = Shape::named("1b").expect("it is there");
-    let layer = Limits::LARGE.layer(&shape);
-    for bucket in Buckets::new(&Limits::LARGE.policy(&shape)).expect("sound").iter() {
+    let shape = ModelShape::named("1b").expect("it is there");
+    let layer = ServerLimits::LARGE.layer(&shape);
+    for bucket in Buckets::new(&ServerLimits::LARGE.policy(&shape)).expect("sound").iter() {
         let attention = layer.attention(&bucket).expect("sound");
         let plan = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
         plan.unwrap_or_else(|error| panic!("{bucket:?}: {error}"));

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use qkvault_server::config::{Limits, Shape};
-use qkvault_server::request::{Event, Request, Sampling, Wanted};
+use qkvault_server::config::{ModelShape, ServerLimits};
+use qkvault_server::request::{Event, RequestKind, Sampling, ServerRequest};
 use qkvault_server::scheduler::Scheduler;
-use qkvault_server::step::{Picked, Step};
+use qkvault_server::step::{ModelStep, Picked};
 use qkvault_server::weights::mix;
 
-fn request(prompt: usize, wanted: Wanted, limits: &Limits) -> Request {
-    let shape = Shape::named("tiny").expect("it is there");
-    Request::new(vec![1; prompt], wanted, &shape, limits).expect("in range")
+fn request(prompt: usize, wanted: RequestKind, limits: &ServerLimits) -> ServerRequest {
+    let shape = ModelShape::named("tiny").expect("it is there");
+    ServerRequest::new(vec![1; prompt], wanted, &shape, limits).expect("in range")
 }
 
 /// What a step must be, whatever the traffic.
-fn check(step: &Step, limits: &Limits) {
+fn check(step: &ModelStep, limits: &ServerLimits) {
     assert!(step.rows() <= limits.tokens && step.keys.len() <= limits.batch && step.picks.len() <= limits.batch);
     assert_eq!(step.decodes + step.chunks.len(), step.keys.len());
     assert_eq!(step.rows() as i32, step.decodes as i32 + step.chunks.iter().sum::<i32>());
@@ -37,7 +37,7 @@ fn check(step: &Step, limits: &Limits) {
 
 #[test]
 fn random_traffic_ends_with_every_answer_whole_and_every_page_free() {
-    let limits = Limits { pages: 24, queue: 1000, ..Limits::SMALL };
+    let limits = ServerLimits { pages: 24, queue: 1000, ..ServerLimits::SMALL };
     let (mut preempted, mut cancelled) = (0, 0);
     for seed in 0..40_u32 {
         let draw = |at: u32, most: u32| mix(seed << 20 ^ at) % most;
@@ -48,8 +48,8 @@ fn random_traffic_ends_with_every_answer_whole_and_every_page_free() {
             let (prompt, count) = (1 + draw(id, 150) as usize, 1 + draw(id + 1000, 60) as usize);
             let scores = draw(id + 2000, 5) == 0;
             let what = match scores {
-                true => Wanted::Scores(vec![2; count]),
-                false => Wanted::Tokens(count, Sampling::default()),
+                true => RequestKind::Scores(vec![2; count]),
+                false => RequestKind::Tokens(count, Sampling::default()),
             };
             assert!(scheduler.submit(u64::from(id), request(prompt, what, &limits), now));
             wanted.insert(u64::from(id), count);
@@ -87,9 +87,9 @@ fn random_traffic_ends_with_every_answer_whole_and_every_page_free() {
 
 #[test]
 fn decodes_are_in_every_step_while_a_long_prompt_runs_in_chunks() {
-    let limits = Limits { tokens: 40, ..Limits::SMALL };
+    let limits = ServerLimits { tokens: 40, ..ServerLimits::SMALL };
     let mut scheduler = Scheduler::new(limits);
-    let tokens = |count| Wanted::Tokens(count, Sampling::default());
+    let tokens = |count| RequestKind::Tokens(count, Sampling::default());
     assert!(scheduler.submit(0, request(8, tokens(50), &limits), Instant::now()));
     let (step, owners) = scheduler.plan().expect("a step");
     assert_eq!((step.decodes, &step.chunks[..]), (0, &[8][..]));
@@ -106,11 +106,12 @@ fn decodes_are_in_every_step_while_a_long_prompt_runs_in_chunks() {
 
 #[test]
 fn requests_that_wait_too_long_leave_the_queue_and_those_that_were_preempted_stay() {
-    let limits = Limits { patience: Duration::from_secs(1), batch: 2, pages: 16, context: 256, ..Limits::SMALL };
+    let limits =
+        ServerLimits { patience: Duration::from_secs(1), batch: 2, pages: 16, context: 256, ..ServerLimits::SMALL };
     let mut scheduler = Scheduler::new(limits);
     let now = Instant::now();
     for id in 0..3 {
-        assert!(scheduler.submit(id, request(100, Wanted::Tokens(100, Sampling::default()), &limits), now));
+        assert!(scheduler.submit(id, request(100, RequestKind::Tokens(100, Sampling::default()), &limits), now));
     }
     // Two run and fill the pool; the younger one loses its pages.
     while scheduler.preemptions() == 0 {

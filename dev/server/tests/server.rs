@@ -5,11 +5,11 @@ mod kit;
 use std::time::Duration;
 
 use kit::{Server, numbers, post, prompt};
-use qkvault_server::Failure;
-use qkvault_server::config::Limits;
-use qkvault_server::engine::Model;
+use qkvault_server::ServerError;
+use qkvault_server::config::ServerLimits;
+use qkvault_server::engine::ServedModel;
 use qkvault_server::metrics::Metrics;
-use qkvault_server::step::{Picked, Step};
+use qkvault_server::step::{ModelStep, Picked};
 use serde_json::json;
 
 /// Lengths of prompts and answers of a crowd: one token, one page and one more, more than a chunk.
@@ -17,7 +17,7 @@ const SIZES: [(usize, usize); 8] = [(1, 20), (16, 12), (17, 16), (40, 9), (5, 24
 
 #[test]
 fn each_answer_of_a_crowd_is_that_of_its_prompt_alone_and_every_page_comes_back() {
-    let server = Server::slow(Limits::SMALL);
+    let server = Server::slow(ServerLimits::SMALL);
     let prompts: Vec<_> = (0..16).map(|n| (prompt(n, SIZES[n as usize % 8].0), SIZES[n as usize % 8].1)).collect();
     let alone: Vec<_> = prompts.iter().map(|(prompt, count)| server.tokens(prompt, *count)).collect();
     assert!(alone.iter().zip(&prompts).all(|(answer, (_, count))| answer.len() == *count));
@@ -40,7 +40,7 @@ fn each_answer_of_a_crowd_is_that_of_its_prompt_alone_and_every_page_comes_back(
 #[test]
 fn a_pool_that_is_too_small_for_all_makes_sequences_wait_or_start_again_and_changes_no_answer() {
     // Eight sequences grow to five pages each; there are sixteen.
-    let server = Server::slow(Limits { pages: 16, ..Limits::SMALL });
+    let server = Server::slow(ServerLimits { pages: 16, ..ServerLimits::SMALL });
     let prompts: Vec<_> = (0..8).map(|n| prompt(100 + n, 20 + n as usize)).collect();
     let alone: Vec<_> = prompts.iter().map(|prompt| server.tokens(prompt, 40)).collect();
     std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn a_pool_that_is_too_small_for_all_makes_sequences_wait_or_start_again_and_chan
 
 #[test]
 fn tokens_are_streamed_as_they_come_and_a_client_that_goes_away_gives_its_pages_back() {
-    let server = Server::slow(Limits::SMALL);
+    let server = Server::slow(ServerLimits::SMALL);
     let asked = prompt(7, 30);
     let whole = server.tokens(&asked, 12);
     let events: Vec<_> = server.stream(&asked, 12).collect();
@@ -75,7 +75,7 @@ fn tokens_are_streamed_as_they_come_and_a_client_that_goes_away_gives_its_pages_
 
 #[test]
 fn wrong_and_too_long_requests_get_400_and_413_with_the_reason_and_change_nothing() {
-    let server = Server::start(Limits::SMALL);
+    let server = Server::start(ServerLimits::SMALL);
     let cases = [
         (400, json!({ "prompt": [1, 512], "max_new": 4 }).to_string(), "0 to 511"),
         (400, json!({ "prompt": [], "max_new": 4 }).to_string(), "one token"),
@@ -104,7 +104,7 @@ fn is_busy(answer: &kit::Answer, word: &str) {
 
 #[test]
 fn a_request_that_finds_the_queue_full_gets_503_with_retry_after() {
-    let server = Server::slow(Limits { batch: 1, queue: 1, ..Limits::SMALL });
+    let server = Server::slow(ServerLimits { batch: 1, queue: 1, ..ServerLimits::SMALL });
     // One runs for long, one waits, one finds the queue full.
     let mut running = server.stream(&prompt(1, 4), 250);
     assert!(running.next().is_some());
@@ -119,7 +119,7 @@ fn a_request_that_finds_the_queue_full_gets_503_with_retry_after() {
 
 #[test]
 fn a_request_that_waits_longer_than_the_patience_gets_503_with_retry_after() {
-    let server = Server::slow(Limits { batch: 1, patience: Duration::from_millis(50), ..Limits::SMALL });
+    let server = Server::slow(ServerLimits { batch: 1, patience: Duration::from_millis(50), ..ServerLimits::SMALL });
     let mut running = server.stream(&prompt(1, 4), 250);
     assert!(running.next().is_some());
     is_busy(&server.post("/generate", &json!({ "prompt": [1, 2], "max_new": 4 }).to_string()), "no room");
@@ -130,7 +130,7 @@ fn a_request_that_waits_longer_than_the_patience_gets_503_with_retry_after() {
 
 #[test]
 fn a_stopped_server_refuses_new_requests_and_ends_those_that_it_has() {
-    let mut server = Server::slow(Limits::SMALL);
+    let mut server = Server::slow(ServerLimits::SMALL);
     let mut running = server.stream(&prompt(3, 10), 120);
     let first = running.next().expect("an event");
     assert!(first["token"].is_u64());
@@ -144,7 +144,7 @@ fn a_stopped_server_refuses_new_requests_and_ends_those_that_it_has() {
 
 #[test]
 fn scores_are_zero_for_the_own_answer_and_not_for_that_of_another_prompt() {
-    let server = Server::start(Limits::SMALL);
+    let server = Server::start(ServerLimits::SMALL);
     let score = |prompt: &[u32], answer: &[u64]| -> Vec<f64> {
         let answer = server.post("/score", &json!({ "prompt": prompt, "answer": answer }).to_string());
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -163,7 +163,7 @@ fn scores_are_zero_for_the_own_answer_and_not_for_that_of_another_prompt() {
 
 #[test]
 fn a_seed_gives_the_same_sample_in_a_crowd_and_another_seed_another() {
-    let server = Server::slow(Limits::SMALL);
+    let server = Server::slow(ServerLimits::SMALL);
     let sample = |seed: u32| {
         let body = json!({ "prompt": "Hello", "max_new": 20, "temperature": 1.0, "seed": seed }).to_string();
         numbers(&server.post("/generate", &body).body["tokens"])
@@ -181,8 +181,8 @@ fn a_seed_gives_the_same_sample_in_a_crowd_and_another_seed_another() {
 /// A model that fails after some steps, as a GPU does that is lost.
 struct Failing(u32);
 
-impl Model for Failing {
-    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
+impl ServedModel for Failing {
+    fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
         self.0 = self.0.checked_sub(1).ok_or("the GPU is lost")?;
         Ok(vec![Picked::default(); step.picks.len()])
     }
@@ -192,7 +192,7 @@ impl Model for Failing {
 
 #[test]
 fn a_model_that_fails_gives_every_request_the_reason_and_ends_the_server() {
-    let server = Server::with(Limits::SMALL, || Ok(Failing(5)));
+    let server = Server::with(ServerLimits::SMALL, || Ok(Failing(5)));
     let events: Vec<_> = server.stream(&prompt(1, 10), 20).collect();
     let (last, tokens) = events.split_last().expect("events");
     assert_eq!(tokens.len(), 5);

@@ -7,12 +7,17 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::pins::{Parcel, Wheel};
-use super::{Error, Options, pip};
+use super::{FetchError, FetchOptions, pip};
 use crate::ui;
 
 /// Downloads every wheel of a parcel to `dir`, unless it is there with the right hash.
-pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Options) -> Result<Vec<PathBuf>, Error> {
-    std::fs::create_dir_all(dir).map_err(|cause| Error::io("create", dir, cause))?;
+pub(crate) fn wheels(
+    parcel: &Parcel,
+    dir: &Path,
+    folder: &Path,
+    options: &FetchOptions,
+) -> Result<Vec<PathBuf>, FetchError> {
+    std::fs::create_dir_all(dir).map_err(|cause| FetchError::io("create", dir, cause))?;
     let mut wanted = Vec::new();
     for wheel in &parcel.wheels {
         let file = dir.join(&wheel.file);
@@ -20,7 +25,7 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
             Some(Ok(())) => {}
             // A file of an interrupted run or of another list.
             Some(Err(_)) => {
-                std::fs::remove_file(&file).map_err(|cause| Error::io("remove", &file, cause))?;
+                std::fs::remove_file(&file).map_err(|cause| FetchError::io("remove", &file, cause))?;
                 wanted.push(wheel);
             }
             None => wanted.push(wheel),
@@ -43,8 +48,8 @@ pub(crate) fn wheels(parcel: &Parcel, dir: &Path, folder: &Path, options: &Optio
 }
 
 /// Checks that a file has the pinned hash.
-fn check(wheel: &Wheel, file: &Path) -> Result<(), Error> {
-    let read = |cause| Error::io("read", file, cause);
+fn check(wheel: &Wheel, file: &Path) -> Result<(), FetchError> {
+    let read = |cause| FetchError::io("read", file, cause);
     let mut input = File::open(file).map_err(read)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -58,5 +63,9 @@ fn check(wheel: &Wheel, file: &Path) -> Result<(), Error> {
     if found == wheel.sha256 {
         return Ok(());
     }
-    Err(Error::WrongHash { file: wheel.file.clone(), expected: wheel.sha256.clone(), found: format!("is {found}") })
+    Err(FetchError::WrongHash {
+        file: wheel.file.clone(),
+        expected: wheel.sha256.clone(),
+        found: format!("is {found}"),
+    })
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// An error of fetching.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum FetchError {
     /// NVIDIA's licence was not accepted.
     #[error(
         "{subject} under NVIDIA's licence ({url}), which you must accept before they are fetched; read it, then \
@@ -124,7 +124,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl FetchError {
     pub(crate) fn io(what: &'static str, path: &Path, cause: io::Error) -> Self {
         Self::Io { what, path: path.to_owned(), cause }
     }

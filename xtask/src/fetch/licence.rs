@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
 
-use super::Error;
+use super::FetchError;
 use crate::ui;
 
 /// A licence of NVIDIA's.
@@ -47,7 +47,7 @@ impl Licence {
 const VARIABLE: &str = "QKVAULT_ACCEPT_NVIDIA_LICENSE";
 
 /// Checks that a licence is accepted: by option, by variable, in an earlier run, or at a prompt.
-pub(crate) fn accepted(licence: Licence, by_option: bool) -> Result<(), Error> {
+pub(crate) fn accepted(licence: Licence, by_option: bool) -> Result<(), FetchError> {
     let record = licence.record();
     if by_option || std::env::var_os(VARIABLE).is_some_and(|value| value == "1") {
         return remember(licence, &record);
@@ -58,18 +58,18 @@ pub(crate) fn accepted(licence: Licence, by_option: bool) -> Result<(), Error> {
     if io::stdin().is_terminal() && io::stderr().is_terminal() && asked(licence) {
         return remember(licence, &record);
     }
-    Err(Error::Licence { licence })
+    Err(FetchError::Licence { licence })
 }
 
-fn remember(licence: Licence, record: &PathBuf) -> Result<(), Error> {
+fn remember(licence: Licence, record: &PathBuf) -> Result<(), FetchError> {
     if record.exists() {
         return Ok(());
     }
     let dir = qkvault_base::cache_dir();
-    std::fs::create_dir_all(&dir).map_err(|cause| Error::io("create", &dir, cause))?;
+    std::fs::create_dir_all(&dir).map_err(|cause| FetchError::io("create", &dir, cause))?;
     let url = licence.url();
     let text = format!("NVIDIA's licence ({url}) was accepted on this machine for what qkvault fetches.\n");
-    std::fs::write(record, text).map_err(|cause| Error::io("write", record, cause))
+    std::fs::write(record, text).map_err(|cause| FetchError::io("write", record, cause))
 }
 
 fn asked(licence: Licence) -> bool {

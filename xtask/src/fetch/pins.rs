@@ -5,7 +5,7 @@ use std::path::Path;
 use qkvault_base::LibrarySet;
 use serde::Deserialize;
 
-use super::{Error, Licence};
+use super::{FetchError, Licence};
 
 /// The list of the repository.
 const LIST: &str = include_str!("../../wheels.toml");
@@ -18,9 +18,9 @@ pub(crate) struct Pins {
     pub(crate) default: String,
     #[serde(rename = "set")]
     sets: Vec<Set>,
-    nvrtc: Option<Nvrtc>,
+    nvrtc: Option<NvrtcPins>,
     #[serde(rename = "engine", default)]
-    engines: Vec<Engine>,
+    engines: Vec<EnginePins>,
     #[serde(rename = "tool", default)]
     tools: Vec<Tool>,
     #[serde(rename = "wheel")]
@@ -42,7 +42,7 @@ struct Set {
 /// The compiler of kernels.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nvrtc {
+struct NvrtcPins {
     version: String,
     wheels: Vec<String>,
 }
@@ -50,7 +50,7 @@ struct Nvrtc {
 /// Python packages that compile an engine's kernels.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Engine {
+struct EnginePins {
     name: String,
     version: String,
     /// Versions of Python that all wheels exist for.
@@ -116,24 +116,24 @@ impl Parcel {
 
 impl Pins {
     /// Reads the list of the repository, or of `file`.
-    pub(crate) fn read(file: Option<&Path>) -> Result<Self, Error> {
+    pub(crate) fn read(file: Option<&Path>) -> Result<Self, FetchError> {
         let name = file.map_or_else(|| "wheels.toml".into(), Path::to_path_buf);
         let text = match file {
-            Some(file) => std::fs::read_to_string(file).map_err(|cause| Error::io("read", file, cause))?,
+            Some(file) => std::fs::read_to_string(file).map_err(|cause| FetchError::io("read", file, cause))?,
             None => LIST.to_owned(),
         };
-        toml::from_str(&text).map_err(|error| Error::Pins { file: name, reason: error.to_string() })
+        toml::from_str(&text).map_err(|error| FetchError::Pins { file: name, reason: error.to_string() })
     }
 
     /// The cuDNN of this version and set. A partial version selects the newest one that begins with it.
-    pub(crate) fn cudnn(&self, version: Option<&str>, set: LibrarySet) -> Result<Parcel, Error> {
+    pub(crate) fn cudnn(&self, version: Option<&str>, set: LibrarySet) -> Result<Parcel, FetchError> {
         let wanted = version.unwrap_or(&self.default);
         let begins = |full: &str| full == wanted || full.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.'));
         let of_set = || self.sets.iter().filter(|pinned| pinned.set == set.word());
         let found = of_set().filter(|pinned| begins(&pinned.cudnn)).max_by_key(|pinned| numbers(&pinned.cudnn));
         let Some(found) = found else {
             let known = of_set().map(|pinned| pinned.cudnn.clone()).collect();
-            return Err(Error::UnknownVersion { wanted: wanted.to_owned(), set, known });
+            return Err(FetchError::UnknownVersion { wanted: wanted.to_owned(), set, known });
         };
         let mut wheels = self.wheels(&found.wheels, None)?;
         if !found.only.is_empty() {
@@ -149,21 +149,21 @@ impl Pins {
     }
 
     /// The compiler of kernels, if the list has one.
-    pub(crate) fn nvrtc(&self) -> Result<Option<Parcel>, Error> {
-        let Some(Nvrtc { version, wheels }) = &self.nvrtc else { return Ok(None) };
+    pub(crate) fn nvrtc(&self) -> Result<Option<Parcel>, FetchError> {
+        let Some(NvrtcPins { version, wheels }) = &self.nvrtc else { return Ok(None) };
         let (folder, title) = (version.clone(), format!("NVRTC {version}"));
         let (wheels, licence) = (self.wheels(wheels, None)?, Some(Licence::Cudnn));
         Ok(Some(Parcel { folder, title, wheels, licence, whole: false }))
     }
 
     /// The versions of Python that an engine's wheels are for.
-    pub(crate) fn pythons(&self, name: &str) -> Result<&[String], Error> {
+    pub(crate) fn pythons(&self, name: &str) -> Result<&[String], FetchError> {
         self.found(name).map(|engine| engine.pythons.as_slice())
     }
 
     /// An engine's packages for a version of Python.
-    pub(crate) fn engine(&self, name: &str, python: &str) -> Result<Parcel, Error> {
-        let Engine { name, version, pythons: _, wheels } = self.found(name)?;
+    pub(crate) fn engine(&self, name: &str, python: &str) -> Result<Parcel, FetchError> {
+        let EnginePins { name, version, pythons: _, wheels } = self.found(name)?;
         Ok(Parcel {
             folder: qkvault_fa4::folder(name, version, python),
             title: format!("{name} {version} for Python {python}"),
@@ -173,15 +173,15 @@ impl Pins {
         })
     }
 
-    fn found(&self, name: &str) -> Result<&Engine, Error> {
+    fn found(&self, name: &str) -> Result<&EnginePins, FetchError> {
         let known = || self.engines.iter().map(|engine| engine.name.clone()).collect();
-        let missing = || Error::UnknownEngine { wanted: name.to_owned(), known: known() };
+        let missing = || FetchError::UnknownEngine { wanted: name.to_owned(), known: known() };
         self.engines.iter().find(|engine| engine.name == name).ok_or_else(missing)
     }
 
     /// A tool, by name.
-    pub(crate) fn tool(&self, name: &str) -> Result<Parcel, Error> {
-        let missing = || Error::Pins { file: "wheels.toml".into(), reason: format!("it has no tool {name}") };
+    pub(crate) fn tool(&self, name: &str) -> Result<Parcel, FetchError> {
+        let missing = || FetchError::Pins { file: "wheels.toml".into(), reason: format!("it has no tool {name}") };
         let tool = self.tools.iter().find(|tool| tool.name == name).ok_or_else(missing)?;
         let title = format!("{name} {}", tool.version);
         let folder = title.replace(' ', "-");
@@ -189,13 +189,13 @@ impl Pins {
         Ok(Parcel { folder, title, wheels, licence: None, whole: tool.program })
     }
 
-    fn wheels(&self, names: &[String], python: Option<&str>) -> Result<Vec<Wheel>, Error> {
+    fn wheels(&self, names: &[String], python: Option<&str>) -> Result<Vec<Wheel>, FetchError> {
         let find = |name: &String| {
             let fits = |wheel: &&Wheel| {
                 let for_it = wheel.python.is_none() || wheel.python.as_deref() == python;
                 for_it && format!("{} {}", wheel.name, wheel.version) == *name
             };
-            self.wheels.iter().find(fits).cloned().ok_or_else(|| Error::Pins {
+            self.wheels.iter().find(fits).cloned().ok_or_else(|| FetchError::Pins {
                 file: "wheels.toml".into(),
                 reason: format!("a set names the wheel '{name}', which is not listed"),
             })
@@ -244,7 +244,7 @@ mod tests {
                 let wheel = parcel.wheels.iter().find(|wheel| wheel.name == name);
                 wheel.map(|wheel| wheel.version.clone()).unwrap_or_default()
             };
-            let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = qkvault_fa4::TOOLCHAIN;
+            let qkvault_fa4::Fa4Toolchain { flash_attn, cutlass_dsl, quack } = qkvault_fa4::TOOLCHAIN;
             for (name, of) in
                 [("flash-attn-4", flash_attn), ("nvidia-cutlass-dsl", cutlass_dsl), ("quack-kernels", quack)]
             {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::pins::{Parcel, Wheel};
-use super::{Error, Options};
+use super::{FetchError, FetchOptions};
 use crate::ui;
 
 /// The ways to start pip, in order.
@@ -26,11 +26,11 @@ pub(crate) struct Want<'a> {
 }
 
 /// Downloads a wheel with the first pip that can be started.
-pub(crate) fn get(want: &Want<'_>, options: &Options) -> Result<(), Error> {
+pub(crate) fn get(want: &Want<'_>, options: &FetchOptions) -> Result<(), FetchError> {
     let Want { parcel: _, wheel, dir, folder: _ } = want;
     let list = dir.join("requirements.txt");
     let line = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
-    std::fs::write(&list, line).map_err(|cause| Error::io("write", &list, cause))?;
+    std::fs::write(&list, line).map_err(|cause| FetchError::io("write", &list, cause))?;
     let mut tried = Vec::new();
     for pip in PIPS {
         match present(pip) {
@@ -38,7 +38,7 @@ pub(crate) fn get(want: &Want<'_>, options: &Options) -> Result<(), Error> {
             Err(reason) => tried.push(format!("{}: {reason}", pip.join(" "))),
         }
     }
-    Err(Error::NoPip { tried })
+    Err(FetchError::NoPip { tried })
 }
 
 fn present(pip: &[&str]) -> Result<(), String> {
@@ -50,7 +50,7 @@ fn present(pip: &[&str]) -> Result<(), String> {
     }
 }
 
-fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Result<(), Error> {
+fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &FetchOptions) -> Result<(), FetchError> {
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
     command.args(["--disable-pip-version-check", "--no-input"]);
@@ -68,7 +68,7 @@ fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Re
     let err = io::stderr().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::null(), Stdio::from);
     command.stdin(Stdio::null()).stdout(err).stderr(Stdio::piped());
 
-    let start = |error: io::Error| Error::NoPip { tried: vec![format!("{}: {error}", pip.join(" "))] };
+    let start = |error: io::Error| FetchError::NoPip { tried: vec![format!("{}: {error}", pip.join(" "))] };
     let mut child = command.spawn().map_err(start)?;
     let mut complaints = Vec::new();
     if let Some(stderr) = child.stderr.take() {
@@ -87,21 +87,21 @@ fn download(pip: &[&str], want: &Want<'_>, list: &Path, options: &Options) -> Re
 }
 
 /// Turns pip's error output into one error.
-fn refusal(pip: &[&str], want: &Want<'_>, complaints: &[String]) -> Error {
+fn refusal(pip: &[&str], want: &Want<'_>, complaints: &[String]) -> FetchError {
     let Want { parcel, wheel, dir: _, folder } = want;
     let whole = complaints.join("\n");
     if whole.to_lowercase().contains("do not match the hashes") {
         let got = complaints.iter().find_map(|line| line.strip_prefix("Got ")).map(str::trim);
-        return Error::WrongHash {
+        return FetchError::WrongHash {
             file: wheel.file.clone(),
             expected: wheel.sha256.clone(),
             found: got.map_or_else(|| "is another".to_owned(), |got| format!("is {got}")),
         };
     }
     if whole.contains("No space left on device") {
-        return Error::io("write to", folder, io::ErrorKind::StorageFull.into());
+        return FetchError::io("write to", folder, io::ErrorKind::StorageFull.into());
     }
-    Error::Download {
+    FetchError::Download {
         command: format!("{} download", pip.join(" ")),
         what: format!("{} {} for {}", wheel.name, wheel.version, parcel.title),
         reason: unreachable(complaints).or_else(|| last_line(&whole)).unwrap_or_else(|| "it gave no reason".to_owned()),
@@ -132,7 +132,7 @@ mod tests {
     use super::super::pins::Pins;
     use super::*;
 
-    fn refused(complaints: &[&str]) -> Error {
+    fn refused(complaints: &[&str]) -> FetchError {
         let parcel =
             Pins::read(None).and_then(|pins| pins.cudnn(Some("9.19.0.56"), LibrarySet::Slim)).expect("it is listed");
         let complaints = complaints.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
@@ -150,7 +150,7 @@ mod tests {
             "ERROR: Could not find a version that satisfies the requirement nvidia-cudnn-jit-cu13==9.19.0.56 (from versions: none)",
             "ERROR: No matching distribution found for nvidia-cudnn-jit-cu13==9.19.0.56",
         ]);
-        let Error::Download { reason, .. } = error else { panic!("{error:?}") };
+        let FetchError::Download { reason, .. } = error else { panic!("{error:?}") };
         let expected = "the index cannot be reached: Failed to establish a new connection: [Errno -3] Temporary failure in name resolution";
         assert_eq!(reason, expected);
     }
@@ -159,10 +159,10 @@ mod tests {
     fn another_error_of_pip_is_passed_on() {
         let error = refused(&["ERROR: Could not find a version", "ERROR: No matching distribution found for x==1."]);
         assert!(
-            matches!(&error, Error::Download { reason, .. } if reason == "No matching distribution found for x==1"),
+            matches!(&error, FetchError::Download { reason, .. } if reason == "No matching distribution found for x==1"),
             "{error:?}"
         );
-        assert!(matches!(refused(&[]), Error::Download { .. }));
+        assert!(matches!(refused(&[]), FetchError::Download { .. }));
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
             "Expected sha256 ad9b6d2e",
             "Got        0000",
         ]);
-        let Error::WrongHash { file, expected, found } = error else { panic!("{error:?}") };
+        let FetchError::WrongHash { file, expected, found } = error else { panic!("{error:?}") };
         assert!(file.starts_with("nvidia_cuda_nvrtc-13.0.88"), "{file}");
         assert_eq!((expected.len(), found.as_str()), (64, "is 0000"));
     }

@@ -7,16 +7,16 @@ use std::path::{Component, Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use zip::ZipArchive;
 
-use super::Error;
-use super::manifest::Entry;
+use super::FetchError;
+use super::manifest::FileEntry;
 use super::pins::Wheel;
 
 /// Unpacks one wheel into `into`, and returns the files written.
 ///
 /// Only libraries, headers and licences are written, unless the `whole` wheel is wanted.
-pub(crate) fn wheel(wheel: &Wheel, whole: bool, file: &Path, into: &Path) -> Result<Vec<Entry>, Error> {
-    let broken = |reason: String| Error::Wheel { file: wheel.file.clone(), reason };
-    let input = File::open(file).map_err(|cause| Error::io("read", file, cause))?;
+pub(crate) fn wheel(wheel: &Wheel, whole: bool, file: &Path, into: &Path) -> Result<Vec<FileEntry>, FetchError> {
+    let broken = |reason: String| FetchError::Wheel { file: wheel.file.clone(), reason };
+    let input = File::open(file).map_err(|cause| FetchError::io("read", file, cause))?;
     let mut archive = ZipArchive::new(io::BufReader::new(input)).map_err(|error| broken(error.to_string()))?;
 
     // Checks all names before writing anything.
@@ -46,22 +46,22 @@ pub(crate) fn wheel(wheel: &Wheel, whole: bool, file: &Path, into: &Path) -> Res
         let member = archive.by_index(index).map_err(|error| broken(error.to_string()))?;
         let bytes = write(&mut bar.wrap_read(member), &into.join(&path)).map_err(|error| match error {
             // The archive's checksum does not match.
-            Error::Io { cause, .. }
+            FetchError::Io { cause, .. }
                 if cause.kind() == io::ErrorKind::InvalidData || cause.kind() == io::ErrorKind::InvalidInput =>
             {
                 broken(format!("'{}' is damaged: {cause}", path.display()))
             }
             other => other,
         })?;
-        written.push(Entry { path: path.to_string_lossy().into_owned(), bytes });
+        written.push(FileEntry { path: path.to_string_lossy().into_owned(), bytes });
     }
     bar.finish_and_clear();
     Ok(written)
 }
 
 /// Writes one file and syncs it to disk.
-fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, Error> {
-    let failed = |cause| Error::io("write", to, cause);
+fn write(from: &mut impl io::Read, to: &Path) -> Result<u64, FetchError> {
+    let failed = |cause| FetchError::io("write", to, cause);
     if let Some(dir) = to.parent() {
         std::fs::create_dir_all(dir).map_err(failed)?;
     }

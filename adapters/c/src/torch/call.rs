@@ -5,15 +5,15 @@ use qkvault::exec::Number;
 use qkvault::graph::{DType, Role, Valid};
 use smallvec::SmallVec;
 
-use super::context::{Chosen, Cpu};
+use super::context::{CallContext, CpuTensors};
 use super::shim::{Shim, current_stream};
-use super::spec::{Few, Given, Spec, Wanted, beside, dense};
-use super::value::{Shape, dtype, number};
-use crate::status::{Failure, QKV_ERROR_DEVICE};
+use super::spec::{Few, GivenTensor, Spec, Wanted, beside, dense};
+use super::value::{TensorShape, dtype, number};
+use crate::status::{CallFailure, QKV_ERROR_DEVICE};
 
 /// What a call computes, with how its tensors begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
+pub(super) enum CallPass {
     /// O alone: Q, K, V.
     Alone,
     /// O and Stats: Q, K, V.
@@ -22,20 +22,20 @@ pub(super) enum Pass {
     Backward,
 }
 
-impl Pass {
+impl CallPass {
     pub(super) const fn roles(self) -> &'static [Role] {
         match self {
-            Pass::Alone | Pass::Forward => &[Role::Q, Role::K, Role::V],
-            Pass::Backward => &[Role::DO, Role::Q, Role::K, Role::V, Role::O, Role::Stats],
+            CallPass::Alone | CallPass::Forward => &[Role::Q, Role::K, Role::V],
+            CallPass::Backward => &[Role::DO, Role::Q, Role::K, Role::V, Role::O, Role::Stats],
         }
     }
 
     /// The outputs that a call always has.
     pub(super) const fn outputs(self) -> &'static [Role] {
         match self {
-            Pass::Alone => &[Role::O],
-            Pass::Forward => &[Role::O, Role::Stats],
-            Pass::Backward => &[Role::DQ, Role::DK, Role::DV],
+            CallPass::Alone => &[Role::O],
+            CallPass::Forward => &[Role::O, Role::Stats],
+            CallPass::Backward => &[Role::DQ, Role::DK, Role::DV],
         }
     }
 }
@@ -59,10 +59,10 @@ pub(super) struct Out {
 
 /// A call on tensors of one kind.
 #[derive(Debug)]
-pub(super) struct Call {
-    pass: Pass,
+pub(super) struct TorchCall {
+    pass: CallPass,
     spec: Box<str>,
-    shapes: SmallVec<[Shape; 16]>,
+    shapes: SmallVec<[TensorShape; 16]>,
     pub(super) attention: Valid,
     /// The tensors of a launch, each with its source and bytes of an element.
     pub(super) tensors: Vec<(Role, From, u64)>,
@@ -72,10 +72,10 @@ pub(super) struct Call {
     /// The plan; none on the CPU.
     pub(super) ready: Option<RawReady>,
     /// What is done on the CPU.
-    pub(super) cpu: Cpu,
+    pub(super) cpu: CpuTensors,
 }
 
-impl Call {
+impl TorchCall {
     /// A number of a launch.
     pub(super) fn scalar(&self, numbers: &[f64], (at, dtype): (Option<usize>, DType)) -> Number {
         let value = at.map_or_else(|| f64::from(self.attention.default_scale()), |at| numbers[at]);
@@ -87,33 +87,39 @@ impl Call {
     }
 
     /// Whether it is the call for these.
-    pub(super) fn is(&self, pass: Pass, spec: &str, shapes: &[Shape]) -> bool {
+    pub(super) fn is(&self, pass: CallPass, spec: &str, shapes: &[TensorShape]) -> bool {
         self.pass == pass && &*self.spec == spec && self.shapes[..] == *shapes
     }
 
     /// A new one, which loads its plan.
-    pub(super) fn new(shim: &Shim, chosen: &Chosen, pass: Pass, text: &str, shapes: &[Shape]) -> Result<Call, Failure> {
+    pub(super) fn new(
+        shim: &Shim,
+        chosen: &CallContext,
+        pass: CallPass,
+        text: &str,
+        shapes: &[TensorShape],
+    ) -> Result<TorchCall, CallFailure> {
         let spec = Spec::read(text)?;
         let fixed = pass.roles();
         let expected = fixed.len() + spec.extra.len();
         if shapes.len() != expected {
             let text = format!("{} tensors came, and the specification has {expected}", shapes.len());
-            return Err(Failure::argument(text));
+            return Err(CallFailure::argument(text));
         }
         let device = shapes[0].device;
         if let Some(other) = shapes.iter().position(|shape| shape.device != device) {
             let name = fixed.get(other).map_or_else(|| spec.extra[other - fixed.len()].into(), |role| role.name());
             let text = format!("{name} is on another device than {}; move all tensors to one GPU", fixed[0]);
-            return Err(Failure::argument(text));
+            return Err(CallFailure::argument(text));
         }
         let types: Vec<DType> = shapes.iter().map(|shape| known(shim, shape)).collect::<Result<_, _>>()?;
-        let given = |at: usize| Given { dtype: types[at], dims: shapes[at].dims(), strides: shapes[at].steps() };
+        let given = |at: usize| GivenTensor { dtype: types[at], dims: shapes[at].dims(), strides: shapes[at].steps() };
         let attention = match pass {
-            Pass::Alone => spec.attention([given(0), given(1), given(2)], Wanted::O),
-            Pass::Forward => spec.attention([given(0), given(1), given(2)], Wanted::Stats),
-            Pass::Backward => spec.attention([given(1), given(2), given(3)], Wanted::Gradients(given(0))),
+            CallPass::Alone => spec.attention([given(0), given(1), given(2)], Wanted::O),
+            CallPass::Forward => spec.attention([given(0), given(1), given(2)], Wanted::Stats),
+            CallPass::Backward => spec.attention([given(1), given(2), given(3)], Wanted::Gradients(given(0))),
         }?;
-        let mut call = Call {
+        let mut call = TorchCall {
             pass,
             spec: text.into(),
             shapes: shapes.into(),
@@ -138,16 +144,16 @@ impl Call {
             call.scalars.sort_by_key(|(role, ..)| order(*role).unwrap_or(usize::MAX));
             call.scalars.truncate(ready.order().scalars().len());
             call.ready = Some(ready);
-        } else if chosen.cpu == Cpu::Refused {
+        } else if chosen.cpu == CpuTensors::Refused {
             let text = "the tensors are on the CPU, where cuDNN computes nothing; move them to a GPU, or allow the slow \
                         oracle for tests with qkvault.torch.configure(cpu=True)";
-            return Err(Failure::new(QKV_ERROR_DEVICE, text));
+            return Err(CallFailure::new(QKV_ERROR_DEVICE, text));
         }
         Ok(call)
     }
 
     /// Finds the source of every operand.
-    fn arrange(&mut self, shim: &Shim, spec: &Spec<'_>, types: &[DType]) -> Result<(), Failure> {
+    fn arrange(&mut self, shim: &Shim, spec: &Spec<'_>, types: &[DType]) -> Result<(), CallFailure> {
         let fixed = self.pass.roles();
         let facts = self.attention.operand_facts();
         let mut names: Vec<(Role, usize)> = fixed.iter().copied().zip(0..).collect();
@@ -182,13 +188,13 @@ impl Call {
             if fact.scalar {
                 let at = numbers.iter().find(|(role, _)| *role == fact.role).map(|(_, at)| *at);
                 if at.is_none() && fact.role != Role::Scale {
-                    return Err(Failure::argument(format!("the specification names no number for {}", named())));
+                    return Err(CallFailure::argument(format!("the specification names no number for {}", named())));
                 }
                 self.scalars.push((fact.role, at, fact.dtype));
             } else if fact.output {
                 let place = outputs.iter().position(|role| *role == fact.role);
-                let place =
-                    place.ok_or_else(|| Failure::argument(format!("the output {} has no place in a call", named())))?;
+                let place = place
+                    .ok_or_else(|| CallFailure::argument(format!("the output {} has no place in a call", named())))?;
                 self.tensors.push((fact.role, From::Output(place), fact.dtype.size() as u64));
             } else if let Some((_, at)) = names.iter().find(|(role, _)| *role == fact.role) {
                 let (shape, came) = (&self.shapes[*at], types[*at]);
@@ -202,16 +208,16 @@ impl Call {
                         fact.dtype,
                         fact.dims
                     );
-                    return Err(Failure::argument(text));
+                    return Err(CallFailure::argument(text));
                 }
                 self.tensors.push((fact.role, From::Given(*at), fact.dtype.size() as u64));
             } else if !qkvault::exec::raw::constant_values(&self.attention).iter().any(|(role, _)| *role == fact.role) {
-                return Err(Failure::argument(format!("the specification names no tensor for {}", named())));
+                return Err(CallFailure::argument(format!("the specification names no tensor for {}", named())));
             }
         }
         for role in outputs {
             let fact = facts.iter().find(|fact| fact.role == role);
-            let fact = fact.ok_or_else(|| Failure::argument(format!("the attention has no output {role}")))?;
+            let fact = fact.ok_or_else(|| CallFailure::argument(format!("the attention has no output {role}")))?;
             let shape = |of: Role| names.iter().find(|(own, _)| *own == of).map(|(_, at)| &self.shapes[*at]);
             let source = match role {
                 Role::O | Role::Stats | Role::DQ => shape(Role::Q),
@@ -222,14 +228,14 @@ impl Call {
                 _ => None,
             };
             let source =
-                source.ok_or_else(|| Failure::argument(format!("the output {role} has no place in a call")))?;
+                source.ok_or_else(|| CallFailure::argument(format!("the output {role} has no place in a call")))?;
             let dims = source.dims();
             let (dims, strides) = match role {
                 Role::Stats => (Few::from_slice(&dims[..dims.len() - 1]), dense(&dims[..dims.len() - 1])),
                 Role::DSink | Role::DScoreTensor(_) => (Few::from_slice(dims), dense(dims)),
                 _ => beside(dims, source.steps(), fact.dims[3]),
             };
-            let unknown = || Failure::argument(format!("PyTorch has no element type {}", fact.dtype));
+            let unknown = || CallFailure::argument(format!("PyTorch has no element type {}", fact.dtype));
             let dtype = number(shim, fact.dtype).ok_or_else(unknown)?;
             self.outputs.push(Out { role, dims, strides, dtype, bytes: fact.bytes });
         }
@@ -237,10 +243,10 @@ impl Call {
     }
 }
 
-fn known(shim: &Shim, shape: &Shape) -> Result<DType, Failure> {
+fn known(shim: &Shim, shape: &TensorShape) -> Result<DType, CallFailure> {
     let unknown = || {
         let text = "an element type of a tensor is none of float16, bfloat16, float32, int32, int64 and uint8";
-        Failure::argument(text)
+        CallFailure::argument(text)
     };
     dtype(shim, shape.dtype).ok_or_else(unknown)
 }

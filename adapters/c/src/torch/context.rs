@@ -8,14 +8,14 @@ use qkvault::{RawReady, RawRuntime, Runtime};
 
 use crate::context::qkv_context;
 use crate::handle::borrow;
-use crate::status::{Failure, c_string, guarded};
+use crate::status::{CallFailure, c_string, guarded};
 
 /// Gets the attention of a plan that a call built, and how many milliseconds that took.
-pub type Told = extern "C" fn(*const c_char, u32);
+pub type BuildCallback = extern "C" fn(*const c_char, u32);
 
 /// What is done for tensors on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cpu {
+pub(super) enum CpuTensors {
     Refused,
     /// The oracle computes.
     Oracle,
@@ -24,15 +24,15 @@ pub(super) enum Cpu {
 }
 
 #[derive(Clone)]
-pub(super) struct Chosen {
+pub(super) struct CallContext {
     pub(super) runtime: RawRuntime,
-    pub(super) cpu: Cpu,
-    told: Option<Told>,
+    pub(super) cpu: CpuTensors,
+    told: Option<BuildCallback>,
 }
 
-static CHOSEN: RwLock<Option<Chosen>> = RwLock::new(None);
+static CHOSEN: RwLock<Option<CallContext>> = RwLock::new(None);
 
-impl Chosen {
+impl CallContext {
     pub(super) fn tell(&self, ready: &RawReady) {
         if let (Some(told), Some(Source::Built)) = (self.told, ready.source()) {
             told(c_string(ready.facts().what.clone()).as_ptr(), ready.facts().compile_ms);
@@ -41,11 +41,11 @@ impl Chosen {
 }
 
 /// What was chosen last; else the vault of the environment, without building and without the CPU.
-pub(super) fn chosen() -> Result<Chosen, Failure> {
+pub(super) fn chosen() -> Result<CallContext, CallFailure> {
     if let Some(chosen) = &*CHOSEN.read().unwrap_or_else(PoisonError::into_inner) {
         return Ok(chosen.clone());
     }
-    let chosen = Chosen { runtime: Runtime::options().open_raw()?, cpu: Cpu::Refused, told: None };
+    let chosen = CallContext { runtime: Runtime::options().open_raw()?, cpu: CpuTensors::Refused, told: None };
     Ok(CHOSEN.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(chosen).clone())
 }
 
@@ -54,17 +54,17 @@ pub(super) fn chosen() -> Result<Chosen, Failure> {
 /// for measuring what calls cost; else 0. `told` may be null, or a function that is called with every plan that a call
 /// builds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn qkv_torch_use(context: *const qkv_context, cpu: i32, told: Option<Told>) -> i32 {
+pub unsafe extern "C" fn qkv_torch_use(context: *const qkv_context, cpu: i32, told: Option<BuildCallback>) -> i32 {
     guarded(|| {
         // SAFETY: the caller promises a context.
         let runtime = unsafe { borrow(context) }?.runtime.clone();
         let cpu = match cpu {
-            0 => Cpu::Refused,
-            1 => Cpu::Oracle,
-            2 => Cpu::Nothing,
-            _ => return Err(Failure::argument(format!("cpu is {cpu}; give 0, 1 or 2"))),
+            0 => CpuTensors::Refused,
+            1 => CpuTensors::Oracle,
+            2 => CpuTensors::Nothing,
+            _ => return Err(CallFailure::argument(format!("cpu is {cpu}; give 0, 1 or 2"))),
         };
-        *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(Chosen { runtime, cpu, told });
+        *CHOSEN.write().unwrap_or_else(PoisonError::into_inner) = Some(CallContext { runtime, cpu, told });
         super::table::forget();
         Ok(())
     })

@@ -6,36 +6,36 @@ use qkvault::exec::Number;
 use qkvault::exec::raw::{DeviceBuffer, RawArgs};
 use smallvec::SmallVec;
 
-use super::call::{Call, From, Pass};
-use super::context::{Cpu, chosen};
+use super::call::{CallPass, From, TorchCall};
+use super::context::{CpuTensors, chosen};
 use super::oracle;
-use super::shim::{Handle, Shim, Value, current_stream, shim};
+use super::shim::{Shim, StackValue, TorchHandle, current_stream, shim};
 use super::table::find;
-use super::value::{Arguments, Made, Shape, address, give_list};
-use crate::status::{Failure, QKV_ERROR_CAPTURED, QKV_OK, guarded, last_message};
+use super::value::{MadeTensor, StackArguments, TensorShape, address, give_list};
+use crate::status::{CallFailure, QKV_ERROR_CAPTURED, QKV_OK, guarded, last_message};
 
 /// The kernel of `qkvault::forward`.
-pub(super) unsafe extern "C-unwind" fn forward(stack: *mut Value, _: u64, _: u64) {
+pub(super) unsafe extern "C-unwind" fn forward(stack: *mut StackValue, _: u64, _: u64) {
     // SAFETY: PyTorch gives the stack of this operator.
-    unsafe { run(stack, Pass::Forward, false) }
+    unsafe { run(stack, CallPass::Forward, false) }
 }
 
 /// The kernel of `qkvault::attend`.
-pub(super) unsafe extern "C-unwind" fn attend(stack: *mut Value, _: u64, _: u64) {
+pub(super) unsafe extern "C-unwind" fn attend(stack: *mut StackValue, _: u64, _: u64) {
     // SAFETY: as above.
-    unsafe { run(stack, Pass::Alone, false) }
+    unsafe { run(stack, CallPass::Alone, false) }
 }
 
 /// The kernel of `qkvault::backward`.
-pub(super) unsafe extern "C-unwind" fn backward(stack: *mut Value, _: u64, _: u64) {
+pub(super) unsafe extern "C-unwind" fn backward(stack: *mut StackValue, _: u64, _: u64) {
     // SAFETY: as above.
-    unsafe { run(stack, Pass::Backward, true) }
+    unsafe { run(stack, CallPass::Backward, true) }
 }
 
 /// The kernel of `qkvault::backward_plain`, which gives no gradients of further tensors.
-pub(super) unsafe extern "C-unwind" fn backward_plain(stack: *mut Value, _: u64, _: u64) {
+pub(super) unsafe extern "C-unwind" fn backward_plain(stack: *mut StackValue, _: u64, _: u64) {
     // SAFETY: as above.
-    unsafe { run(stack, Pass::Backward, false) }
+    unsafe { run(stack, CallPass::Backward, false) }
 }
 
 /// Runs a kernel, and throws its error as PyTorch's. Nothing on this frame is dropped, because the error unwinds it.
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C-unwind" fn backward_plain(stack: *mut Value, _: u64,
 /// # Safety
 ///
 /// The stack must be that of the operator of the pass.
-unsafe fn run(stack: *mut Value, pass: Pass, list: bool) {
+unsafe fn run(stack: *mut StackValue, pass: CallPass, list: bool) {
     // SAFETY: the caller's promise.
     thrown(guarded(|| unsafe { compute(stack, pass, list) }));
 }
@@ -60,20 +60,20 @@ pub(super) fn thrown(status: i32) {
     }
 }
 
-unsafe fn compute(stack: *mut Value, pass: Pass, list: bool) -> Result<(), Failure> {
+unsafe fn compute(stack: *mut StackValue, pass: CallPass, list: bool) -> Result<(), CallFailure> {
     let shim = shim()?;
     // SAFETY: the caller's promise: the operator's schema begins with the tensors of the pass.
-    let arguments = unsafe { Arguments::take(shim, stack, pass.roles().len()) }?;
+    let arguments = unsafe { StackArguments::take(shim, stack, pass.roles().len()) }?;
     let given = (&arguments.tensors[..], arguments.spec()?, &arguments.numbers[..]);
     let outputs = match serve(shim, pass, given.0, given.1, given.2) {
         // A capture without gradients after calls with them: the plan with Stats is loaded, the other may not be now.
-        Err(error) if error.status() == QKV_ERROR_CAPTURED && pass == Pass::Alone => {
-            let with_stats = serve(shim, Pass::Forward, given.0, given.1, given.2);
+        Err(error) if error.status() == QKV_ERROR_CAPTURED && pass == CallPass::Alone => {
+            let with_stats = serve(shim, CallPass::Forward, given.0, given.1, given.2);
             with_stats.map_err(|_| error)?
         }
         served => served?,
     };
-    let mut results = outputs.into_iter().map(Made::give);
+    let mut results = outputs.into_iter().map(MadeTensor::give);
     let fixed = pass.outputs().len();
     for at in 0..fixed {
         // SAFETY: the stack has room for the results of the operator.
@@ -90,31 +90,31 @@ unsafe fn compute(stack: *mut Value, pass: Pass, list: bool) -> Result<(), Failu
 /// Makes the outputs of a call on tensors, and queues what computes them.
 pub(super) fn serve<'a>(
     shim: &'a Shim,
-    pass: Pass,
-    tensors: &[Handle],
+    pass: CallPass,
+    tensors: &[TorchHandle],
     spec: &str,
     numbers: &[f64],
-) -> Result<SmallVec<[Made<'a>; 8]>, Failure> {
-    let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
+) -> Result<SmallVec<[MadeTensor<'a>; 8]>, CallFailure> {
+    let mut shapes: SmallVec<[TensorShape; 16]> = SmallVec::new();
     for tensor in tensors {
-        shapes.push(Shape::of(shim, *tensor)?);
+        shapes.push(TensorShape::read(shim, *tensor)?);
     }
     let call = find(shim, chosen, pass, spec, &shapes)?;
     let needed = call.scalars.iter().filter_map(|(_, at, _)| *at).max().map_or(0, |most| most + 1);
     if numbers.len() < needed {
         let text = format!("{} numbers came, and the specification has {needed}", numbers.len());
-        return Err(Failure::argument(text));
+        return Err(CallFailure::argument(text));
     }
     let device = shapes[0].device;
-    let mut outputs: SmallVec<[Made<'_>; 8]> = SmallVec::new();
+    let mut outputs: SmallVec<[MadeTensor<'_>; 8]> = SmallVec::new();
     for out in &call.outputs {
-        outputs.push(Made::new(shim, (&out.dims, &out.strides), out.dtype, device)?);
+        outputs.push(MadeTensor::new(shim, (&out.dims, &out.strides), out.dtype, device)?);
     }
     let given = Came { shim, call: &call, tensors, numbers, shapes: &shapes };
     match &call.ready {
         // SAFETY: the tensors are the call's, whose shapes were compared.
         Some(_) => unsafe { launch(&given, &outputs) }?,
-        None if call.cpu == Cpu::Nothing => {}
+        None if call.cpu == CpuTensors::Nothing => {}
         // SAFETY: as above; the memory is on the host.
         None => unsafe { oracle::compute(&given, &outputs) }?,
     }
@@ -124,10 +124,10 @@ pub(super) fn serve<'a>(
 /// What came to a call.
 pub(super) struct Came<'a> {
     pub(super) shim: &'a Shim,
-    pub(super) call: &'a Call,
-    pub(super) tensors: &'a [Handle],
+    pub(super) call: &'a TorchCall,
+    pub(super) tensors: &'a [TorchHandle],
     pub(super) numbers: &'a [f64],
-    pub(super) shapes: &'a [Shape],
+    pub(super) shapes: &'a [TensorShape],
 }
 
 /// Queues a launch.
@@ -135,7 +135,7 @@ pub(super) struct Came<'a> {
 /// # Safety
 ///
 /// The tensors must have the shapes of the call.
-unsafe fn launch(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(), Failure> {
+unsafe fn launch(given: &Came<'_>, outputs: &[MadeTensor<'_>]) -> Result<(), CallFailure> {
     let Came { shim, call, tensors: handles, numbers, shapes } = *given;
     let Some(ready) = &call.ready else { return Ok(()) };
     let device = shapes[0].device;
@@ -145,7 +145,7 @@ unsafe fn launch(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(), Failure> 
     let scratch = match bytes {
         0 => None,
         // SAFETY: a function without arguments that returns a constant.
-        _ => Some(Made::new(shim, (&[bytes.cast_signed()], &[1]), unsafe { (shim.byte)() }, device)?),
+        _ => Some(MadeTensor::new(shim, (&[bytes.cast_signed()], &[1]), unsafe { (shim.byte)() }, device)?),
     };
     if let Some(scratch) = &scratch {
         workspace = DeviceBuffer { address: scratch.address()?, bytes };

@@ -19,11 +19,11 @@ mod value;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::status::{Failure, c_string, guarded};
-use shim::{BUILT_FOR, Handle, Kernel, done, shim};
+use crate::status::{CallFailure, c_string, guarded};
+use shim::{BUILT_FOR, BoxedKernel, TorchHandle, done, shim};
 
 /// The operators: schema less the name, kernel, and names: with the gradient that Python registers, and without.
-const OPERATORS: [(&str, Kernel, &[&str]); 4] = [
+const OPERATORS: [(&str, BoxedKernel, &[&str]); 4] = [
     (
         "(Tensor q, Tensor k, Tensor v, Tensor[] extra, str spec, float[] numbers) -> Tensor o",
         kernel::attend,
@@ -53,7 +53,7 @@ const KEYS: [&CStr; 2] = [c"CPU", c"CUDA"];
 
 /// PyTorch's operators that get kernels here, each with its keys. Those of `Autograd` are in place of PyTorch's rule,
 /// which has no words for a second derivative.
-const NATIVE: [(&CStr, Kernel, &[&CStr]); 2] = [
+const NATIVE: [(&CStr, BoxedKernel, &[&CStr]); 2] = [
     (c"_scaled_dot_product_fused_attention_overrideable", native::forward, &KEYS),
     (
         c"_scaled_dot_product_fused_attention_overrideable_backward",
@@ -76,11 +76,11 @@ pub extern "C" fn qkv_torch_register() -> i32 {
     })
 }
 
-fn register() -> Result<(), Failure> {
+fn register() -> Result<(), CallFailure> {
     let shim = shim()?;
     let (space, file) = (c"qkvault".as_ptr(), c"libqkvault.so".as_ptr());
     let kernels = c"aoti_torch_library_init_impl";
-    let mut library: Handle = std::ptr::null_mut();
+    let mut library: TorchHandle = std::ptr::null_mut();
     let operators = || OPERATORS.iter().flat_map(|(rest, kernel, names)| names.iter().map(move |n| (n, rest, *kernel)));
     // SAFETY: texts that end with a null character, and a place. The handles stay for as long as the process.
     unsafe {

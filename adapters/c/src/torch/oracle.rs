@@ -6,16 +6,16 @@ use qkvault_base::room_for;
 
 use super::call::From;
 use super::kernel::Came;
-use super::value::{Made, address};
+use super::value::{MadeTensor, address};
 use crate::host::on_host;
-use crate::status::{Failure, QKV_ERROR_INTERNAL};
+use crate::status::{CallFailure, QKV_ERROR_INTERNAL};
 
 /// Computes a call on the host.
 ///
 /// # Safety
 ///
 /// The tensors must be on the host and have the shapes of the call.
-pub(super) unsafe fn compute(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(), Failure> {
+pub(super) unsafe fn compute(given: &Came<'_>, outputs: &[MadeTensor<'_>]) -> Result<(), CallFailure> {
     let Came { shim, call, tensors, numbers, shapes } = *given;
     let mut inputs = Inputs::new();
     let mut of_o = false;
@@ -33,14 +33,14 @@ pub(super) unsafe fn compute(given: &Came<'_>, outputs: &[Made<'_>]) -> Result<(
             let zero = || is_zero(&bytes, size as usize, shapes[at].dims(), shapes[at].steps());
             of_o |= role == Role::V && call.attention.is_backward() && zero();
             let dtype = super::value::dtype(shim, shapes[at].dtype);
-            let dtype = dtype.ok_or_else(|| Failure::new(QKV_ERROR_INTERNAL, "an element type without a name"))?;
+            let dtype = dtype.ok_or_else(|| CallFailure::new(QKV_ERROR_INTERNAL, "an element type without a name"))?;
             inputs.insert(role, Buffer::new(dtype, bytes)?);
         }
     }
     let number = |&(role, at, dtype): &(_, _, _)| (role, dtype, call.scalar(numbers, (at, dtype)));
     let results = on_host(&call.attention, inputs, call.scalars.iter().map(number), of_o)?;
     for (out, made) in call.outputs.iter().zip(outputs) {
-        let lacking = || Failure::new(QKV_ERROR_INTERNAL, format!("the oracle computed no {}", out.role));
+        let lacking = || CallFailure::new(QKV_ERROR_INTERNAL, format!("the oracle computed no {}", out.role));
         let bytes = results.buffer(out.role).ok_or_else(lacking)?.into_bytes();
         let place = made.address()? as *mut u8;
         // SAFETY: the output was made with this size.

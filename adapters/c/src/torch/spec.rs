@@ -13,7 +13,7 @@
 use qkvault::graph::{DType, Valid, text, validate};
 use smallvec::SmallVec;
 
-use crate::status::Failure;
+use crate::status::CallFailure;
 
 /// Between the fields. A specification is one line: PyTorch's Inductor writes arguments into comments of its programs.
 const BETWEEN: &str = " :: ";
@@ -28,7 +28,7 @@ pub(super) type Few = SmallVec<[i64; 4]>;
 
 /// A tensor of a call: element type, extents and strides in PyTorch's order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given<'a> {
+pub(super) struct GivenTensor<'a> {
     pub(super) dtype: DType,
     pub(super) dims: &'a [i64],
     pub(super) strides: &'a [i64],
@@ -41,7 +41,7 @@ pub(super) enum Wanted<'a> {
     /// O and Stats.
     Stats,
     /// The gradients, from that of O.
-    Gradients(Given<'a>),
+    Gradients(GivenTensor<'a>),
 }
 
 /// A specification, read.
@@ -57,10 +57,10 @@ pub(super) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    pub(super) fn read(given: &'a str) -> Result<Spec<'a>, Failure> {
+    pub(super) fn read(given: &'a str) -> Result<Spec<'a>, CallFailure> {
         if let Some(char) = given.chars().find(|char| breaks_a_line(*char)) {
             let text = format!("the specification has the character {char:?}; give one line of ASCII without quotes");
-            return Err(Failure::argument(text));
+            return Err(CallFailure::argument(text));
         }
         let mut spec = Spec {
             extra: Vec::new(),
@@ -76,7 +76,7 @@ impl<'a> Spec<'a> {
                 Some(("numbers", names)) => spec.numbers = names.split_whitespace().collect(),
                 Some(("varlen", sizes)) => spec.varlen = Some(three(sizes)?),
                 Some(("paged", keys)) => {
-                    let wrong = |_| Failure::argument(format!("'paged: {keys}': give the most keys of a sequence"));
+                    let wrong = |_| CallFailure::argument(format!("'paged: {keys}': give the most keys of a sequence"));
                     spec.paged = Some(keys.parse().map_err(wrong)?);
                 }
                 Some(("d_sink" | "deterministic", _)) => spec.choices.push(line),
@@ -87,7 +87,7 @@ impl<'a> Spec<'a> {
     }
 
     /// The attention of tensors.
-    pub(super) fn attention(&self, [q, k, v]: [Given<'_>; 3], wanted: Wanted<'_>) -> Result<Valid, Failure> {
+    pub(super) fn attention(&self, [q, k, v]: [GivenTensor<'_>; 3], wanted: Wanted<'_>) -> Result<Valid, CallFailure> {
         let batch = self.varlen.map(|[batch, ..]| batch);
         let [rows, keys] = self.varlen.map_or([0, 0], |[_, rows, keys]| [rows, keys]);
         let width = v.dims.last().copied().unwrap_or_default();
@@ -100,7 +100,7 @@ impl<'a> Spec<'a> {
         if !matches!(wanted, Wanted::O) {
             lines.push("outputs: stats".to_owned());
         }
-        let extent = |given: Given<'_>, at: usize| given.dims.get(at).copied().unwrap_or_default();
+        let extent = |given: GivenTensor<'_>, at: usize| given.dims.get(at).copied().unwrap_or_default();
         let most = self.paged.unwrap_or_else(|| extent(k, 2));
         let extents = match self.varlen {
             Some([batch, rows, keys]) => [batch, extent(q, 1), rows, keys],
@@ -125,20 +125,20 @@ impl Spec<'_> {
     fn keys(
         &self,
         name: &str,
-        given: Given<'_>,
-        q: Given<'_>,
+        given: GivenTensor<'_>,
+        q: GivenTensor<'_>,
         batch: Option<i64>,
         most: i64,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, CallFailure> {
         match (self.paged, given, q.dims.first()) {
             (None, ..) => tensor(name, given, batch, most),
-            (Some(most), Given { dtype, dims: &[pages, h, rows, d], strides: &[sp, sh, sr, sd] }, Some(b)) => {
+            (Some(most), GivenTensor { dtype, dims: &[pages, h, rows, d], strides: &[sp, sh, sr, sd] }, Some(b)) => {
                 whole(name, given, &["page", "head", "row of a page", "element"])?;
                 Ok(format!("{dtype} [{b},{h},{most},{d}] paged {pages} x {rows} strides [{sp},{sh},{sr},{sd}]"))
             }
-            (Some(_), Given { dims, .. }, _) => {
-                Err(Failure::argument(format!("{name} has dims {dims:?}; give (page, head, row of a page, head dim)")))
-            }
+            (Some(_), GivenTensor { dims, .. }, _) => Err(CallFailure::argument(format!(
+                "{name} has dims {dims:?}; give (page, head, row of a page, head dim)"
+            ))),
         }
     }
 }
@@ -159,23 +159,23 @@ fn sized(field: &str, extents: [i64; 4]) -> String {
     whole
 }
 
-fn three(sizes: &str) -> Result<[i64; 3], Failure> {
+fn three(sizes: &str) -> Result<[i64; 3], CallFailure> {
     let read: Option<Vec<i64>> = sizes.split_whitespace().map(|size| size.parse().ok()).collect();
-    let wrong = || Failure::argument(format!("'varlen: {sizes}': give sequences, most queries and most keys"));
+    let wrong = || CallFailure::argument(format!("'varlen: {sizes}': give sequences, most queries and most keys"));
     read.and_then(|read| read.try_into().ok()).ok_or_else(wrong)
 }
 
 /// What a tensor of PyTorch may be and an operand may not, in PyTorch's words: those of the description name neither
 /// the call that made it nor the one that mends it.
-fn whole(name: &str, given: Given<'_>, axes: &[&str]) -> Result<(), Failure> {
-    let Given { dims, strides, .. } = given;
+fn whole(name: &str, given: GivenTensor<'_>, axes: &[&str]) -> Result<(), CallFailure> {
+    let GivenTensor { dims, strides, .. } = given;
     if dims.contains(&0) {
         let text = format!("{name} has the shape {dims:?}, which is empty: there is nothing to compute; skip the call");
-        return Err(Failure::argument(text));
+        return Err(CallFailure::argument(text));
     }
     let expanded = dims.iter().zip(strides).zip(axes).find(|((n, stride), _)| **n > 1 && **stride == 0);
     if let Some(((n, _), axis)) = expanded {
-        return Err(Failure::argument(format!(
+        return Err(CallFailure::argument(format!(
             "{name} repeats one {axis} {n} times (stride 0, as expand() makes it), and no engine reads a tensor that is \
              expanded; give it as it was before expand() where that is allowed (one key and value head serves a whole \
              group of query heads), or a copy: tensor.contiguous(), or attention(..., copy=True)"
@@ -185,8 +185,8 @@ fn whole(name: &str, given: Given<'_>, axes: &[&str]) -> Result<(), Failure> {
 }
 
 /// A tensor in text form.
-fn tensor(name: &str, given: Given<'_>, batch: Option<i64>, most: i64) -> Result<String, Failure> {
-    let Given { dtype, dims, strides } = given;
+fn tensor(name: &str, given: GivenTensor<'_>, batch: Option<i64>, most: i64) -> Result<String, CallFailure> {
+    let GivenTensor { dtype, dims, strides } = given;
     match (dims, strides, batch) {
         (&[b, h, s, d], &[sb, sh, ss, sd], None) => {
             whole(name, given, &["sequence of the batch", "head", "row", "element"])?;
@@ -203,16 +203,16 @@ fn tensor(name: &str, given: Given<'_>, batch: Option<i64>, most: i64) -> Result
         }
         (_, _, batch) => {
             let wanted = if batch.is_some() { "(token, head, head dim)" } else { "(batch, head, sequence, head dim)" };
-            Err(Failure::argument(format!("{name} has dims {dims:?}; give a tensor of {wanted}")))
+            Err(CallFailure::argument(format!("{name} has dims {dims:?}; give a tensor of {wanted}")))
         }
     }
 }
 
 /// A new tensor beside a given one: its dims but for the last, without gaps.
-fn like(given: Given<'_>, width: i64, batch: Option<i64>, most: i64) -> Result<String, Failure> {
-    let Given { dtype, dims, strides } = given;
+fn like(given: GivenTensor<'_>, width: i64, batch: Option<i64>, most: i64) -> Result<String, CallFailure> {
+    let GivenTensor { dtype, dims, strides } = given;
     let (dims, strides) = beside(dims, strides, width);
-    tensor("Q", Given { dtype, dims: &dims, strides: &strides }, batch, most)
+    tensor("Q", GivenTensor { dtype, dims: &dims, strides: &strides }, batch, most)
 }
 
 /// Extents and strides of a new tensor beside a given one: its dims but for the last, without gaps. Heads lie outside
@@ -243,14 +243,16 @@ mod tests {
     use super::*;
     use qkvault::graph::Role;
 
-    const BHSD: Given<'_> = Given { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 16 * 8, 8, 1] };
-    const BSHD: Given<'_> = Given { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 8, 4 * 8, 1] };
+    const BHSD: GivenTensor<'_> =
+        GivenTensor { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 16 * 8, 8, 1] };
+    const BSHD: GivenTensor<'_> =
+        GivenTensor { dtype: DType::BF16, dims: &[2, 4, 16, 8], strides: &[4 * 16 * 8, 8, 4 * 8, 1] };
 
     #[test]
     fn a_specification_is_completed_from_tensors_with_their_own_strides() {
         let spec = Spec::read("numbers: scale :: mask: causal").expect("it reads");
         assert_eq!((&spec.extra[..], &spec.numbers[..]), (&[][..], &["scale"][..]));
-        let keys = Given { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
+        let keys = GivenTensor { dims: &[2, 2, 16, 8], strides: &[2 * 16 * 8, 8, 2 * 8, 1], ..BSHD };
         let valid = spec.attention([BSHD, keys, keys], Wanted::Stats).expect("sound");
         assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv16 d8 causal stats");
         assert_eq!(valid.get().q.strides, [512, 8, 32, 1]);
@@ -275,23 +277,25 @@ mod tests {
     #[test]
     fn an_expanded_and_an_empty_tensor_are_refused_in_the_words_of_pytorch() {
         let spec = Spec::read("numbers: scale").expect("it reads");
-        let said = |given: [Given<'_>; 3]| {
+        let said = |given: [GivenTensor<'_>; 3]| {
             let error = spec.attention(given, Wanted::Stats).expect_err("unusable");
             error.message().to_owned()
         };
-        let expanded = Given { strides: &[16 * 8, 0, 8, 1], ..BHSD };
+        let expanded = GivenTensor { strides: &[16 * 8, 0, 8, 1], ..BHSD };
         let text = said([BHSD, expanded, BHSD]);
         for words in ["K repeats one head 4 times", "stride 0", "expand()", ".contiguous()", "copy=True"] {
             assert!(text.contains(words), "'{words}' is not in: {text}");
         }
-        assert!(said([BHSD, BHSD, Given { strides: &[0, 128, 8, 1], ..BHSD }]).contains("V repeats one sequence"));
-        let one = Given { dims: &[2, 1, 16, 8], strides: &[16 * 8, 0, 8, 1], ..BHSD };
+        assert!(
+            said([BHSD, BHSD, GivenTensor { strides: &[0, 128, 8, 1], ..BHSD }]).contains("V repeats one sequence")
+        );
+        let one = GivenTensor { dims: &[2, 1, 16, 8], strides: &[16 * 8, 0, 8, 1], ..BHSD };
         assert!(spec.attention([BHSD, one, one], Wanted::Stats).is_ok(), "one head repeats nothing");
         for dims in [[0, 4, 16, 8], [2, 4, 0, 8]] {
-            let text = said([Given { dims: &dims, ..BHSD }; 3]);
+            let text = said([GivenTensor { dims: &dims, ..BHSD }; 3]);
             assert!(text.contains("which is empty") && text.contains("skip the call"), "{text}");
         }
-        let packed = Given { dtype: DType::F16, dims: &[0, 4, 8], strides: &[32, 8, 1] };
+        let packed = GivenTensor { dtype: DType::F16, dims: &[0, 4, 8], strides: &[32, 8, 1] };
         let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence").expect("it reads");
         let text = spec.attention([packed; 3], Wanted::O).expect_err("no token").message().to_owned();
         assert!(text.contains("[0, 4, 8], which is empty"), "{text}");
@@ -325,7 +329,7 @@ mod tests {
     #[test]
     fn varlen_tensors_are_tokens_by_heads() {
         let spec = Spec::read("varlen: 3 16 16 :: lengths: per-sequence :: mask: causal").expect("it reads");
-        let packed = Given { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
+        let packed = GivenTensor { dtype: DType::F16, dims: &[20, 4, 8], strides: &[32, 8, 1] };
         let valid = spec.attention([packed; 3], Wanted::Stats).expect("sound");
         assert!(valid.operand_facts().iter().any(|fact| fact.role.name() == "offsets.q"));
     }
@@ -333,12 +337,12 @@ mod tests {
     #[test]
     fn keys_and_values_in_pages_have_the_batch_of_the_queries() {
         let spec = Spec::read("paged: 64 :: lengths: per-sequence").expect("it reads");
-        let pool = Given { dtype: DType::BF16, dims: &[10, 2, 16, 8], strides: &[256, 8, 16, 1] };
+        let pool = GivenTensor { dtype: DType::BF16, dims: &[10, 2, 16, 8], strides: &[256, 8, 16, 1] };
         let valid = spec.attention([BSHD, pool, pool], Wanted::O).expect("sound");
         assert_eq!(valid.to_string(), "fwd bf16 b2 h4/2 q16 kv64 d8 k:paged10x16 v:paged10x16 lengths");
         let error = spec.attention([BSHD, pool, pool], Wanted::Gradients(BSHD)).expect_err("no backward");
         assert!(error.message().contains("gather the pages first"), "{}", error.message());
-        let flat = Given { dims: &[160, 2, 8], strides: &[16, 8, 1], ..pool };
+        let flat = GivenTensor { dims: &[160, 2, 8], strides: &[16, 8, 1], ..pool };
         let error = spec.attention([BSHD, flat, pool], Wanted::O).expect_err("three dims");
         assert!(error.message().contains("K has dims [160, 2, 8]; give (page, head"), "{}", error.message());
         assert!(Spec::read("paged: many").is_err());
@@ -347,7 +351,7 @@ mod tests {
     #[test]
     fn tensors_of_the_wrong_rank_are_named() {
         let spec = Spec::read("mask: causal").expect("it reads");
-        let flat = Given { dims: &[16, 8], strides: &[8, 1], ..BSHD };
+        let flat = GivenTensor { dims: &[16, 8], strides: &[8, 1], ..BSHD };
         let error = spec.attention([BSHD, flat, BSHD], Wanted::Stats).expect_err("two dims");
         assert!(error.message().contains("K has dims [16, 8]"), "{}", error.message());
     }

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::hash::{Hash as _, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::call::{Call, Pass};
-use super::context::Chosen;
+use super::call::{CallPass, TorchCall};
+use super::context::CallContext;
 use super::shim::Shim;
-use super::value::Shape;
-use crate::status::Failure;
+use super::value::TensorShape;
+use crate::status::CallFailure;
 
 /// Calls by a hash of pass, text and shapes.
-type Calls = HashMap<u64, Vec<Arc<Call>>, Plain>;
+type CallTable = HashMap<u64, Vec<Arc<TorchCall>>, IdentityHash>;
 
 /// The calls that were made.
-static CALLS: RwLock<Option<Calls>> = RwLock::new(None);
+static CALLS: RwLock<Option<CallTable>> = RwLock::new(None);
 
 /// Forgets every call, because plans are looked for in another place.
 pub(super) fn forget() {
@@ -24,16 +24,16 @@ pub(super) fn forget() {
 /// The call for these tensors: in a fraction of a microsecond if there was one like it.
 pub(super) fn find(
     shim: &Shim,
-    chosen: impl FnOnce() -> Result<Chosen, Failure>,
-    pass: Pass,
+    chosen: impl FnOnce() -> Result<CallContext, CallFailure>,
+    pass: CallPass,
     spec: &str,
-    shapes: &[Shape],
-) -> Result<Arc<Call>, Failure> {
+    shapes: &[TensorShape],
+) -> Result<Arc<TorchCall>, CallFailure> {
     let mut hash = Fold(pass as u64);
     spec.hash(&mut hash);
     shapes.hash(&mut hash);
     let hash = hash.finish();
-    let same = |call: &&Arc<Call>| call.is(pass, spec, shapes);
+    let same = |call: &&Arc<TorchCall>| call.is(pass, spec, shapes);
     {
         let calls = CALLS.read().unwrap_or_else(PoisonError::into_inner);
         let found = calls.as_ref().and_then(|calls| calls.get(&hash)).and_then(|all| all.iter().find(same));
@@ -41,7 +41,7 @@ pub(super) fn find(
             return Ok(call.clone());
         }
     }
-    let call = Arc::new(Call::new(shim, &chosen()?, pass, spec, shapes)?);
+    let call = Arc::new(TorchCall::new(shim, &chosen()?, pass, spec, shapes)?);
     let mut calls = CALLS.write().unwrap_or_else(PoisonError::into_inner);
     let all = calls.get_or_insert_default().entry(hash).or_default();
     if all.iter().find(same).is_none() {
@@ -72,7 +72,7 @@ impl Hasher for Fold {
 }
 
 /// The numbers of the table are hashes already.
-type Plain = std::hash::BuildHasherDefault<Same>;
+type IdentityHash = std::hash::BuildHasherDefault<Same>;
 
 #[derive(Default)]
 struct Same(u64);

@@ -24,7 +24,7 @@ fn the_functions_of_pytorch_are_those_of_its_stable_interface_of_2_10() {
 fn a_bias_with_an_odd_number_of_16_bit_elements_is_bound_in_whole_words() {
     let dims = [3, 1, 333, 333];
     let strides = [333 * 333, 333 * 333, 333, 1];
-    let shape = value::Shape { rank: 4, dims, strides, dtype: 0, device: (1, 0) };
+    let shape = value::TensorShape { rank: 4, dims, strides, dtype: 0, device: (1, 0) };
     assert_eq!(shape.buffer(256, 2).bytes, 665_334);
     assert_eq!(shape.words(256, 2).bytes, 665_336, "what plans ask for");
     assert_eq!(shape.words(256, 4).bytes, 1_330_668);

@@ -6,50 +6,54 @@ use qkvault::exec::raw::DeviceBuffer;
 use qkvault::graph::DType;
 use smallvec::SmallVec;
 
-use super::shim::{Handle, Shim, Value, done};
-use crate::status::Failure;
+use super::shim::{Shim, StackValue, TorchHandle, done};
+use crate::status::CallFailure;
 
 /// The arguments of a kernel, given back when it ends.
-pub(super) struct Arguments<'a> {
+pub(super) struct StackArguments<'a> {
     shim: &'a Shim,
     /// The tensors in the order of the schema, those of the list last.
-    pub(super) tensors: SmallVec<[Handle; 16]>,
-    spec: Handle,
+    pub(super) tensors: SmallVec<[TorchHandle; 16]>,
+    spec: TorchHandle,
     pub(super) numbers: SmallVec<[f64; 6]>,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> StackArguments<'a> {
     /// Takes `tensors` tensors, a list of tensors, a text and a list of numbers.
     ///
     /// # Safety
     ///
     /// The stack must be that of a kernel whose schema begins so.
-    pub(super) unsafe fn take(shim: &'a Shim, stack: *const Value, tensors: usize) -> Result<Arguments<'a>, Failure> {
+    pub(super) unsafe fn take(
+        shim: &'a Shim,
+        stack: *const StackValue,
+        tensors: usize,
+    ) -> Result<StackArguments<'a>, CallFailure> {
         // SAFETY: the caller's promise.
         let (fixed, rest) =
             unsafe { (std::slice::from_raw_parts(stack, tensors), std::slice::from_raw_parts(stack.add(tensors), 3)) };
-        let spec = rest[1] as Handle;
-        let mut own = Arguments { shim, tensors: SmallVec::new(), spec, numbers: SmallVec::new() };
-        own.tensors.extend(fixed.iter().map(|value| *value as Handle));
+        let spec = rest[1] as TorchHandle;
+        let mut own = StackArguments { shim, tensors: SmallVec::new(), spec, numbers: SmallVec::new() };
+        own.tensors.extend(fixed.iter().map(|value| *value as TorchHandle));
         // SAFETY: handles of lists that the kernel owns.
-        let (extra, numbers) = unsafe { (items(shim, rest[0] as Handle), items(shim, rest[2] as Handle)) };
-        own.tensors.extend(extra?.iter().map(|value| *value as Handle));
+        let (extra, numbers) = unsafe { (items(shim, rest[0] as TorchHandle), items(shim, rest[2] as TorchHandle)) };
+        own.tensors.extend(extra?.iter().map(|value| *value as TorchHandle));
         own.numbers.extend(numbers?.iter().map(|bits| f64::from_bits(*bits)));
         Ok(own)
     }
 
     /// The text.
-    pub(super) fn spec(&self) -> Result<&str, Failure> {
+    pub(super) fn spec(&self) -> Result<&str, CallFailure> {
         let mut text = std::ptr::null();
         // SAFETY: the kernel owns the text.
         done(unsafe { (self.shim.string)(self.spec, &raw mut text) }, c"torch_string_c_str")?;
         // SAFETY: PyTorch's texts end with a null character, and stay until they are deleted.
         let text = unsafe { CStr::from_ptr(text) };
-        text.to_str().map_err(|error| Failure::argument(format!("the specification is not UTF-8: {error}")))
+        text.to_str().map_err(|error| CallFailure::argument(format!("the specification is not UTF-8: {error}")))
     }
 }
 
-impl Drop for Arguments<'_> {
+impl Drop for StackArguments<'_> {
     fn drop(&mut self) {
         for tensor in &self.tensors {
             // SAFETY: the kernel owns its arguments.
@@ -65,7 +69,7 @@ impl Drop for Arguments<'_> {
 /// # Safety
 ///
 /// The list must be one that the kernel owns.
-pub(super) unsafe fn items(shim: &Shim, list: Handle) -> Result<SmallVec<[Value; 8]>, Failure> {
+pub(super) unsafe fn items(shim: &Shim, list: TorchHandle) -> Result<SmallVec<[StackValue; 8]>, CallFailure> {
     let (mut size, mut all) = (0, SmallVec::new());
     // SAFETY: the caller's promise.
     done(unsafe { (shim.list_size)(list, &raw mut size) }, c"torch_list_size")?;
@@ -81,48 +85,48 @@ pub(super) unsafe fn items(shim: &Shim, list: Handle) -> Result<SmallVec<[Value;
 }
 
 /// A tensor that a kernel made, given back if the kernel fails.
-pub(super) struct Made<'a> {
+pub(super) struct MadeTensor<'a> {
     shim: &'a Shim,
-    handle: Handle,
+    handle: TorchHandle,
 }
 
-impl<'a> Made<'a> {
+impl<'a> MadeTensor<'a> {
     /// A new tensor on a device.
     pub(super) fn new(
         shim: &'a Shim,
         (dims, strides): (&[i64], &[i64]),
         dtype: i32,
         (kind, index): (i32, i32),
-    ) -> Result<Made<'a>, Failure> {
+    ) -> Result<MadeTensor<'a>, CallFailure> {
         let mut handle = std::ptr::null_mut();
         let (rank, dims, strides) = (dims.len() as i64, dims.as_ptr(), strides.as_ptr());
         // SAFETY: both lists have `rank` entries.
         let made = unsafe { (shim.empty)(rank, dims, strides, dtype, kind, index, &raw mut handle) };
         done(made, c"aoti_torch_empty_strided")?;
-        Ok(Made { shim, handle })
+        Ok(MadeTensor { shim, handle })
     }
 
     /// No tensor.
-    pub(super) fn nothing(shim: &'a Shim) -> Result<Made<'a>, Failure> {
+    pub(super) fn nothing(shim: &'a Shim) -> Result<MadeTensor<'a>, CallFailure> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place for the handle.
         done(unsafe { (shim.nothing)(&raw mut handle) }, c"aoti_torch_new_uninitialized_tensor")?;
-        Ok(Made { shim, handle })
+        Ok(MadeTensor { shim, handle })
     }
 
-    pub(super) fn address(&self) -> Result<u64, Failure> {
+    pub(super) fn address(&self) -> Result<u64, CallFailure> {
         address(self.shim, self.handle)
     }
 
     /// Gives the tensor to the caller of the kernel.
-    pub(super) fn give(self) -> Value {
+    pub(super) fn give(self) -> StackValue {
         let handle = self.handle;
         std::mem::forget(self);
-        handle as Value
+        handle as StackValue
     }
 }
 
-impl Drop for Made<'_> {
+impl Drop for MadeTensor<'_> {
     fn drop(&mut self) {
         // SAFETY: made by this kernel, and not given away.
         unsafe { (self.shim.delete_tensor)(self.handle) };
@@ -130,7 +134,10 @@ impl Drop for Made<'_> {
 }
 
 /// Gives tensors to the caller of the kernel as a list.
-pub(super) fn give_list(shim: &Shim, tensors: impl ExactSizeIterator<Item = Value>) -> Result<Value, Failure> {
+pub(super) fn give_list(
+    shim: &Shim,
+    tensors: impl ExactSizeIterator<Item = StackValue>,
+) -> Result<StackValue, CallFailure> {
     let mut list = std::ptr::null_mut();
     // SAFETY: a place for the list.
     done(unsafe { (shim.list)(tensors.len(), &raw mut list) }, c"torch_new_list_reserve_size")?;
@@ -138,11 +145,11 @@ pub(super) fn give_list(shim: &Shim, tensors: impl ExactSizeIterator<Item = Valu
         // SAFETY: the list was just made.
         done(unsafe { (shim.list_push)(list, tensor) }, c"torch_list_push_back")?;
     }
-    Ok(list as Value)
+    Ok(list as StackValue)
 }
 
 /// The address of a tensor's first element.
-pub(super) fn address(shim: &Shim, tensor: Handle) -> Result<u64, Failure> {
+pub(super) fn address(shim: &Shim, tensor: TorchHandle) -> Result<u64, CallFailure> {
     let mut data = std::ptr::null_mut();
     // SAFETY: the kernel has the tensor.
     done(unsafe { (shim.data)(tensor, &raw mut data) }, c"aoti_torch_get_data_ptr")?;
@@ -154,7 +161,7 @@ pub(super) const MOST: usize = 4;
 
 /// What the plan of a call depends on, of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct TensorShape {
     pub(super) rank: usize,
     pub(super) dims: [i64; MOST],
     pub(super) strides: [i64; MOST],
@@ -164,8 +171,8 @@ pub(super) struct Shape {
     pub(super) device: (i32, i32),
 }
 
-impl Shape {
-    pub(super) fn of(shim: &Shim, tensor: Handle) -> Result<Shape, Failure> {
+impl TensorShape {
+    pub(super) fn read(shim: &Shim, tensor: TorchHandle) -> Result<TensorShape, CallFailure> {
         let (mut rank, mut sizes, mut steps) = (0, std::ptr::null(), std::ptr::null());
         let (mut dtype, mut kind, mut index) = (0, 0, 0);
         // SAFETY: the kernel has the tensor, and the places are valid.
@@ -180,7 +187,7 @@ impl Shape {
         done(failed, c"aoti_torch_get_sizes")?;
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
         if rank > MOST {
-            return Err(Failure::argument(format!("a tensor has {rank} dims, and at most {MOST} are taken")));
+            return Err(CallFailure::argument(format!("a tensor has {rank} dims, and at most {MOST} are taken")));
         }
         let (mut dims, mut strides) = ([1; MOST], [1; MOST]);
         // SAFETY: PyTorch's lists have `rank` entries, and stay as long as the tensor.
@@ -188,7 +195,7 @@ impl Shape {
             std::ptr::copy_nonoverlapping(sizes, dims.as_mut_ptr(), rank);
             std::ptr::copy_nonoverlapping(steps, strides.as_mut_ptr(), rank);
         }
-        Ok(Shape { rank, dims, strides, dtype, device: (kind, index) })
+        Ok(TensorShape { rank, dims, strides, dtype, device: (kind, index) })
     }
 
     pub(super) fn dims(&self) -> &[i64] {

@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int, c_void};
 pub(super) const VERSION: (c_int, c_int) = (0, 1);
 
 /// An error of XLA.
-pub(super) enum Error {}
+pub(super) enum XlaError {}
 /// What a call runs on.
-pub(super) enum Context {}
+pub(super) enum ExecutionContext {}
 
 #[repr(C)]
 pub(super) struct Extension {
@@ -53,7 +53,7 @@ pub(super) struct Array {
 
 /// A dense array in row-major order.
 #[repr(C)]
-pub(super) struct Buffer {
+pub(super) struct FfiBuffer {
     pub(super) struct_size: usize,
     pub(super) extension: *mut Extension,
     pub(super) dtype: c_int,
@@ -64,12 +64,12 @@ pub(super) struct Buffer {
 
 /// `XLA_FFI_Args` and `XLA_FFI_Rets`, which have one form.
 #[repr(C)]
-pub(super) struct Operands {
+pub(super) struct FfiOperands {
     pub(super) struct_size: usize,
     pub(super) extension: *mut Extension,
     pub(super) size: i64,
     pub(super) types: *const c_int,
-    pub(super) operands: *const *mut Buffer,
+    pub(super) operands: *const *mut FfiBuffer,
 }
 
 #[repr(C)]
@@ -92,10 +92,10 @@ pub struct CallFrame {
     pub(super) struct_size: usize,
     pub(super) extension: *mut Extension,
     pub(super) api: *const Api,
-    pub(super) context: *mut Context,
+    pub(super) context: *mut ExecutionContext,
     pub(super) stage: c_int,
-    pub(super) args: Operands,
-    pub(super) rets: Operands,
+    pub(super) args: FfiOperands,
+    pub(super) rets: FfiOperands,
     pub(super) attrs: Attrs,
     pub(super) future: *mut c_void,
 }
@@ -140,17 +140,17 @@ macro_rules! arguments {
 arguments! {
     ErrorCreate { message: *const c_char, code: c_int }
     /// Before version 0.4 the function that takes it writes no code.
-    ErrorDetails { error: *mut Error, message: *const c_char, code: c_int }
-    ErrorDestroy { error: *mut Error }
-    StreamGet { context: *mut Context, stream: *mut c_void }
-    OrdinalGet { context: *mut Context, ordinal: i32 }
+    ErrorDetails { error: *mut XlaError, message: *const c_char, code: c_int }
+    ErrorDestroy { error: *mut XlaError }
+    StreamGet { context: *mut ExecutionContext, stream: *mut c_void }
+    OrdinalGet { context: *mut ExecutionContext, ordinal: i32 }
 }
 
 /// A struct's size up to the end of its last field, which is what `struct_size` is where that is an `int`.
 pub(super) const TAIL: usize = 4;
 
-type Call<A> = Option<unsafe extern "C" fn(*mut A) -> *mut Error>;
-type Unused = *const c_void;
+type FfiFunction<A> = Option<unsafe extern "C" fn(*mut A) -> *mut XlaError>;
+type UnusedFunction = *const c_void;
 
 /// XLA's functions. Later versions have more at the end.
 #[repr(C)]
@@ -158,23 +158,23 @@ pub(super) struct Api {
     pub(super) struct_size: usize,
     pub(super) extension: *mut Extension,
     pub(super) version: ApiVersion,
-    pub(super) internal: Unused,
-    pub(super) error_create: Call<ErrorCreate>,
+    pub(super) internal: UnusedFunction,
+    pub(super) error_create: FfiFunction<ErrorCreate>,
     pub(super) error_details: Option<unsafe extern "C" fn(*mut ErrorDetails)>,
-    pub(super) error_destroy: Call<ErrorDestroy>,
-    pub(super) handler_register: Unused,
-    pub(super) stream_get: Call<StreamGet>,
-    pub(super) type_register: Unused,
-    pub(super) context_get: Unused,
-    pub(super) state_set: Unused,
-    pub(super) state_get: Unused,
-    pub(super) memory_allocate: Unused,
-    pub(super) memory_free: Unused,
-    pub(super) pool_schedule: Unused,
-    pub(super) pool_threads: Unused,
-    pub(super) future_create: Unused,
-    pub(super) future_available: Unused,
-    pub(super) future_error: Unused,
-    pub(super) run_id: Unused,
-    pub(super) ordinal_get: Call<OrdinalGet>,
+    pub(super) error_destroy: FfiFunction<ErrorDestroy>,
+    pub(super) handler_register: UnusedFunction,
+    pub(super) stream_get: FfiFunction<StreamGet>,
+    pub(super) type_register: UnusedFunction,
+    pub(super) context_get: UnusedFunction,
+    pub(super) state_set: UnusedFunction,
+    pub(super) state_get: UnusedFunction,
+    pub(super) memory_allocate: UnusedFunction,
+    pub(super) memory_free: UnusedFunction,
+    pub(super) pool_schedule: UnusedFunction,
+    pub(super) pool_threads: UnusedFunction,
+    pub(super) future_create: UnusedFunction,
+    pub(super) future_available: UnusedFunction,
+    pub(super) future_error: UnusedFunction,
+    pub(super) run_id: UnusedFunction,
+    pub(super) ordinal_get: FfiFunction<OrdinalGet>,
 }

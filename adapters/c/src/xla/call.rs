@@ -11,17 +11,17 @@ use qkvault::exec::Number;
 use qkvault::exec::raw::constant_values;
 use qkvault::graph::{DType, Role, Valid, operand, text as form, validate};
 
-use super::cuda::Loaded;
-use super::frame::{Frame, Memory, U32, code};
-use super::plans::Plans;
-use crate::status::Failure;
+use super::cuda::LoadedCall;
+use super::frame::{Frame, FrameMemory, U32, code};
+use super::plans::CallPlans;
+use crate::status::CallFailure;
 
 /// The version of the arguments and attributes. Serialised programs keep it.
 pub(super) const VERSION: i32 = 1;
 
 /// An operand that is an argument or a result.
 #[derive(Debug)]
-pub(super) struct Operand {
+pub(super) struct CallOperand {
     pub(super) role: Role,
     pub(super) dtype: DType,
     pub(super) bytes: u64,
@@ -35,26 +35,26 @@ pub(super) struct Operand {
 
 /// A description with the order of its operands. All calls with equal descriptions share one.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct XlaCall {
     text: String,
     pub(super) attention: Valid,
-    pub(super) inputs: Vec<Operand>,
-    pub(super) outputs: Vec<Operand>,
+    pub(super) inputs: Vec<CallOperand>,
+    pub(super) outputs: Vec<CallOperand>,
     pub(super) scalars: Vec<(Role, DType)>,
     /// Its plans by GPU.
-    pub(super) plans: Plans<Loaded>,
+    pub(super) plans: CallPlans<LoadedCall>,
 }
 
 /// The calls of the process, by the key in their attributes. Programs are few, and calls are small.
-type Calls = RwLock<HashMap<String, Vec<Arc<Call>>>>;
+type Calls = RwLock<HashMap<String, Vec<Arc<XlaCall>>>>;
 
 static CALLS: LazyLock<Calls> = LazyLock::new(Calls::default);
 
-impl Call {
+impl XlaCall {
     /// What a frame's call computes.
-    pub(super) fn of(frame: Frame<'_>) -> Result<Arc<Call>, Failure> {
+    pub(super) fn from_frame(frame: Frame<'_>) -> Result<Arc<XlaCall>, CallFailure> {
         let (key, text) = (frame.text("key")?, frame.text("text")?);
-        let known = |calls: &HashMap<String, Vec<Arc<Call>>>| {
+        let known = |calls: &HashMap<String, Vec<Arc<XlaCall>>>| {
             calls.get(key).and_then(|calls| calls.iter().find(|call| call.text == text)).cloned()
         };
         if let Some(call) = known(&CALLS.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -64,12 +64,14 @@ impl Call {
         if version != VERSION {
             let text =
                 format!("the call has version {version}, and this library reads {VERSION}; install qkvault anew");
-            return Err(Failure::argument(text));
+            return Err(CallFailure::argument(text));
         }
-        let call = Arc::new(Call::parsed(text)?);
+        let call = Arc::new(XlaCall::parsed(text)?);
         let own: String = call.attention.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         if own != key {
-            return Err(Failure::argument(format!("the call's text has the key {own}, and its attribute says {key}")));
+            return Err(CallFailure::argument(format!(
+                "the call's text has the key {own}, and its attribute says {key}"
+            )));
         }
         let mut calls = CALLS.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(call) = known(&calls) {
@@ -79,7 +81,7 @@ impl Call {
         Ok(call)
     }
 
-    pub(super) fn parsed(text: &str) -> Result<Call, Failure> {
+    pub(super) fn parsed(text: &str) -> Result<XlaCall, CallFailure> {
         let attention = validate(form::parse(text)?)?;
         let constants = constant_values(&attention);
         let (mut inputs, mut outputs, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,19 +98,19 @@ impl Call {
                 let (role, dtype, bytes) = (fact.role, fact.dtype, fact.bytes);
                 let held = extents.iter().fold(dtype.size() as u64, |all, n| all.saturating_mul(n.unsigned_abs()));
                 let list = if fact.output { &mut outputs } else { &mut inputs };
-                list.push(Operand { role, dtype, bytes, held, name, code: code(dtype), dims });
+                list.push(CallOperand { role, dtype, bytes, held, name, code: code(dtype), dims });
             }
         }
-        let (text, plans) = (text.to_owned(), Plans::default());
-        Ok(Call { text, attention, inputs, outputs, scalars, plans })
+        let (text, plans) = (text.to_owned(), CallPlans::default());
+        Ok(XlaCall { text, attention, inputs, outputs, scalars, plans })
     }
 
     /// The values of the scalars, in their order.
-    pub(super) fn numbers(&self, frame: Frame<'_>) -> Result<impl Iterator<Item = Number> + '_, Failure> {
+    pub(super) fn numbers(&self, frame: Frame<'_>) -> Result<impl Iterator<Item = Number> + '_, CallFailure> {
         let values = frame.numbers("scalars")?;
         if values.len() != self.scalars.len() {
             let (given, needed) = (values.len(), self.scalars.len());
-            return Err(Failure::argument(format!("the call has {given} scalars, and its description {needed}")));
+            return Err(CallFailure::argument(format!("the call has {given} scalars, and its description {needed}")));
         }
         let values: smallvec::SmallVec<[f64; 6]> = values.into();
         Ok(self.scalars.iter().zip(values).map(|((_, dtype), value)| match dtype {
@@ -119,12 +121,12 @@ impl Call {
     }
 
     /// Checks that arguments and results are those of the description. A result more is scratch memory.
-    pub(super) fn check(&self, frame: Frame<'_>) -> Result<(), Failure> {
+    pub(super) fn check(&self, frame: Frame<'_>) -> Result<(), CallFailure> {
         let (arguments, results) = (frame.arguments(), frame.results());
         let (inputs, outputs) = (self.inputs.len(), self.outputs.len());
         if arguments.len() != inputs || !(outputs..=outputs + 1).contains(&results.len()) {
             let (given, got) = (arguments.len(), results.len());
-            return Err(Failure::argument(format!(
+            return Err(CallFailure::argument(format!(
                 "the call has {given} arguments and {got} results; its description has {inputs} inputs and {outputs} outputs"
             )));
         }
@@ -133,8 +135,8 @@ impl Call {
     }
 }
 
-impl Operand {
-    fn check(&self, memory: Memory<'_>) -> Result<(), Failure> {
+impl CallOperand {
+    fn check(&self, memory: FrameMemory<'_>) -> Result<(), CallFailure> {
         let dims = memory.dims.iter().copied().filter(|&extent| extent != 1);
         let own = self.dims.iter().copied();
         let same = match memory.dtype == U32 && self.dtype == DType::I64 {
@@ -145,7 +147,7 @@ impl Operand {
         if same {
             return Ok(());
         }
-        Err(Failure::argument(format!(
+        Err(CallFailure::argument(format!(
             "{} is an array {:?} of XLA's type {}; its description has {:?} (less extents of 1) of type {}: a program is \
              for the shapes it was traced with",
             self.name, memory.dims, memory.dtype, self.dims, self.code

@@ -10,35 +10,35 @@ use qkvault::{RawReady, RawRuntime, Runtime};
 use smallvec::SmallVec;
 
 use super::abi;
-use super::call::{Call, Operand};
-use super::frame::{Frame, Memory};
+use super::call::{CallOperand, XlaCall};
+use super::frame::{Frame, FrameMemory};
 use super::handler::handle;
-use super::plans::Plans;
+use super::plans::CallPlans;
 use crate::context::qkv_context;
 use crate::handle::borrow;
-use crate::status::{Failure, QKV_ERROR_INTERNAL, guarded};
+use crate::status::{CallFailure, QKV_ERROR_INTERNAL, guarded};
 
 /// The runtime of the handlers.
 static RUNTIME: RwLock<Option<RawRuntime>> = RwLock::new(None);
 
 /// A plan on one GPU, and where its operands are in a call.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCall {
     ready: RawReady,
-    tensors: Vec<Place>,
+    tensors: Vec<OperandPlace>,
     /// For each scalar of the plan, its place in the description's.
     scalars: Vec<usize>,
     workspace: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum OperandPlace {
     Argument(usize),
     Result(usize),
 }
 
 /// The runtime that a context gave, else one with the environment's vault, which builds nothing.
-fn runtime() -> Result<RawRuntime, Failure> {
+fn runtime() -> Result<RawRuntime, CallFailure> {
     if let Some(runtime) = &*RUNTIME.read().unwrap_or_else(PoisonError::into_inner) {
         return Ok(runtime.clone());
     }
@@ -46,13 +46,16 @@ fn runtime() -> Result<RawRuntime, Failure> {
     Ok(RUNTIME.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(opened).clone())
 }
 
-impl Loaded {
-    fn new(ready: RawReady, call: &Call) -> Result<Loaded, Failure> {
-        let unknown = |role: Role| Failure::new(QKV_ERROR_INTERNAL, format!("the call has no {role}"));
-        let of = |list: &[Operand], role| list.iter().position(|operand| operand.role == role);
+impl LoadedCall {
+    fn new(ready: RawReady, call: &XlaCall) -> Result<LoadedCall, CallFailure> {
+        let unknown = |role: Role| CallFailure::new(QKV_ERROR_INTERNAL, format!("the call has no {role}"));
+        let of = |list: &[CallOperand], role| list.iter().position(|operand| operand.role == role);
         let tensors = ready.order().tensors().iter().map(|tensor| {
-            let result = || of(&call.outputs, tensor.role).map(Place::Result);
-            of(&call.inputs, tensor.role).map(Place::Argument).or_else(result).ok_or_else(|| unknown(tensor.role))
+            let result = || of(&call.outputs, tensor.role).map(OperandPlace::Result);
+            of(&call.inputs, tensor.role)
+                .map(OperandPlace::Argument)
+                .or_else(result)
+                .ok_or_else(|| unknown(tensor.role))
         });
         let tensors = tensors.collect::<Result<_, _>>()?;
         let scalars = ready.order().scalars().iter().map(|scalar| {
@@ -60,36 +63,36 @@ impl Loaded {
         });
         let scalars = scalars.collect::<Result<_, _>>()?;
         let workspace = ready.plan().workspace();
-        Ok(Loaded { ready, tensors, scalars, workspace })
+        Ok(LoadedCall { ready, tensors, scalars, workspace })
     }
 }
 
 /// Loads the plan of a call on a GPU.
-fn load(frame: Frame<'_>, call: &Call, gpu: i32) -> Result<Loaded, Failure> {
+fn load(frame: Frame<'_>, call: &XlaCall, gpu: i32) -> Result<LoadedCall, CallFailure> {
     // SAFETY: XLA's stream of this GPU.
     let ready = unsafe { runtime()?.prepare(&call.attention, gpu, frame.stream()?) }?;
-    Loaded::new(ready, call)
+    LoadedCall::new(ready, call)
 }
 
 /// The plan of a frame's call in a table: found, or loaded by the first who asks on a GPU. `made` sees a new one.
 pub(super) fn planned<T>(
     frame: Frame<'_>,
-    call: &Call,
-    plans: &Plans<T>,
-    load: impl FnOnce(Frame<'_>, &Call, i32) -> Result<T, Failure>,
+    call: &XlaCall,
+    plans: &CallPlans<T>,
+    load: impl FnOnce(Frame<'_>, &XlaCall, i32) -> Result<T, CallFailure>,
     made: impl FnOnce(&T),
-) -> Result<Arc<T>, Failure> {
+) -> Result<Arc<T>, CallFailure> {
     let gpu = frame.ordinal()?;
-    plans.of(gpu, || load(frame, call, gpu), made)
+    plans.on_gpu(gpu, || load(frame, call, gpu), made)
 }
 
 /// Scratch memory of a plan: the result behind the outputs, from its first address that is aligned on.
 pub(super) fn scratch(
     needed: u64,
     what: impl Display,
-    call: &Call,
-    results: &[Memory<'_>],
-) -> Result<DeviceBuffer, Failure> {
+    call: &XlaCall,
+    results: &[FrameMemory<'_>],
+) -> Result<DeviceBuffer, CallFailure> {
     if needed == 0 {
         return Ok(DeviceBuffer::default());
     }
@@ -103,7 +106,7 @@ pub(super) fn scratch(
     if bytes >= needed {
         return Ok(DeviceBuffer { address, bytes: needed });
     }
-    Err(Failure::argument(format!(
+    Err(CallFailure::argument(format!(
         "the plan of '{what}' needs {needed} bytes of scratch memory, and the program was traced with {} for another \
          plan, for another GPU or cuDNN or without a GPU; trace it anew, or for this GPU with \
          qkvault.jax.configure(target=...)",
@@ -111,17 +114,17 @@ pub(super) fn scratch(
     )))
 }
 
-fn execute(frame: Frame<'_>) -> Result<(), Failure> {
-    let call = Call::of(frame)?;
+fn execute(frame: Frame<'_>) -> Result<(), CallFailure> {
+    let call = XlaCall::from_frame(frame)?;
     call.check(frame)?;
     let stream = frame.stream()?;
     let loaded = planned(frame, &call, &call.plans, load, |_| ())?;
-    let arguments: SmallVec<[Memory<'_>; 16]> = frame.arguments().collect();
-    let results: SmallVec<[Memory<'_>; 8]> = frame.results().collect();
-    let memory = |place: &Place| {
+    let arguments: SmallVec<[FrameMemory<'_>; 16]> = frame.arguments().collect();
+    let results: SmallVec<[FrameMemory<'_>; 8]> = frame.results().collect();
+    let memory = |place: &OperandPlace| {
         let (memory, operand) = match *place {
-            Place::Argument(at) => (arguments[at], &call.inputs[at]),
-            Place::Result(at) => (results[at], &call.outputs[at]),
+            OperandPlace::Argument(at) => (arguments[at], &call.inputs[at]),
+            OperandPlace::Result(at) => (results[at], &call.outputs[at]),
         };
         DeviceBuffer { address: memory.at as u64, bytes: operand.bytes }
     };
@@ -136,8 +139,8 @@ fn execute(frame: Frame<'_>) -> Result<(), Failure> {
 }
 
 /// XLA calls it before every execution, so all calls but the first return at once.
-fn initialize(frame: Frame<'_>) -> Result<(), Failure> {
-    let call = Call::of(frame)?;
+fn initialize(frame: Frame<'_>) -> Result<(), CallFailure> {
+    let call = XlaCall::from_frame(frame)?;
     // A plan whose kernels are not loaded is launched all the same, the first time in a millisecond more.
     planned(frame, &call, &call.plans, load, |loaded| drop(loaded.ready.plan().load_kernels()))?;
     Ok(())

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 use qkvault::graph::DType;
 
 use super::abi;
-use crate::status::{Failure, QKV_ERROR_INTERNAL};
+use crate::status::{CallFailure, QKV_ERROR_INTERNAL};
 
 /// The frame of one call.
 #[derive(Clone, Copy)]
@@ -13,7 +13,7 @@ pub(super) struct Frame<'a>(&'a abi::CallFrame);
 
 /// One argument or result: memory with the shape of an array in row-major order.
 #[derive(Clone, Copy)]
-pub(super) struct Memory<'a> {
+pub(super) struct FrameMemory<'a> {
     pub(super) dtype: c_int,
     pub(super) dims: &'a [i64],
     pub(super) at: *mut c_void,
@@ -43,8 +43,8 @@ const S32: c_int = 4;
 pub(super) const U32: c_int = 8;
 
 /// What XLA says about a call outside the frame.
-fn told(text: &str) -> Failure {
-    Failure::new(QKV_ERROR_INTERNAL, format!("XLA's call cannot be read: {text}"))
+fn told(text: &str) -> CallFailure {
+    CallFailure::new(QKV_ERROR_INTERNAL, format!("XLA's call cannot be read: {text}"))
 }
 
 impl<'a> Frame<'a> {
@@ -56,7 +56,7 @@ impl<'a> Frame<'a> {
     }
 
     /// An attribute's kind and address.
-    fn attribute(self, name: &str) -> Result<(c_int, *const c_void), Failure> {
+    fn attribute(self, name: &str) -> Result<(c_int, *const c_void), CallFailure> {
         let attrs = &self.0.attrs;
         let count = usize::try_from(attrs.size).unwrap_or(0);
         let found = (0..count).find(|&at| {
@@ -65,26 +65,28 @@ impl<'a> Frame<'a> {
             // SAFETY: as above.
             span.len == name.len() && unsafe { list(span.at.cast::<u8>(), span.len) } == name.as_bytes()
         });
-        let lacking = || Failure::argument(format!("the call has no attribute {name}; make it with qkvault.jax"));
+        let lacking = || CallFailure::argument(format!("the call has no attribute {name}; make it with qkvault.jax"));
         // SAFETY: as above.
         found.map(|at| unsafe { (*attrs.types.add(at), *attrs.attrs.add(at)) }).ok_or_else(lacking)
     }
 
     /// An attribute of text.
-    pub(super) fn text(self, name: &str) -> Result<&'a str, Failure> {
+    pub(super) fn text(self, name: &str) -> Result<&'a str, CallFailure> {
         let (abi::STRING, at) = self.attribute(name)? else {
-            return Err(Failure::argument(format!("the attribute {name} is no text; make the call with qkvault.jax")));
+            return Err(CallFailure::argument(format!(
+                "the attribute {name} is no text; make the call with qkvault.jax"
+            )));
         };
         // SAFETY: an attribute of this kind is a span.
         let span = unsafe { &*at.cast::<abi::ByteSpan>() };
         // SAFETY: the span's bytes live as long as the frame.
         let bytes = unsafe { list(span.at.cast::<u8>(), span.len) };
-        std::str::from_utf8(bytes).map_err(|error| Failure::argument(format!("{name} is not UTF-8: {error}")))
+        std::str::from_utf8(bytes).map_err(|error| CallFailure::argument(format!("{name} is not UTF-8: {error}")))
     }
 
     /// An attribute that is a list of float64.
-    pub(super) fn numbers(self, name: &str) -> Result<&'a [f64], Failure> {
-        let wrong = || Failure::argument(format!("the attribute {name} is no list of float64"));
+    pub(super) fn numbers(self, name: &str) -> Result<&'a [f64], CallFailure> {
+        let wrong = || CallFailure::argument(format!("the attribute {name} is no list of float64"));
         let (abi::ARRAY, at) = self.attribute(name)? else { return Err(wrong()) };
         // SAFETY: an attribute of this kind is an array.
         let array = unsafe { &*at.cast::<abi::Array>() };
@@ -97,8 +99,8 @@ impl<'a> Frame<'a> {
     }
 
     /// An attribute that is one 32-bit integer.
-    pub(super) fn integer(self, name: &str) -> Result<i32, Failure> {
-        let wrong = || Failure::argument(format!("the attribute {name} is no 32-bit integer"));
+    pub(super) fn integer(self, name: &str) -> Result<i32, CallFailure> {
+        let wrong = || CallFailure::argument(format!("the attribute {name} is no 32-bit integer"));
         let (abi::SCALAR, at) = self.attribute(name)? else { return Err(wrong()) };
         // SAFETY: an attribute of this kind is a scalar.
         let scalar = unsafe { &*at.cast::<abi::Scalar>() };
@@ -107,17 +109,17 @@ impl<'a> Frame<'a> {
     }
 
     /// The arguments.
-    pub(super) fn arguments(self) -> impl ExactSizeIterator<Item = Memory<'a>> {
+    pub(super) fn arguments(self) -> impl ExactSizeIterator<Item = FrameMemory<'a>> {
         memories(&self.0.args)
     }
 
     /// The results.
-    pub(super) fn results(self) -> impl ExactSizeIterator<Item = Memory<'a>> {
+    pub(super) fn results(self) -> impl ExactSizeIterator<Item = FrameMemory<'a>> {
         memories(&self.0.rets)
     }
 
     /// The CUDA stream of the call.
-    pub(super) fn stream(self) -> Result<*mut c_void, Failure> {
+    pub(super) fn stream(self) -> Result<*mut c_void, CallFailure> {
         let (extension, context, stream) = (std::ptr::null_mut(), self.0.context, std::ptr::null_mut());
         let mut asked = abi::StreamGet { struct_size: size_of::<abi::StreamGet>(), extension, context, stream };
         let ask = self.api()?.stream_get.ok_or_else(|| told("it has no function for streams"))?;
@@ -127,7 +129,7 @@ impl<'a> Frame<'a> {
     }
 
     /// CUDA's ordinal of the GPU of the call.
-    pub(super) fn ordinal(self) -> Result<i32, Failure> {
+    pub(super) fn ordinal(self) -> Result<i32, CallFailure> {
         let struct_size = size_of::<abi::OrdinalGet>() - abi::TAIL;
         let (extension, context) = (std::ptr::null_mut(), self.0.context);
         let mut asked = abi::OrdinalGet { struct_size, extension, context, ordinal: -1 };
@@ -137,13 +139,13 @@ impl<'a> Frame<'a> {
         Ok(asked.ordinal)
     }
 
-    fn api(self) -> Result<&'a abi::Api, Failure> {
+    fn api(self) -> Result<&'a abi::Api, CallFailure> {
         // SAFETY: null, or XLA's functions, which live as long as the process.
         unsafe { self.0.api.as_ref() }.ok_or_else(|| told("it has no functions"))
     }
 
     /// Destroys an error of XLA and gives its text.
-    fn taken(self, error: *mut abi::Error) -> Result<(), Failure> {
+    fn taken(self, error: *mut abi::XlaError) -> Result<(), CallFailure> {
         if error.is_null() {
             return Ok(());
         }
@@ -179,7 +181,7 @@ const unsafe fn list<'a, T>(at: *const T, len: usize) -> &'a [T] {
     }
 }
 
-fn memories<'a>(operands: &'a abi::Operands) -> impl ExactSizeIterator<Item = Memory<'a>> {
+fn memories<'a>(operands: &'a abi::FfiOperands) -> impl ExactSizeIterator<Item = FrameMemory<'a>> {
     // SAFETY: `Frame::new`; every operand is a buffer, of which there is only this kind.
     let buffers = unsafe { list(operands.operands, usize::try_from(operands.size).unwrap_or(0)) };
     buffers.iter().map(|&buffer| {
@@ -187,6 +189,6 @@ fn memories<'a>(operands: &'a abi::Operands) -> impl ExactSizeIterator<Item = Me
         let buffer = unsafe { &*buffer };
         // SAFETY: as many dims as the rank says.
         let dims = unsafe { list(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
-        Memory { dtype: buffer.dtype, dims, at: buffer.data }
+        FrameMemory { dtype: buffer.dtype, dims, at: buffer.data }
     })
 }

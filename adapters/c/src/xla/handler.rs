@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::abi;
 use super::frame::Frame;
 use crate::status::{
-    Failure, QKV_ERROR_ARGUMENT, QKV_ERROR_INTERNAL, QKV_ERROR_LAUNCH, QKV_ERROR_MEMORY, QKV_ERROR_MISSING,
+    CallFailure, QKV_ERROR_ARGUMENT, QKV_ERROR_INTERNAL, QKV_ERROR_LAUNCH, QKV_ERROR_MEMORY, QKV_ERROR_MISSING,
     QKV_ERROR_PARSE, QKV_ERROR_REFUSED, c_string, caught,
 };
 
@@ -17,8 +17,8 @@ use crate::status::{
 /// `frame` must be null or a frame of XLA.
 pub(super) unsafe fn handle(
     frame: *mut abi::CallFrame,
-    body: impl FnOnce(Frame<'_>) -> Result<(), Failure>,
-) -> *mut abi::Error {
+    body: impl FnOnce(Frame<'_>) -> Result<(), CallFailure>,
+) -> *mut abi::XlaError {
     // SAFETY: the caller's promise.
     let Some(frame) = (unsafe { frame.as_ref() }) else { return std::ptr::null_mut() };
     // SAFETY: null or an extension.
@@ -67,7 +67,7 @@ fn code(status: i32) -> c_int {
     }
 }
 
-fn error(frame: &abi::CallFrame, failure: &Failure) -> *mut abi::Error {
+fn error(frame: &abi::CallFrame, failure: &CallFailure) -> *mut abi::XlaError {
     let message = c_string(failure.message());
     let (struct_size, extension) = (size_of::<abi::ErrorCreate>() - abi::TAIL, std::ptr::null_mut());
     let code = code(failure.status());

@@ -3,26 +3,26 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::status::Failure;
+use crate::status::CallFailure;
 
 /// The plans of one call. XLA asks before every execution, so an answer costs a look-up.
 #[derive(Debug)]
-pub(super) struct Plans<T>(RwLock<HashMap<i32, Arc<T>>>);
+pub(super) struct CallPlans<T>(RwLock<HashMap<i32, Arc<T>>>);
 
-impl<T> Default for Plans<T> {
+impl<T> Default for CallPlans<T> {
     fn default() -> Self {
-        Plans(RwLock::default())
+        CallPlans(RwLock::default())
     }
 }
 
-impl<T> Plans<T> {
+impl<T> CallPlans<T> {
     /// The plan of a GPU. If there is none, `load` makes it, and `made` sees it once, before anybody launches it.
-    pub(super) fn of(
+    pub(super) fn on_gpu(
         &self,
         gpu: i32,
-        load: impl FnOnce() -> Result<T, Failure>,
+        load: impl FnOnce() -> Result<T, CallFailure>,
         made: impl FnOnce(&T),
-    ) -> Result<Arc<T>, Failure> {
+    ) -> Result<Arc<T>, CallFailure> {
         if let Some(plan) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&gpu) {
             return Ok(plan.clone());
         }

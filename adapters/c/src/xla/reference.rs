@@ -8,27 +8,27 @@ use qkvault::reference::{Buffer, Inputs};
 use qkvault_base::room_for;
 
 use super::abi;
-use super::call::Call;
+use super::call::XlaCall;
 use super::frame::Frame;
 use super::handler::handle;
 use crate::host::on_host;
-use crate::status::{Failure, QKV_ERROR_DEVICE, QKV_OK};
+use crate::status::{CallFailure, QKV_ERROR_DEVICE, QKV_OK};
 
 /// Whether calls on the CPU are computed.
 static ALLOWED: AtomicBool = AtomicBool::new(true);
 
-fn compute(frame: Frame<'_>) -> Result<(), Failure> {
-    let call = Call::of(frame)?;
+fn compute(frame: Frame<'_>) -> Result<(), CallFailure> {
+    let call = XlaCall::from_frame(frame)?;
     call.check(frame)?;
     if !ALLOWED.load(Relaxed) {
         let text = "the arrays are on the CPU, where the oracle computes for tests, slowly, and this process has a GPU; \
                     move them there with jax.device_put, or allow it with qkvault.jax.configure(cpu=True)";
-        return Err(Failure::new(QKV_ERROR_DEVICE, text));
+        return Err(CallFailure::new(QKV_ERROR_DEVICE, text));
     }
     if call.inputs.iter().any(|operand| operand.role == Role::DropoutSeed) {
         let text = "dropout draws its mask on a GPU, in an order that is not documented, and there is none here; give \
                     dropout_rate=0.0 in tests on the CPU";
-        return Err(Failure::new(QKV_ERROR_DEVICE, text));
+        return Err(CallFailure::new(QKV_ERROR_DEVICE, text));
     }
     let mut inputs = Inputs::new();
     for (memory, operand) in frame.arguments().zip(&call.inputs) {
@@ -40,7 +40,7 @@ fn compute(frame: Frame<'_>) -> Result<(), Failure> {
     let scalars = call.scalars.iter().zip(call.numbers(frame)?).map(|(&(role, dtype), number)| (role, dtype, number));
     let computed = on_host(&call.attention, inputs, scalars, false)?;
     for (memory, operand) in frame.results().zip(&call.outputs) {
-        let lacking = || Failure::argument(format!("the oracle does not compute {}", operand.role));
+        let lacking = || CallFailure::argument(format!("the oracle does not compute {}", operand.role));
         let buffer = computed.buffer(operand.role).ok_or_else(lacking)?;
         let bytes = &buffer.bytes()[..operand.held as usize];
         // SAFETY: XLA's memory, whose shape and type were checked; the oracle's buffer is another one.

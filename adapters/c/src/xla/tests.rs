@@ -15,18 +15,18 @@ use super::{frame, handler};
 mod stages;
 
 /// An error that the functions below made.
-struct Told {
+struct MadeError {
     message: String,
     code: c_int,
 }
 
-unsafe extern "C" fn create(args: *mut abi::ErrorCreate) -> *mut abi::Error {
+unsafe extern "C" fn create(args: *mut abi::ErrorCreate) -> *mut abi::XlaError {
     // SAFETY: a handler's arguments.
     let args = unsafe { &*args };
     assert_eq!(args.struct_size, 28, "up to the code");
     // SAFETY: as above.
     let message = unsafe { CStr::from_ptr(args.message) }.to_string_lossy().into_owned();
-    Box::into_raw(Box::new(Told { message, code: args.code })).cast()
+    Box::into_raw(Box::new(MadeError { message, code: args.code })).cast()
 }
 
 unsafe extern "C" fn details(args: *mut abi::ErrorDetails) {
@@ -34,17 +34,17 @@ unsafe extern "C" fn details(args: *mut abi::ErrorDetails) {
     unsafe { (*args).message = c"there is no GPU here".as_ptr() };
 }
 
-unsafe extern "C" fn destroy(args: *mut abi::ErrorDestroy) -> *mut abi::Error {
+unsafe extern "C" fn destroy(args: *mut abi::ErrorDestroy) -> *mut abi::XlaError {
     // SAFETY: `no_stream` made it.
-    drop(unsafe { Box::from_raw((*args).error.cast::<Told>()) });
+    drop(unsafe { Box::from_raw((*args).error.cast::<MadeError>()) });
     null_mut()
 }
 
-unsafe extern "C" fn no_stream(_: *mut abi::StreamGet) -> *mut abi::Error {
-    Box::into_raw(Box::new(Told { message: String::new(), code: 0 })).cast()
+unsafe extern "C" fn no_stream(_: *mut abi::StreamGet) -> *mut abi::XlaError {
+    Box::into_raw(Box::new(MadeError { message: String::new(), code: 0 })).cast()
 }
 
-unsafe extern "C" fn ordinal(args: *mut abi::OrdinalGet) -> *mut abi::Error {
+unsafe extern "C" fn ordinal(args: *mut abi::OrdinalGet) -> *mut abi::XlaError {
     // SAFETY: a handler's arguments.
     unsafe { (*args).ordinal = 0 };
     null_mut()
@@ -80,29 +80,29 @@ fn api(minor: c_int) -> abi::Api {
 }
 
 /// One argument or result.
-struct Given {
+struct GivenBuffer {
     dtype: DType,
     dims: Vec<i64>,
     bytes: Vec<u8>,
 }
 
 /// A call with everything that a frame points to.
-struct Made {
+struct MadeCall {
     text: String,
     key: String,
     version: i32,
     scalars: Vec<f64>,
-    args: Vec<Given>,
-    rets: Vec<Given>,
+    args: Vec<GivenBuffer>,
+    rets: Vec<GivenBuffer>,
     /// Whether integers of 64 bits are said to be pairs of words.
     words: bool,
 }
 
 type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut c_void;
 
-impl Made {
+impl MadeCall {
     /// A call of a description: random inputs, with the shapes that `qkvault.jax` gives them.
-    fn of(description: &str) -> (Made, Valid, Inputs) {
+    fn new(description: &str) -> (MadeCall, Valid, Inputs) {
         let attention = validate(text::parse(description).expect("a description")).expect("sound");
         let mut inputs = Inputs::random(&attention, 7).expect("inputs");
         if attention.is_backward() {
@@ -118,12 +118,16 @@ impl Made {
                 (_, output) => {
                     let bytes = bytes.filter(|_| !output).unwrap_or_else(|| vec![0; fact.bytes as usize]);
                     let list = if output { &mut rets } else { &mut args };
-                    list.push(Given { dtype: fact.dtype, dims: dims.to_vec(), bytes });
+                    list.push(GivenBuffer { dtype: fact.dtype, dims: dims.to_vec(), bytes });
                 }
             }
         }
         let key = attention.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        (Made { text: text::print(&attention), key, version: 1, scalars, args, rets, words: false }, attention, inputs)
+        (
+            MadeCall { text: text::print(&attention), key, version: 1, scalars, args, rets, words: false },
+            attention,
+            inputs,
+        )
     }
 
     /// Calls a handler; an error is its code and message.
@@ -152,20 +156,20 @@ impl Made {
             attrs: values.as_ptr(),
         };
         let words = self.words;
-        let buffer = |given: &mut Given| abi::Buffer {
-            struct_size: size_of::<abi::Buffer>(),
+        let buffer = |given: &mut GivenBuffer| abi::FfiBuffer {
+            struct_size: size_of::<abi::FfiBuffer>(),
             extension,
             dtype: if words && given.dtype == DType::I64 { frame::U32 } else { frame::code(given.dtype) },
             data: given.bytes.as_mut_ptr().cast(),
             rank: given.dims.len() as i64,
             dims: given.dims.as_ptr(),
         };
-        let mut args: Vec<abi::Buffer> = self.args.iter_mut().map(buffer).collect();
-        let mut rets: Vec<abi::Buffer> = self.rets.iter_mut().map(buffer).collect();
-        let at = |list: &mut [abi::Buffer]| list.iter_mut().map(|one| &raw mut *one).collect::<Vec<_>>();
+        let mut args: Vec<abi::FfiBuffer> = self.args.iter_mut().map(buffer).collect();
+        let mut rets: Vec<abi::FfiBuffer> = self.rets.iter_mut().map(buffer).collect();
+        let at = |list: &mut [abi::FfiBuffer]| list.iter_mut().map(|one| &raw mut *one).collect::<Vec<_>>();
         let (args, rets) = (at(&mut args), at(&mut rets));
-        let operands = |list: &[*mut abi::Buffer]| abi::Operands {
-            struct_size: size_of::<abi::Operands>(),
+        let operands = |list: &[*mut abi::FfiBuffer]| abi::FfiOperands {
+            struct_size: size_of::<abi::FfiOperands>(),
             extension,
             size: list.len() as i64,
             types: null(),
@@ -181,7 +185,7 @@ impl Made {
             return Ok(());
         }
         // SAFETY: `create` made it.
-        let told = unsafe { Box::from_raw(error.cast::<Told>()) };
+        let told = unsafe { Box::from_raw(error.cast::<MadeError>()) };
         Err((told.code, told.message))
     }
 }
@@ -193,8 +197,11 @@ fn layouts_are_those_of_the_header_of_jaxlib() {
         (168, 40, 120)
     );
     assert_eq!((size_of::<abi::Api>(), offset_of!(abi::Api, error_create)), (192, 48));
-    assert_eq!((size_of::<abi::Buffer>(), offset_of!(abi::Buffer, data), offset_of!(abi::Buffer, dims)), (48, 24, 40));
-    assert_eq!((size_of::<abi::Operands>(), size_of::<abi::Attrs>()), (40, 48));
+    assert_eq!(
+        (size_of::<abi::FfiBuffer>(), offset_of!(abi::FfiBuffer, data), offset_of!(abi::FfiBuffer, dims)),
+        (48, 24, 40)
+    );
+    assert_eq!((size_of::<abi::FfiOperands>(), size_of::<abi::Attrs>()), (40, 48));
     assert_eq!((offset_of!(abi::Metadata, traits), offset_of!(abi::Metadata, state_type)), (32, 40));
     assert_eq!((size_of::<abi::ErrorCreate>(), offset_of!(abi::ErrorCreate, code)), (32, 24));
     assert_eq!((offset_of!(abi::StreamGet, stream), offset_of!(abi::OrdinalGet, ordinal)), (24, 24));
@@ -231,15 +238,15 @@ const FORWARD: &str = "q: bf16 [2,4,16,8]\nk: [2,2,16,8]\nmask: causal\noutputs:
 
 #[test]
 fn a_call_computes_what_the_oracle_computes() {
-    let (mut made, attention, inputs) = Made::of(FORWARD);
+    let (mut made, attention, inputs) = MadeCall::new(FORWARD);
     made.call(qkv_xla_reference, abi::EXECUTE).expect("it computes");
     let exact = forward(&attention, &inputs).expect("it computes");
     for (ret, role) in made.rets.iter().zip([Role::O, Role::Stats]) {
         assert_eq!(ret.bytes, exact.buffer(role).expect("an output").bytes(), "{role}");
     }
     let both = text::print(&attention.backward(qkvault::graph::BackwardOptions::default()));
-    let (mut made, attention, inputs) = Made::of(&both);
-    made.rets.push(Given { dtype: DType::U8, dims: vec![0], bytes: Vec::new() });
+    let (mut made, attention, inputs) = MadeCall::new(&both);
+    made.rets.push(GivenBuffer { dtype: DType::U8, dims: vec![0], bytes: Vec::new() });
     made.call(qkv_xla_reference, abi::EXECUTE).expect("scratch memory is no output");
     let exact = backward(&attention, &inputs).expect("it computes");
     for (ret, role) in made.rets.iter().zip([Role::DQ, Role::DK, Role::DV]) {
@@ -249,20 +256,20 @@ fn a_call_computes_what_the_oracle_computes() {
 
 #[test]
 fn scalars_are_those_of_the_call() {
-    let (mut made, attention, mut inputs) = Made::of(FORWARD);
+    let (mut made, attention, mut inputs) = MadeCall::new(FORWARD);
     let cap = attention.scalar_role("cap").expect("it has one");
     let place = attention.operand_facts().iter().filter(|fact| fact.scalar).position(|fact| fact.role == cap);
     made.scalars[place.expect("a scalar")] = 0.25;
     made.call(qkv_xla_reference, abi::EXECUTE).expect("it computes");
-    inputs.insert(cap, Buffer::of(DType::F32, [0.25]));
+    inputs.insert(cap, Buffer::from_values(DType::F32, [0.25]));
     let exact = forward(&attention, &inputs).expect("it computes");
     assert_eq!(made.rets[0].bytes, exact.buffer(Role::O).expect("an output").bytes());
 }
 
 #[test]
 fn a_wrong_call_is_an_error_that_says_what_came() {
-    type Change = fn(&mut Made);
-    let wrong: [(&str, Change); 9] = [
+    type CallChange = fn(&mut MadeCall);
+    let wrong: [(&str, CallChange); 9] = [
         ("[3, 16, 4, 8]", |made| made.args[0].dims[0] = 3),
         ("type 10", |made| made.args[1].dtype = DType::F16),
         ("2 arguments", |made| made.args.truncate(2)),
@@ -274,7 +281,7 @@ fn a_wrong_call_is_an_error_that_says_what_came() {
         ("dtype.input", |made| (made.text, made.key) = ("q: f32 [1,1,8,8]".into(), "fe".repeat(32))),
     ];
     for (part, change) in wrong {
-        let (mut made, ..) = Made::of(FORWARD);
+        let (mut made, ..) = MadeCall::new(FORWARD);
         change(&mut made);
         let (code, message) = made.call(qkv_xla_reference, abi::EXECUTE).expect_err(part);
         assert!(code == 3 && message.contains(part), "{part}: {code} {message}");
@@ -284,7 +291,7 @@ fn a_wrong_call_is_an_error_that_says_what_came() {
 #[test]
 fn a_call_for_gpus_without_one_is_an_error_with_the_words_of_xla() {
     for (handler, stage) in [(qkv_xla_initialize as Handler, abi::INITIALIZE), (qkv_xla_execute, abi::EXECUTE)] {
-        let (mut made, ..) = Made::of(FORWARD);
+        let (mut made, ..) = MadeCall::new(FORWARD);
         let (code, message) = made.call(handler, stage).expect_err("there is no stream");
         assert!(code == 13 && message.contains("there is no GPU here"), "{code} {message}");
     }
@@ -297,6 +304,6 @@ unsafe extern "C" fn panics(frame: *mut CallFrame) -> *mut c_void {
 
 #[test]
 fn a_panic_is_an_error() {
-    let (code, message) = Made::of(FORWARD).0.call(panics, abi::EXECUTE).expect_err("it panics");
+    let (code, message) = MadeCall::new(FORWARD).0.call(panics, abi::EXECUTE).expect_err("it panics");
     assert!(code == 13 && message.contains("on purpose"), "{code} {message}");
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Cause, Entry, golden};
+use crate::{Entry, RejectionCause, golden};
 
 fn key() -> Key {
     Key(std::array::from_fn(|i| i as u8))
@@ -40,7 +40,7 @@ fn signed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     })
 }
 
-fn cause(bytes: &[u8]) -> Option<Cause> {
+fn cause(bytes: &[u8]) -> Option<RejectionCause> {
     decode(bytes, Some(&key())).err().map(|rejection| rejection.cause())
 }
 
@@ -72,36 +72,36 @@ fn write_golden() {
 
 #[test]
 fn every_field_has_its_own_rejection() {
-    let cases: Vec<(Cause, Vec<u8>)> = vec![
-        (Cause::Magic, changed(|b| b[0] ^= 1)),
-        (Cause::Magic, changed(|b| b.clear())),
+    let cases: Vec<(RejectionCause, Vec<u8>)> = vec![
+        (RejectionCause::Magic, changed(|b| b[0] ^= 1)),
+        (RejectionCause::Magic, changed(|b| b.clear())),
         (
-            Cause::FormatVersion,
+            RejectionCause::FormatVersion,
             signed(|b| b[at::VERSION..at::FLAGS].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes())),
         ),
-        (Cause::HeaderLength, changed(|b| b[at::HEADER_LEN + 1] = 0)),
-        (Cause::HeaderLength, changed(|b| b[at::HEADER_LEN + 3] = 0xff)),
-        (Cause::HeaderChecksum, changed(|b| b[FIXED_LEN] ^= 1)),
-        (Cause::Flags, signed(|b| b[at::FLAGS + 1] = 0x80)),
-        (Cause::KeyMismatch, signed(|b| b[at::KEY + 31] ^= 1)),
-        (Cause::Kind, signed(|b| b[at::KIND] = 0)),
-        (Cause::Kind, signed(|b| b[at::KIND] = 4)),
-        (Cause::FieldLengths, signed(|b| b[at::LIBRARY_LEN] += 1)),
-        (Cause::FieldLengths, signed(|b| b[at::TARGET_LEN] += 1)),
-        (Cause::FieldLengths, signed(|b| b[at::WHAT_LEN] += 1)),
-        (Cause::FieldLengths, signed(|b| b[at::META_LEN] += 1)),
-        (Cause::Label, signed(|b| b[FIXED_LEN] = 0xff)),
-        (Cause::Codec, signed(|b| b[at::CODEC] = 2)),
-        (Cause::Codec, signed(|b| b[at::CODEC + 1] = 1)),
-        (Cause::PayloadTooLarge, signed(|b| b[at::STORED_LEN + 7] = 1)),
-        (Cause::PayloadTooLarge, signed(|b| b[at::PLAIN_LEN + 7] = 1)),
-        (Cause::FileLength, signed(|b| b[at::STORED_LEN] += 1)),
-        (Cause::FileLength, changed(|b| b.push(0))),
-        (Cause::StoredChecksum, signed(|b| b[at::STORED_HASH] ^= 1)),
-        (Cause::StoredChecksum, changed(|b| *b.last_mut().unwrap() ^= 1)),
-        (Cause::PayloadLength, signed(|b| b[at::PLAIN_LEN] += 1)),
-        (Cause::Decompress, signed(|b| b[at::PLAIN_LEN] -= 1)),
-        (Cause::PayloadChecksum, signed(|b| b[at::PAYLOAD_HASH] ^= 1)),
+        (RejectionCause::HeaderLength, changed(|b| b[at::HEADER_LEN + 1] = 0)),
+        (RejectionCause::HeaderLength, changed(|b| b[at::HEADER_LEN + 3] = 0xff)),
+        (RejectionCause::HeaderChecksum, changed(|b| b[FIXED_LEN] ^= 1)),
+        (RejectionCause::Flags, signed(|b| b[at::FLAGS + 1] = 0x80)),
+        (RejectionCause::KeyMismatch, signed(|b| b[at::KEY + 31] ^= 1)),
+        (RejectionCause::Kind, signed(|b| b[at::KIND] = 0)),
+        (RejectionCause::Kind, signed(|b| b[at::KIND] = 4)),
+        (RejectionCause::FieldLengths, signed(|b| b[at::LIBRARY_LEN] += 1)),
+        (RejectionCause::FieldLengths, signed(|b| b[at::TARGET_LEN] += 1)),
+        (RejectionCause::FieldLengths, signed(|b| b[at::WHAT_LEN] += 1)),
+        (RejectionCause::FieldLengths, signed(|b| b[at::META_LEN] += 1)),
+        (RejectionCause::Label, signed(|b| b[FIXED_LEN] = 0xff)),
+        (RejectionCause::Codec, signed(|b| b[at::CODEC] = 2)),
+        (RejectionCause::Codec, signed(|b| b[at::CODEC + 1] = 1)),
+        (RejectionCause::PayloadTooLarge, signed(|b| b[at::STORED_LEN + 7] = 1)),
+        (RejectionCause::PayloadTooLarge, signed(|b| b[at::PLAIN_LEN + 7] = 1)),
+        (RejectionCause::FileLength, signed(|b| b[at::STORED_LEN] += 1)),
+        (RejectionCause::FileLength, changed(|b| b.push(0))),
+        (RejectionCause::StoredChecksum, signed(|b| b[at::STORED_HASH] ^= 1)),
+        (RejectionCause::StoredChecksum, changed(|b| *b.last_mut().unwrap() ^= 1)),
+        (RejectionCause::PayloadLength, signed(|b| b[at::PLAIN_LEN] += 1)),
+        (RejectionCause::Decompress, signed(|b| b[at::PLAIN_LEN] -= 1)),
+        (RejectionCause::PayloadChecksum, signed(|b| b[at::PAYLOAD_HASH] ^= 1)),
     ];
     for (n, (expected, bytes)) in cases.iter().enumerate() {
         assert_eq!(cause(bytes), Some(*expected), "case {n}");
@@ -117,9 +117,9 @@ fn a_payload_with_the_wrong_codec_byte_is_not_served() {
         let stored: [u8; 8] = b[at::STORED_LEN..at::PLAIN_LEN].try_into().unwrap();
         b[at::PLAIN_LEN..at::KEY].copy_from_slice(&stored);
     });
-    assert_eq!(cause(&bytes), Some(Cause::PayloadChecksum));
+    assert_eq!(cause(&bytes), Some(RejectionCause::PayloadChecksum));
     let bytes = signed(|b| b[at::CODEC] = 0);
-    assert_eq!(cause(&bytes), Some(Cause::PayloadLength));
+    assert_eq!(cause(&bytes), Some(RejectionCause::PayloadLength));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_bomb_stops_at_its_declared_length() {
         sign(b);
         b.extend_from_slice(&bomb);
     });
-    assert_eq!(cause(&bytes), Some(Cause::Decompress));
+    assert_eq!(cause(&bytes), Some(RejectionCause::Decompress));
 }
 
 /// Found by fuzzing: a file of 234 bytes took 192 MiB before anything was decompressed.
@@ -149,7 +149,7 @@ fn a_frame_that_tells_another_length_than_is_declared_is_rejected_before_memory_
             sign(&mut bytes);
             bytes
         };
-        let expected = if declared == 1 { Cause::Decompress } else { Cause::PayloadLength };
+        let expected = if declared == 1 { RejectionCause::Decompress } else { RejectionCause::PayloadLength };
         assert_eq!(cause(&signed), Some(expected), "{declared}");
     }
     // A frame whose header does not tell: bit 7 and 6 and the single segment of its descriptor say how.

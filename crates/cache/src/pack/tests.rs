@@ -99,8 +99,8 @@ fn a_body_that_grows_beyond_what_is_declared_is_refused() {
 fn what_is_declared_is_limited_before_it_is_read() {
     let (lines, plain) = both();
     let body = compress(&plain, 17);
-    type Change = fn(&mut PackHeader);
-    let changes: [(&str, Change); 4] = [
+    type HeaderChange = fn(&mut PackHeader);
+    let changes: [(&str, HeaderChange); 4] = [
         ("entries", |header| header.entries = u32::MAX),
         ("bytes of manifest", |header| header.manifest_len = u64::MAX),
         ("bytes of body", |header| header.body_len = u64::MAX),
@@ -135,8 +135,8 @@ fn an_entry_with_a_forged_length_is_refused() {
 
 #[test]
 fn a_manifest_that_lies_about_an_entry_is_refused() {
-    type Change = fn(&mut ManifestEntry);
-    let changes: [(&str, Change); 4] = [
+    type LineChange = fn(&mut ManifestEntry);
+    let changes: [(&str, LineChange); 4] = [
         ("kind", |line| line.kind = EntryKind::Refusal),
         ("library", |line| line.library = "9.19.0".into()),
         ("target", |line| line.target = "sm_100".into()),

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use qkvault_cache::{Cause, Error, Lookup, Mode, Rejection, Source, StoreError, Vault};
+use qkvault_cache::{Error, Lookup, Mode, Rejection, RejectionCause, Source, StoreError, Vault};
 
 use super::kit::*;
 
@@ -60,7 +60,7 @@ fn a_bad_file_is_moved_aside_and_rebuilt() {
     let built = vault.get_or_build(&key(1), || Ok::<_, Infallible>(plan(1))).unwrap();
     assert_eq!(built.source, Source::Built);
     let stats = vault.stats();
-    assert_eq!(stats.rejections, vec![(Cause::StoredChecksum, 1)]);
+    assert_eq!(stats.rejections, vec![(RejectionCause::StoredChecksum, 1)]);
     assert_eq!((stats.quarantined, stats.builds), (1, 1));
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use qkvault_cache::{Cause, HttpRemote, Lookup, Remote, RemoteError, RemoteOptions, Source, Vault};
+use qkvault_cache::{HttpRemote, Lookup, RejectionCause, Remote, RemoteError, RemoteOptions, Source, Vault};
 use qkvault_skip::{Need, skip};
 
 use super::kit::*;
@@ -80,7 +80,7 @@ fn a_server_that_lies_is_checked() {
     let folder = tempfile::tempdir().unwrap();
     let with = RemoteOptions { deadline: Duration::from_secs(10), ..RemoteOptions::new(remote(server.port, None)) };
     let vault = Vault::open(options(folder.path()).remote(with)).unwrap();
-    assert!(matches!(vault.get(&key(1)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Magic));
+    assert!(matches!(vault.get(&key(1)), Lookup::Rejected(rejection) if rejection.cause() == RejectionCause::Magic));
     assert_eq!(vault.usage().entries, 0);
 }
 

@@ -1,6 +1,6 @@
 //! Lists, shows, checks and clears.
 
-use qkvault_cache::{Cause, Depth, Lookup, Mode, Source, StoreError, Vault};
+use qkvault_cache::{Depth, Lookup, Mode, RejectionCause, Source, StoreError, Vault};
 
 use super::kit::*;
 
@@ -42,7 +42,8 @@ fn lists_read_headers_only_and_change_nothing() {
         let causes: Vec<_> = report.bad.iter().map(|(listed, why)| (listed.key, why.cause())).collect();
         assert_eq!(report.good, 8);
         assert!(
-            causes.contains(&(key(6), Cause::Magic)) && causes.contains(&(key(7), Cause::StoredChecksum)),
+            causes.contains(&(key(6), RejectionCause::Magic))
+                && causes.contains(&(key(7), RejectionCause::StoredChecksum)),
             "{causes:?}"
         );
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{
-    Cause, FolderRemote, Key, Lookup, Mode, OpenError, PackError, PackOptions, Remote, RemoteError, RemoteOptions,
-    SealKey, Source, UnpackOptions, Vault, VaultOptions, remote_name,
+    FolderRemote, Key, Lookup, Mode, OpenError, PackError, PackOptions, RejectionCause, Remote, RemoteError,
+    RemoteOptions, SealKey, Source, UnpackOptions, Vault, VaultOptions, remote_name,
 };
 
 use super::kit::*;
@@ -77,8 +77,8 @@ fn what_a_remote_sends_is_checked_like_a_file() {
         assert!(matches!(vault.get(&key(n)), Lookup::Rejected(_)), "{n}");
         assert_eq!(vault.get_or_build(&key(n), || Ok::<_, Infallible>(plan(n))).unwrap().source, Source::Built);
     }
-    let causes: Vec<Cause> = vault.stats().rejections.iter().map(|(cause, _)| *cause).collect();
-    assert_eq!(causes, [Cause::Magic, Cause::KeyMismatch, Cause::FileLength]);
+    let causes: Vec<RejectionCause> = vault.stats().rejections.iter().map(|(cause, _)| *cause).collect();
+    assert_eq!(causes, [RejectionCause::Magic, RejectionCause::KeyMismatch, RejectionCause::FileLength]);
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn a_sealed_remote_cannot_plant_a_plan() {
         Vault::open(options(folder.path()).remote(remote)).unwrap().get(&key(1))
     };
     assert!(matches!(open_with(sealed(1)), Lookup::Hit(_)));
-    assert!(matches!(open_with(sealed(2)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
+    assert!(matches!(open_with(sealed(2)), Lookup::Rejected(rejection) if rejection.cause() == RejectionCause::Seal));
     // A good entry without a seal, as someone without the secret would plant it.
     let bytes = file(&key(1), plan(1));
     std::fs::write(remote.path().join(remote_name(&key(1))), bytes).unwrap();
-    assert!(matches!(open_with(sealed(1)), Lookup::Rejected(rejection) if rejection.cause() == Cause::Seal));
+    assert!(matches!(open_with(sealed(1)), Lookup::Rejected(rejection) if rejection.cause() == RejectionCause::Seal));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use qkvault_graph::{Attention, Refusal, Valid, text, validate};
-use qkvault_models::{Entry, LARGEST_CONFIG, LayerKind, Manifest, Model, Phase};
+use qkvault_models::{AttentionEntry, LARGEST_CONFIG, LayerKind, Manifest, Model, Phase};
 
-use crate::traffic::Lengths;
+use crate::traffic::TrafficLengths;
 
 use super::{
     DECODE_BATCHES, DECODE_LENGTHS, ModelArgs, PREFILL_BATCHES, PREFILL_LENGTHS, TRAIN_LENGTHS, Use, or, pair,
@@ -35,14 +35,14 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<(String, Manifest)>> {
 /// The attentions of a manifest. Phases and sizes of the command line take the place of its own.
 pub(super) fn attentions(
     args: &ModelArgs,
-    traffic: &Lengths,
+    traffic: &TrafficLengths,
     name: &str,
     manifest: &Manifest,
 ) -> anyhow::Result<Vec<(Result<Valid, Refusal>, Use)>> {
     let mut manifest = manifest.clone();
     manifest.attention.retain(|entry| args.phase.is_empty() || args.phase.contains(&entry.phase));
     for entry in &mut manifest.attention {
-        let lengths = or(&args.seq, traffic.of(entry.phase));
+        let lengths = or(&args.seq, traffic.for_phase(entry.phase));
         for (own, given) in [(&mut entry.batch, &args.batch[..]), (&mut entry.seq, lengths)] {
             if !own.is_empty() && !given.is_empty() {
                 *own = given.to_vec();
@@ -52,7 +52,7 @@ pub(super) fn attentions(
     let mut list = Vec::new();
     let listed = manifest.attentions().with_context(|| format!("the attentions of {name} cannot be listed"))?;
     for listed in listed {
-        let Entry { model, layer, layers, phase, scale, .. } = &manifest.attention[listed.entry];
+        let AttentionEntry { model, layer, layers, phase, scale, .. } = &manifest.attention[listed.entry];
         let mut attention = listed.attention;
         if let Some(dtype) = args.dtype {
             for tensor in [&mut attention.q, &mut attention.k, &mut attention.v, &mut attention.o] {
@@ -89,9 +89,9 @@ pub(in crate::jobs) fn of_layer(
     phase: Phase,
     batches: &[i64],
     lengths: &[i64],
-) -> Vec<Entry> {
+) -> Vec<AttentionEntry> {
     let described = |batch, seq| layer.attention(phase, batch, seq);
-    let entry = |batch: &[i64], seq: &[i64], text: String| Entry {
+    let entry = |batch: &[i64], seq: &[i64], text: String| AttentionEntry {
         model: model.to_owned(),
         layer: layer.label.clone(),
         layers: layer.count,
@@ -120,17 +120,17 @@ pub(in crate::jobs) fn of_layer(
 const BATCH: i64 = 1009;
 const SEQ: i64 = 32_771;
 
-type Described<'d> = dyn Fn(i64, i64) -> Result<Attention, Refusal> + 'd;
+type DescribeSizes<'d> = dyn Fn(i64, i64) -> Result<Attention, Refusal> + 'd;
 
 /// The text of an attention with names in the places of its sizes.
-fn template(described: &Described<'_>, seq: Option<i64>) -> Option<String> {
+fn template(described: &DescribeSizes<'_>, seq: Option<i64>) -> Option<String> {
     let attention = described(BATCH, seq.unwrap_or(SEQ)).ok()?;
     let text = short(&text::print(&attention)).replace(&BATCH.to_string(), "$batch");
     Some(if seq.is_none() { text.replace(&SEQ.to_string(), "$seq") } else { text })
 }
 
 /// Whether an entry means the attentions that it was made from.
-fn is(entry: &Entry, described: &Described<'_>, batches: &[i64], lengths: &[i64]) -> bool {
+fn is(entry: &AttentionEntry, described: &DescribeSizes<'_>, batches: &[i64], lengths: &[i64]) -> bool {
     let listed = Manifest::new(vec![entry.clone()]).attentions().unwrap_or_default();
     let sizes = lengths.iter().flat_map(|&seq| batches.iter().map(move |&batch| (batch, seq)));
     let meant: Option<Vec<Attention>> = sizes.map(|(batch, seq)| described(batch, seq).ok()).collect();

@@ -10,7 +10,7 @@ use qkvault_exec::raw::{DeviceBuffer, RawArgs, RawBindings, RawBound};
 use qkvault_exec::{Captured, LoadedPlan, Number, Workspace, cudarc};
 use qkvault_graph::Role;
 
-type Slice = CudaSlice<bf16>;
+type Bf16Slice = CudaSlice<bf16>;
 
 /// A plan bound by addresses, with the memory behind them.
 pub struct Raw {
@@ -21,7 +21,7 @@ pub struct Raw {
     workspace: DeviceBuffer,
     stream: Arc<CudaStream>,
     /// Q, K, V, O and the workspace stay allocated as long as addresses of them are used.
-    _memory: ([Slice; 3], Slice, Arc<Workspace>),
+    _memory: ([Bf16Slice; 3], Bf16Slice, Arc<Workspace>),
 }
 
 impl Raw {
@@ -29,8 +29,8 @@ impl Raw {
     pub fn new(
         plan: &LoadedPlan,
         stream: &Arc<CudaStream>,
-        inputs: [Slice; 3],
-        output: Slice,
+        inputs: [Bf16Slice; 3],
+        output: Bf16Slice,
         scale: f32,
         workspace: &Arc<Workspace>,
     ) -> anyhow::Result<Raw> {

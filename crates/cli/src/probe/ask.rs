@@ -6,24 +6,24 @@ use qkvault_probe::{Budget, Request, changes};
 
 use super::super::target::{LibraryArgs, TargetArgs};
 use super::super::{Globals, open_vault};
-use super::Row;
+use super::ProbeRow;
 
 /// A cuDNN library that compiles for one target.
-pub(super) struct Library {
+pub(super) struct TargetLibrary {
     planner: Planner,
     pub(super) target: Target,
 }
 
-impl Library {
-    pub(super) fn open(globals: &Globals, library: &LibraryArgs, target: &TargetArgs) -> anyhow::Result<Library> {
+impl TargetLibrary {
+    pub(super) fn open(globals: &Globals, library: &LibraryArgs, target: &TargetArgs) -> anyhow::Result<TargetLibrary> {
         let compiler = Compiler::open_compile_only(&library.search()?)?;
         let target = target.target(&compiler)?;
         let planner = Planner::new(open_vault(globals)?, Some(compiler));
-        Ok(Library { planner, target })
+        Ok(TargetLibrary { planner, target })
     }
 
     /// Compiles the attention of a row. cuDNN's result replaces the result of the rules.
-    pub(super) fn ask(&self, row: &mut Row, policy: &CompileOptions, budget: Budget) -> anyhow::Result<()> {
+    pub(super) fn ask(&self, row: &mut ProbeRow, policy: &CompileOptions, budget: Budget) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         let answer = self.planner.plan(attention, &self.target, policy, OnMiss::Compile)?;
         match answer.outcome {
@@ -47,7 +47,7 @@ impl Library {
     }
 
     /// Compiles the changes that rules accept, the smallest first, until cuDNN accepts one.
-    pub(super) fn confirm(&self, row: &mut Row, policy: &CompileOptions) -> anyhow::Result<()> {
+    pub(super) fn confirm(&self, row: &mut ProbeRow, policy: &CompileOptions) -> anyhow::Result<()> {
         let Ok(attention) = &row.attention else { return Ok(()) };
         if row.library == Some("refused") && row.nearest.is_empty() {
             let request = Request::new(attention, &self.target).with_policy(*policy);

@@ -6,7 +6,7 @@ use qkvault_exec::{Device, DeviceMemory};
 use qkvault_probe::{Budget, on_device};
 
 /// The budget for a target. A process that compiles must not load a driver, so it cannot read the free memory.
-pub(super) fn of(given: Option<u64>, target: &Target, compiles: bool) -> Budget {
+pub(super) fn for_target(given: Option<u64>, target: &Target, compiles: bool) -> Budget {
     let free = || if compiles { None } else { free(&target.device.device_name) };
     given.map(Budget::given).or_else(free).unwrap_or_else(|| on_device(target))
 }

@@ -3,20 +3,20 @@
 use qkvault_graph::{Valid, text, validate};
 
 /// A feature: its name, and the lines that add it to a description.
-pub(super) struct Feature {
+pub(super) struct MatrixFeature {
     pub(super) name: &'static str,
     lines: &'static str,
 }
 
-const fn feature(name: &'static str, lines: &'static str) -> Feature {
-    Feature { name, lines }
+const fn feature(name: &'static str, lines: &'static str) -> MatrixFeature {
+    MatrixFeature { name, lines }
 }
 
 const BASE: &str = "q: bf16 [2,16,2048,128]\nk: [2,4,2048,128]";
 
 /// Features, in the order of the matrix. A line for `q`, `k`, `v` or `o` replaces the usual one: 2 sequences, 16 heads
 /// over 4, 2048 queries and keys, head dim 128, bf16.
-pub(super) const FEATURES: &[Feature] = &[
+pub(super) const FEATURES: &[MatrixFeature] = &[
     feature("no mask", ""),
     feature("causal", "mask: causal"),
     feature("causal, bottom right, 512 queries", "q: bf16 [2,16,512,128]\nmask: causal bottom-right"),
@@ -62,7 +62,7 @@ pub(super) const FEATURES: &[Feature] = &[
 ];
 
 /// Features of inference only.
-pub(super) const SERVING: &[Feature] = &[
+pub(super) const SERVING: &[MatrixFeature] = &[
     feature("decode", "q: bf16 [8,16,1,128]\nk: [8,4,4096,128]\nlengths: per-sequence"),
     feature(
         "decode over pages of 64",
@@ -81,7 +81,7 @@ pub(super) const SERVING: &[Feature] = &[
     feature("decode over a shared head of 576 (MLA)", "q: bf16 [8,128,1,576]\nk: [8,1,4096,576]\nv: [8,1,4096,512]"),
 ];
 
-impl Feature {
+impl MatrixFeature {
     /// The description, forward or backward. `None` if the feature does not exist in that direction.
     pub(super) fn attention(&self, backward: bool) -> Option<Valid> {
         if !backward && self.lines.contains("deterministic") {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::super::jobs::{self, ModelArgs};
 use super::super::{Globals, Outcome, out};
-use super::features::{FEATURES, Feature, SERVING};
+use super::features::{FEATURES, MatrixFeature, SERVING};
 use super::page;
 
 /// The whole matrix.
@@ -35,12 +35,12 @@ pub(super) struct Matrix {
 #[derive(Serialize)]
 pub(super) struct Group {
     pub(super) name: &'static str,
-    pub(super) rows: Vec<Line>,
+    pub(super) rows: Vec<MatrixLine>,
 }
 
 /// One description on every GPU under every version.
 #[derive(Serialize)]
-pub(super) struct Line {
+pub(super) struct MatrixLine {
     pub(super) name: String,
     pub(super) attention: String,
     /// For each GPU and each version: `None` if supported, otherwise the number of the list of reasons.
@@ -101,7 +101,7 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
         // An encoder has no decode phase: that refusal does not concern a GPU.
         let is_relevant =
-            |job: &jobs::Job| !job.attention.as_ref().is_err_and(|refusal| refusal.has(&codes::MODEL_PHASE));
+            |job: &jobs::AttentionJob| !job.attention.as_ref().is_err_and(|refusal| refusal.has(&codes::MODEL_PHASE));
         for job in jobs.into_iter().filter(is_relevant) {
             for one in &job.uses {
                 let row = rows.entry((one.model.clone(), one.layer.clone(), one.phase, one.backward));
@@ -117,7 +117,7 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
         });
         matrix.add(MODELS, &profiles, rows);
     }
-    let rows = |list: &'static [Feature], backward| {
+    let rows = |list: &'static [MatrixFeature], backward| {
         list.iter().filter_map(move |f| Some((f.name.to_owned(), Ok(f.attention(backward)?))))
     };
     matrix.add("Forward", &profiles, rows(FEATURES, false));
@@ -138,7 +138,7 @@ impl Matrix {
                     self.number(&reasons)
                 };
                 let cells = profiles.iter().map(|p| TRIED.iter().map(|&v| cell(p, v)).collect()).collect();
-                Line { name, attention: attention.map_or_else(|r| r.to_string(), |a| a.to_string()), cells }
+                MatrixLine { name, attention: attention.map_or_else(|r| r.to_string(), |a| a.to_string()), cells }
             })
             .collect();
         self.groups.push(Group { name, rows });

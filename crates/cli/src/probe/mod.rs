@@ -29,7 +29,7 @@ use crate::{Globals, Outcome, out};
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix", "known_wrong"])))]
-pub struct Args {
+pub struct ProbeArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// A description in the text form, instead of models; may be given several times
@@ -61,7 +61,7 @@ pub struct Args {
     known_wrong: bool,
 }
 
-impl Args {
+impl ProbeArgs {
     /// Whether the command needs a cuDNN library.
     pub(super) const fn needs_library(&self) -> bool {
         self.ask && self.matrix.is_none() && !self.known_wrong
@@ -69,7 +69,7 @@ impl Args {
 }
 
 /// One attention and its result.
-struct Row {
+struct ProbeRow {
     what: String,
     attention: Result<Valid, Refusal>,
     /// Reasons why it is not supported; empty if it is supported.
@@ -81,7 +81,7 @@ struct Row {
     library: Option<&'static str>,
 }
 
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &ProbeArgs) -> anyhow::Result<Outcome> {
     if args.known_wrong {
         known::list(globals);
         return Ok(Outcome::Good);
@@ -91,7 +91,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     }
     let (asked, target) = match args.ask {
         true => {
-            let asked = ask::Library::open(globals, &args.library, &args.target)?;
+            let asked = ask::TargetLibrary::open(globals, &args.library, &args.target)?;
             let target = asked.target.clone();
             (Some(asked), target)
         }
@@ -101,7 +101,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     notes.extend(target.toolchain.environment.notes());
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let policy = CompileOptions { allowed, ..CompileOptions::default() };
-    let budget = budget::of(args.memory, &target, args.ask);
+    let budget = budget::for_target(args.memory, &target, args.ask);
     let mut rows = Vec::new();
     for (what, attention) in list {
         let mut row = by_rules(what, attention, &target, budget, policy);
@@ -119,22 +119,22 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// The target if no library is loaded: both the version and the GPU come from the options.
-fn rules_target(args: &Args) -> anyhow::Result<Target> {
+fn rules_target(args: &ProbeArgs) -> anyhow::Result<Target> {
     let version = args.library.cudnn.as_deref().map(str::parse).transpose()?.unwrap_or(NEWEST);
     let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
     Ok(profile(&args.target.target)?.target(version, set))
 }
 
-type Named = (String, Result<Valid, Refusal>);
+type NamedAttention = (String, Result<Valid, Refusal>);
 
-fn attentions(args: &Args) -> anyhow::Result<(Vec<Named>, Vec<String>)> {
+fn attentions(args: &ProbeArgs) -> anyhow::Result<(Vec<NamedAttention>, Vec<String>)> {
     let (mut list, mut notes) = (Vec::new(), Vec::new());
     for path in &args.text {
         let given = crate::file::text(path)?;
         let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
         let (name, attention) = (attention.to_string(), validate(attention));
         // Ranks that share it launch its parts.
-        let jobs = vec![jobs::Job { uses: Vec::new(), attention }];
+        let jobs = vec![jobs::AttentionJob { uses: Vec::new(), attention }];
         let shared = args.model.ranks.share(jobs::Jobs { jobs, combinations: Vec::new(), notes: Vec::new() });
         let named = |attention: Result<Valid, Refusal>| {
             (attention.as_ref().map_or_else(|_| name.clone(), ToString::to_string), attention)
@@ -158,24 +158,25 @@ fn by_rules(
     target: &Target,
     budget: Budget,
     policy: CompileOptions,
-) -> Row {
+) -> ProbeRow {
     let valid = match &attention {
         Ok(valid) => valid,
         Err(refusal) => {
             let reasons = refusal.reasons().to_vec();
-            return Row { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
+            return ProbeRow { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
         }
     };
     let request = Request::new(valid, target).with_policy(policy);
     let mut reasons = check(&request).reasons;
     let nearest = nearest(&request, &TRIED).into_iter().map(|near| (near, None)).collect();
-    let footprint = Footprint::of(valid, target, &request.policy);
+    let footprint = Footprint::for_attention(valid, target, &request.policy);
     reasons.extend(footprint.and_then(|f| f.over(budget)));
-    Row { what, attention, reasons, nearest, footprint, library: None }
+    ProbeRow { what, attention, reasons, nearest, footprint, library: None }
 }
 
-fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes: &[String]) {
-    let (supported, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| engine(row, target).is_some());
+fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], notes: &[String]) {
+    let (supported, refused): (Vec<&ProbeRow>, Vec<&ProbeRow>) =
+        rows.iter().partition(|row| engine(row, target).is_some());
     if globals.json {
         out::json(&json!({
             "target": target.label(),
@@ -205,7 +206,7 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[Row], notes
 }
 
 /// What is said of a row, below its first line.
-fn told(row: &Row, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
+fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let taken = choice.is_some();
     match choice {
@@ -237,13 +238,13 @@ fn told(row: &Row, choice: Option<EngineChoice>, target: &Target) -> Vec<String>
 }
 
 /// The engine that takes an attention by default, and why; `None` if none does.
-fn engine(row: &Row, target: &Target) -> Option<EngineChoice> {
+fn engine(row: &ProbeRow, target: &Target) -> Option<EngineChoice> {
     let attention = row.attention.as_ref().ok()?;
     Engines::built_in().by_rules(attention, target.sm(), EnginePolicy::Auto, (CUDNN, &row.reasons))
 }
 
 /// What the other engines say of a valid attention that cuDNN refuses, by their names.
-fn others(row: &Row, target: &Target) -> Vec<(String, Result<(), Refusal>)> {
+fn others(row: &ProbeRow, target: &Target) -> Vec<(String, Result<(), Refusal>)> {
     match row.attention.as_ref().ok().filter(|_| !row.reasons.is_empty()) {
         Some(valid) => {
             let engines = Engines::built_in();
@@ -259,12 +260,12 @@ fn others(row: &Row, target: &Target) -> Vec<(String, Result<(), Refusal>)> {
 }
 
 /// Advice about an attention that cuDNN supports.
-fn advised(row: &Row, target: &Target) -> Vec<Advice> {
+fn advised(row: &ProbeRow, target: &Target) -> Vec<Advice> {
     let valid = row.attention.as_ref().ok().filter(|_| row.reasons.is_empty());
     valid.map_or_else(Vec::new, |valid| advice(valid, target))
 }
 
-fn entry(row: &Row, target: &Target) -> Value {
+fn entry(row: &ProbeRow, target: &Target) -> Value {
     let valid = row.attention.as_ref().ok();
     let choice = engine(row, target);
     let mut value = json!({
@@ -296,7 +297,7 @@ fn entry(row: &Row, target: &Target) -> Value {
 }
 
 /// Whether a reason of the row has this code.
-fn has(row: &Row, code: &str) -> bool {
+fn has(row: &ProbeRow, code: &str) -> bool {
     row.reasons.iter().any(|reason| reason.code.as_str() == code)
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::matrix::{Line, MODELS, Matrix};
+use super::matrix::{MODELS, Matrix, MatrixLine};
 
 const NOTE: &str = "qkvault's rules give these answers. They were tested against cuDNN itself without a GPU; the H200 alone was also verified on \
                     a GPU. Regenerate with `cargo xtask probe --matrix docs/support --model models/*.json`.";
@@ -17,7 +17,7 @@ pub(super) fn markdown(matrix: &Matrix) -> String {
         versions.join(", ")
     );
     for group in groups {
-        let (good, others): (Vec<&Line>, Vec<&Line>) =
+        let (good, others): (Vec<&MatrixLine>, Vec<&MatrixLine>) =
             group.rows.iter().partition(|row| row.cells.iter().flatten().all(Option::is_none));
         // What runs everywhere goes by name where names say what it is.
         let good: Vec<&str> = good.iter().map(|row| row.name.as_str()).collect();
@@ -34,7 +34,7 @@ pub(super) fn markdown(matrix: &Matrix) -> String {
 }
 
 /// Which codes refuse an attention, each with the GPUs and versions.
-fn refusals(matrix: &Matrix, row: &Line) -> Vec<String> {
+fn refusals(matrix: &Matrix, row: &MatrixLine) -> Vec<String> {
     let codes = |answer: Option<usize>| {
         answer.into_iter().flat_map(|number| matrix.reasons[number].iter()).filter_map(|reason| code(reason))
     };

@@ -6,24 +6,29 @@ use qkvault_models::Phase;
 use qkvault_reference::{Inputs, Precision, forward, interpret};
 use serde_json::json;
 
-use super::{Args, Row};
-use crate::jobs::Job;
+use super::{RunArgs, RunRow};
+use crate::jobs::AttentionJob;
 
 /// Multiply-adds beyond which a run on the CPU would take minutes.
 const MOST_WORK: f64 = 4e10;
 
-pub(super) fn run(args: &Args, policy: &CompileOptions, jobs: &[Job]) -> Vec<Row> {
+pub(super) fn run(args: &RunArgs, policy: &CompileOptions, jobs: &[AttentionJob]) -> Vec<RunRow> {
     jobs.iter()
         .map(|job| match &job.attention {
-            Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
+            Err(refusal) => RunRow::failed(job, "refused", refusal.to_string()),
             Ok(attention) => {
-                one(args, policy, job, attention).unwrap_or_else(|(status, why)| Row::failed(job, status, why))
+                one(args, policy, job, attention).unwrap_or_else(|(status, why)| RunRow::failed(job, status, why))
             }
         })
         .collect()
 }
 
-fn one(args: &Args, policy: &CompileOptions, job: &Job, attention: &Valid) -> Result<Row, (&'static str, String)> {
+fn one(
+    args: &RunArgs,
+    policy: &CompileOptions,
+    job: &AttentionJob,
+    attention: &Valid,
+) -> Result<RunRow, (&'static str, String)> {
     let failed = |e: &dyn std::fmt::Display| ("failed", e.to_string());
     if attention.flops() > MOST_WORK {
         let what = if job.uses[0].phase == Phase::Prefill { "--seq 512 --batch 1" } else { "--seq 1024 --batch 1" };
@@ -56,7 +61,7 @@ fn one(args: &Args, policy: &CompileOptions, job: &Job, attention: &Valid) -> Re
         }
     }
     let good = worst < 1e-9;
-    Ok(Row {
+    Ok(RunRow {
         what: job.uses[0].label(),
         status: if good { "right" } else { "wrong" },
         cells: [format!("{worst:.1e}"), "-".into(), format!("{milliseconds:.1}"), "-".into()],

@@ -11,24 +11,24 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_exec::cudarc;
 use qkvault_exec::{Bound, Device, LoadError, LoadedPlan, PrepareError, Session, SessionOptions};
 use qkvault_graph::{Role, Valid};
-use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
+use qkvault_reference::{Inputs, OutputTolerance, View, compare_rows, forward_rows};
 use qkvault_sys::{Library, Search};
 use serde_json::{Value, json};
 
 use super::pack::Pack;
-use super::{Args, Row};
+use super::{RunArgs, RunRow};
 use crate::clock::{self, Round, median};
-use crate::jobs::Job;
-use crate::memory::{Failure, Memory, failed};
+use crate::jobs::AttentionJob;
+use crate::memory::{OperandMemory, RowFailure, failed};
 use crate::{Globals, flush_remote, open_vault, out, rejections};
 
 pub(super) fn run(
     globals: &Globals,
-    args: &Args,
+    args: &RunArgs,
     policy: &CompileOptions,
-    jobs: &[Job],
+    jobs: &[AttentionJob],
     device: &Device,
-) -> anyhow::Result<(Value, Vec<Row>)> {
+) -> anyhow::Result<(Value, Vec<RunRow>)> {
     let search: Search = args.library.search()?;
     let library = Library::open(&search)?;
     let compiler = if args.build || args.unforeseen { Some(Compiler::open(&search)?) } else { None };
@@ -40,13 +40,13 @@ pub(super) fn run(
     let stream = device.context().new_stream()?;
     let target = session.target()?;
     let loads = load_times(args, policy, jobs, &session, &planner);
-    let rows: Vec<Row> = jobs
+    let rows: Vec<RunRow> = jobs
         .iter()
         .map(|job| match &job.attention {
-            Err(refusal) => Row::failed(job, "refused", refusal.to_string()),
+            Err(refusal) => RunRow::failed(job, "refused", refusal.to_string()),
             Ok(attention) => {
                 let run = Run { args, policy, session: &session, planner: &planner, stream: &stream, job, attention };
-                let row = run.row().unwrap_or_else(|(status, why)| Row::failed(job, status, why));
+                let row = run.row().unwrap_or_else(|(status, why)| RunRow::failed(job, status, why));
                 out::note(&format!("{} {}", row.status, row.what));
                 row
             }
@@ -74,17 +74,17 @@ pub(super) fn run(
 }
 
 struct Run<'a> {
-    args: &'a Args,
+    args: &'a RunArgs,
     policy: &'a CompileOptions,
     session: &'a Session,
     planner: &'a Planner,
     stream: &'a Arc<CudaStream>,
-    job: &'a Job,
+    job: &'a AttentionJob,
     attention: &'a Valid,
 }
 
 impl Run<'_> {
-    fn row(&self) -> Result<Row, Failure> {
+    fn row(&self) -> Result<RunRow, RowFailure> {
         let started = Instant::now();
         let prepared = self
             .session
@@ -99,7 +99,7 @@ impl Run<'_> {
         let plan = &prepared.plan;
         let mut inputs = Inputs::random(self.attention, self.args.seed).map_err(failed)?;
         inputs.set_f32(Role::Scale, self.job.uses[0].scale);
-        let mut memory = Memory::upload(self.stream, self.attention, plan, &inputs)?;
+        let mut memory = OperandMemory::upload(self.stream, self.attention, plan, &inputs)?;
         // Wait, so that the upload does not count: a service has its data on the device already.
         self.stream.synchronize().map_err(failed)?;
         let launching = Instant::now();
@@ -119,14 +119,14 @@ impl Run<'_> {
     }
 
     /// Compares rows of every output with float64, and checks that every element was written.
-    fn check(&self, inputs: &Inputs, memory: &Memory) -> Result<Vec<Check>, Failure> {
+    fn check(&self, inputs: &Inputs, memory: &OperandMemory) -> Result<Vec<Check>, RowFailure> {
         let rows = forward_rows(self.attention, inputs, &self.sample()).map_err(failed)?;
         let mut checks = Vec::new();
         for role in [Role::O, Role::Stats, Role::Max, Role::SumExp] {
             let Some(actual) = memory.download(self.stream, role)? else { continue };
             let dtype = actual.dtype();
             let view = View::new(self.attention, role, inputs).map_err(failed)?;
-            let found = compare_rows(&rows, role, &view, &actual, Tolerance::of(role, dtype));
+            let found = compare_rows(&rows, role, &view, &actual, OutputTolerance::for_role(role, dtype));
             // This counts all elements of an output, also those of rows that are not compared.
             let unwritten = (0..actual.len()).filter(|&i| actual.is_poison(i)).count();
             let whole =
@@ -162,7 +162,7 @@ impl Run<'_> {
     }
 
     /// Median device time of one launch, and host time of one launch call, in milliseconds and microseconds.
-    fn time(&self, bound: &mut Bound<'_>) -> Result<Round, Failure> {
+    fn time(&self, bound: &mut Bound<'_>) -> Result<Round, RowFailure> {
         if self.args.rounds == 0 {
             return Ok(Round { device_ms: f64::NAN, host_us: f64::NAN });
         }
@@ -194,7 +194,7 @@ impl Run<'_> {
         bytes(&a.q) + bytes(&a.o) + share * (bytes(&a.k) + bytes(&a.v))
     }
 
-    fn result(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Round) -> Row {
+    fn result(&self, plan: &LoadedPlan, prepare_ms: f64, checks: &[Check], times: &Round) -> RunRow {
         let good = checks.iter().all(|c| c.good);
         let of = |role| checks.iter().find(|c| c.role == role);
         let tflops = self.attention.flops() / times.device_ms / 1e9;
@@ -206,7 +206,7 @@ impl Run<'_> {
             .map(|c| json!({ "role": c.role.to_string(), "relative": c.relative, "max_abs": c.max_abs, "unwritten": c.unwritten, "good": c.good }))
             .collect();
         let why = checks.iter().filter(|c| !c.good).map(|c| format!("{}: {}", c.role, c.text)).collect::<Vec<_>>();
-        Row {
+        RunRow {
             what: self.job.uses[0].label(),
             status: if good { "right" } else { "wrong" },
             cells: [
@@ -228,7 +228,7 @@ impl Run<'_> {
 }
 
 /// The fact `name` of every row that has it as a number.
-fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
+fn numbers(rows: &[RunRow], name: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.facts[name].as_f64()).collect()
 }
 
@@ -247,7 +247,13 @@ struct Load {
 ///
 /// Each load opens the vault again, so that its memory is empty. The first loads of a process also load cuDNN's own
 /// libraries.
-fn load_times(args: &Args, policy: &CompileOptions, jobs: &[Job], session: &Session, planner: &Planner) -> Vec<Load> {
+fn load_times(
+    args: &RunArgs,
+    policy: &CompileOptions,
+    jobs: &[AttentionJob],
+    session: &Session,
+    planner: &Planner,
+) -> Vec<Load> {
     let Some(folder) = planner.vault().folder() else { return Vec::new() };
     let mut loads = Vec::new();
     for attention in jobs.iter().filter_map(|job| job.attention.as_ref().ok()) {

@@ -14,13 +14,13 @@ use qkvault_graph::Refusal;
 use qkvault_models::Phase;
 use serde_json::{Value, json};
 
-use crate::jobs::{self, Job, ModelArgs};
+use crate::jobs::{self, AttentionJob, ModelArgs};
 use crate::target::LibraryArgs;
 use crate::{Globals, Outcome, out};
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -55,14 +55,14 @@ pub struct Args {
     seed: u64,
 }
 
-impl Args {
+impl RunArgs {
     fn build_policy(&self) -> OnMiss {
         if self.build || self.unforeseen { OnMiss::Compile } else { OnMiss::Load }
     }
 }
 
 /// The result for one attention.
-struct Row {
+struct RunRow {
     what: String,
     /// `right`, `wrong`, `refused` or `failed`.
     status: &'static str,
@@ -73,16 +73,16 @@ struct Row {
     why: Option<String>,
 }
 
-impl Row {
-    fn failed(job: &Job, status: &'static str, why: String) -> Row {
+impl RunRow {
+    fn failed(job: &AttentionJob, status: &'static str, why: String) -> RunRow {
         let dash = || "-".to_owned();
         let facts = json!({ "reasons": why });
-        Row { what: job.uses[0].label(), status, cells: [dash(), dash(), dash(), dash()], facts, why: Some(why) }
+        RunRow { what: job.uses[0].label(), status, cells: [dash(), dash(), dash(), dash()], facts, why: Some(why) }
     }
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &RunArgs) -> anyhow::Result<Outcome> {
     if args.model.phase.contains(&Phase::Train) {
         let reason = codes::RUN_TRAIN.reason("train");
         return Err(Refusal::from(reason).into());

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use qkvault_cache::{UnpackOptions, verify_pack};
 use serde_json::{Value, json};
 
-use super::Row;
+use super::RunRow;
 
 /// The keys of the pack that the vault was unpacked from.
 pub(super) struct Pack {
@@ -26,8 +26,8 @@ impl Pack {
     }
 
     /// The counts as JSON: `plans` rows have a plan, `served` of them got it from the pack, `missing` rows failed.
-    pub(super) fn record(&self, rows: &[Row], builds: u64) -> Value {
-        let planned: Vec<&Row> = rows.iter().filter(|row| row.facts["key"].is_string()).collect();
+    pub(super) fn record(&self, rows: &[RunRow], builds: u64) -> Value {
+        let planned: Vec<&RunRow> = rows.iter().filter(|row| row.facts["key"].is_string()).collect();
         let served = planned.iter().filter(|row| {
             row.facts["built"] == false && row.facts["key"].as_str().is_some_and(|key| self.keys.contains(key))
         });
@@ -42,8 +42,8 @@ impl Pack {
 mod tests {
     use super::*;
 
-    fn row(status: &'static str, facts: Value) -> Row {
-        Row { what: String::new(), status, cells: [(); 4].map(|()| String::new()), facts, why: None }
+    fn row(status: &'static str, facts: Value) -> RunRow {
+        RunRow { what: String::new(), status, cells: [(); 4].map(|()| String::new()), facts, why: None }
     }
 
     #[test]

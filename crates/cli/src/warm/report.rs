@@ -11,16 +11,16 @@ use qkvault_graph::{PlanKey, Refusal};
 use serde_json::{Value, json};
 
 use super::sharing::Sharing;
-use super::{Part, Work};
+use super::{PlanPart, TargetJob};
 use crate::{jobs, out};
 
 /// The result of one job for one target. The plan's bytes are in the vault and not here: a run may have thousands.
-pub(super) struct Row<'j> {
-    work: Work<'j>,
-    result: Result<Answer, PlanError>,
+pub(super) struct WarmRow<'j> {
+    work: TargetJob<'j>,
+    result: Result<JobAnswer, PlanError>,
 }
 
-struct Answer {
+struct JobAnswer {
     key: Option<PlanKey>,
     source: Source,
     unstored: Option<std::sync::Arc<StoreError>>,
@@ -30,22 +30,22 @@ struct Answer {
     milliseconds: f64,
 }
 
-impl<'j> Row<'j> {
-    pub(super) fn new(work: Work<'j>, result: Result<Resolution, PlanError>) -> Row<'j> {
+impl<'j> WarmRow<'j> {
+    pub(super) fn new(work: TargetJob<'j>, result: Result<Resolution, PlanError>) -> WarmRow<'j> {
         let result = result.map(|resolution| {
             let Resolution { key, graph_key: _, source, unstored, engine, outcome, milliseconds } = resolution;
             let outcome = outcome.map(|plan| plan.facts.clone());
-            Answer { key, source, unstored, outcome, engine: Some(engine), milliseconds }
+            JobAnswer { key, source, unstored, outcome, engine: Some(engine), milliseconds }
         });
-        Row { work, result }
+        WarmRow { work, result }
     }
 
     /// The row of what is refused before a plan is looked for.
-    pub(super) fn refused(work: Work<'j>, refusal: &Refusal) -> Row<'j> {
+    pub(super) fn refused(work: TargetJob<'j>, refusal: &Refusal) -> WarmRow<'j> {
         let outcome = Err(refusal.clone());
         let (source, unstored, engine) = (Source::Built, None, None);
-        let answer = Answer { key: None, source, unstored, outcome, engine, milliseconds: 0.0 };
-        Row { work, result: Ok(answer) }
+        let answer = JobAnswer { key: None, source, unstored, outcome, engine, milliseconds: 0.0 };
+        WarmRow { work, result: Ok(answer) }
     }
 
     pub(super) const fn target(&self) -> usize {
@@ -60,8 +60,8 @@ impl<'j> Row<'j> {
     /// `built`, `hit`, `refused`, `missing` (of a dry run) or `failed`.
     fn status(&self) -> &'static str {
         match &self.result {
-            Ok(Answer { outcome: Err(_), .. }) => "refused",
-            Ok(Answer { source: Source::Built, .. }) => "built",
+            Ok(JobAnswer { outcome: Err(_), .. }) => "refused",
+            Ok(JobAnswer { source: Source::Built, .. }) => "built",
             Ok(_) => "hit",
             Err(PlanError::Missing { .. }) => "missing",
             Err(_) => "failed",
@@ -96,15 +96,15 @@ impl<'j> Row<'j> {
 }
 
 /// The results for one target.
-pub(super) struct Report<'r, 'j> {
+pub(super) struct TargetReport<'r, 'j> {
     pub(super) target: &'r Target,
-    pub(super) rows: Vec<&'r Row<'j>>,
+    pub(super) rows: Vec<&'r WarmRow<'j>>,
     pub(super) sharing: Sharing,
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<PlanPart>,
     pub(super) seconds: f64,
 }
 
-impl Report<'_, '_> {
+impl TargetReport<'_, '_> {
     pub(super) fn count(&self, status: &str) -> usize {
         self.rows.iter().filter(|row| row.status() == status).count()
     }
@@ -182,7 +182,7 @@ pub(super) fn several(runs: Vec<Value>) -> Value {
     })
 }
 
-fn entry(row: &Row<'_>) -> Value {
+fn entry(row: &WarmRow<'_>) -> Value {
     let uses: Vec<String> = row.work.job.uses.iter().map(jobs::Use::label).collect();
     let mut value = json!({ "what": row.what(), "uses": uses, "status": row.status(), "reasons": [] });
     if let Ok(attention) = &row.work.job.attention {
@@ -237,7 +237,7 @@ fn worth_telling(choice: &EngineChoice) -> Option<String> {
     told.then(|| choice.to_string())
 }
 
-fn print(rows: &[&Row<'_>]) {
+fn print(rows: &[&WarmRow<'_>]) {
     let columns = ["what", "key", "engine", ">bytes", ">workspace", ">compile ms", "status"];
     let cells: Vec<Vec<String>> = rows
         .iter()
@@ -265,7 +265,7 @@ fn print(rows: &[&Row<'_>]) {
             (Some(refusal), _) => refusal.to_string(),
             (None, Err(PlanError::Missing { .. })) => continue,
             (None, Err(error)) => on_one_line(&error.to_string()).into_owned(),
-            (None, Ok(Answer { engine, .. })) => match engine.as_ref().and_then(worth_telling) {
+            (None, Ok(JobAnswer { engine, .. })) => match engine.as_ref().and_then(worth_telling) {
                 Some(text) => text,
                 None => continue,
             },

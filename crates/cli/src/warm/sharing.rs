@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use qkvault_graph::PlanKey;
 use serde_json::{Value, json};
 
-use crate::jobs::Job;
+use crate::jobs::AttentionJob;
 
 /// What models share, for one target.
 pub(super) struct Sharing {
@@ -19,7 +19,7 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Counts over every job with the key of its plan, of all parts.
-    pub(super) fn of<'j>(jobs: impl Iterator<Item = (&'j Job, Option<PlanKey>)>) -> Sharing {
+    pub(super) fn count<'j>(jobs: impl Iterator<Item = (&'j AttentionJob, Option<PlanKey>)>) -> Sharing {
         let mut models = BTreeSet::new();
         let mut plans: BTreeMap<PlanKey, BTreeSet<&str>> = BTreeMap::new();
         let mut uses = 0;

@@ -8,8 +8,8 @@ use qkvault_exec::{Device, Session};
 use qkvault_graph::{EnginePolicy, Valid};
 use serde_json::{Value, json};
 
-use super::Args;
-use crate::jobs::Job;
+use super::WarmArgs;
+use crate::jobs::AttentionJob;
 use crate::turns::in_turns;
 use crate::{Globals, Outcome, flush_remote, open_vault, out};
 
@@ -17,7 +17,7 @@ use crate::{Globals, Outcome, flush_remote, open_vault, out};
 const ROUNDS: usize = 9;
 
 /// The result for one attention.
-struct Row {
+struct TuneRow {
     what: String,
     /// The engines in order before and after.
     usual: EngineId,
@@ -30,14 +30,19 @@ struct Row {
 }
 
 /// Times every attention on the GPU.
-pub(super) fn run(globals: &Globals, args: &Args, policy: &CompileOptions, jobs: &[Job]) -> anyhow::Result<Outcome> {
+pub(super) fn run(
+    globals: &Globals,
+    args: &WarmArgs,
+    policy: &CompileOptions,
+    jobs: &[AttentionJob],
+) -> anyhow::Result<Outcome> {
     let search = args.library.search()?;
     let device = Device::open(0)?;
     let session = Session::open(&device, &search)?;
     let planner = Planner::opening(open_vault(globals)?, search);
     let stream = device.context().new_stream()?;
     let gpu = device.name();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<TuneRow> = Vec::new();
     for job in jobs {
         let Ok(attention) = &job.attention else { continue };
         let tuned = tune(&session, &planner, policy, attention, |plans| {
@@ -55,9 +60,9 @@ pub(super) fn run(globals: &Globals, args: &Args, policy: &CompileOptions, jobs:
         rows.push(row);
     }
     if globals.json {
-        out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(Row::json).collect::<Vec<_>>() }));
+        out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(TuneRow::json).collect::<Vec<_>>() }));
     } else {
-        let cell = |row: &Row, engine| row.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+        let cell = |row: &TuneRow, engine| row.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         let cells = rows.iter().map(|row| {
             let [cudnn, kernels, fa4] = [CUDNN, KERNELS, FA4].map(|engine| cell(row, engine));
             vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_string(), row.status.to_owned()]
@@ -77,7 +82,7 @@ fn tune(
     policy: &CompileOptions,
     attention: &Valid,
     time: impl FnOnce(&[qkvault_exec::LoadedPlan]) -> anyhow::Result<Vec<f64>>,
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<TuneRow> {
     let usual = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto);
     let candidates = &usual.engines;
     let (mut engines, mut plans, mut notes) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,27 +99,27 @@ fn tune(
     let (what, first, mut times) = (String::new(), candidates[0], Times::default());
     if plans.len() < 2 {
         let chosen = engines.first().copied().unwrap_or(first);
-        return Ok(Row { what, usual: first, chosen, times, notes, status: "alone" });
+        return Ok(TuneRow { what, usual: first, chosen, times, notes, status: "alone" });
     }
     engines.iter().zip(time(&plans)?).for_each(|(engine, us)| times.set(*engine, us));
     let chosen = usual.timed(&times).engines[0];
-    Ok(Row { what, usual: first, chosen, times, notes, status: "timed" })
+    Ok(TuneRow { what, usual: first, chosen, times, notes, status: "timed" })
 }
 
-fn failed(attention: &Valid, sm: u32, why: String) -> Row {
+fn failed(attention: &Valid, sm: u32, why: String) -> TuneRow {
     let usual = Engines::built_in().candidates(attention, sm, EnginePolicy::Auto).engines[0];
     let (what, times) = (String::new(), Times::default());
-    Row { what, usual, chosen: usual, times, notes: vec![why], status: "failed" }
+    TuneRow { what, usual, chosen: usual, times, notes: vec![why], status: "failed" }
 }
 
-impl Row {
+impl TuneRow {
     fn line(&self) -> String {
-        let Row { what, usual, chosen, status, .. } = self;
+        let TuneRow { what, usual, chosen, status, .. } = self;
         format!("{status} {what}: {}, by the table {}", chosen.name(), usual.name())
     }
 
     fn json(&self) -> Value {
-        let Row { what, usual, chosen, times, notes, status } = self;
+        let TuneRow { what, usual, chosen, times, notes, status } = self;
         json!({
             "what": what, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
             "notes": notes,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use qkvault_cudnn::Profile;
 use qkvault_graph::{CudnnVersion, LibrarySet, validate};
-use qkvault_models::{Kind, LayerKind, Model, Phase};
+use qkvault_models::{AttentionKind, LayerKind, Model, Phase};
 use qkvault_probe::{Request, check};
 use serde_json::Value;
 
@@ -28,11 +28,11 @@ fn words(layer: &LayerKind) -> String {
     let dims = if d_qk == d_v { d_qk.to_string() } else { format!("{d_qk}/{d_v}") };
     let mut text = format!("{count}×{heads}×{dims}");
     match layer.kind {
-        Kind::SelfAttention if !layer.causal => text += " all",
-        Kind::SelfAttention => {}
-        Kind::Cross => text += " cross",
-        Kind::Encoder => text += " encoder",
-        Kind::Vision => text += " vision",
+        AttentionKind::SelfAttention if !layer.causal => text += " all",
+        AttentionKind::SelfAttention => {}
+        AttentionKind::Cross => text += " cross",
+        AttentionKind::Encoder => text += " encoder",
+        AttentionKind::Vision => text += " vision",
     }
     let number = |text: &mut String, name: &str, value: Option<i64>| {
         value.into_iter().for_each(|value| write!(text, " {name} {value}").unwrap());

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use qkvault_graph::Origin;
-use qkvault_graph::registry::{Affected, Entry};
+use qkvault_graph::registry::Affected;
+use qkvault_graph::registry::Entry;
 
 /// Most columns of a line.
 const WIDTH: usize = 120;

@@ -120,7 +120,7 @@ impl Candidates {
         let first = self.engines[0];
         let mut engines = self.engines.clone();
         // Those without a time are last, in their order.
-        let us = |engine: &EngineId| times.of(*engine).unwrap_or(f64::INFINITY);
+        let us = |engine: &EngineId| times.us(*engine).unwrap_or(f64::INFINITY);
         engines.sort_by(|a, b| us(a).total_cmp(&us(b)));
         if us(&engines[0]) >= CLEAR * us(&first) {
             engines.retain(|engine| *engine != first);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use crate::codes;
 use qkvault_fa4::{takes, unproven};
-use qkvault_graph::{Attention, DType, EnginePolicy, Refusal, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Code, DType, EnginePolicy, Refusal, Tensor, Valid, validate};
 
 use super::*;
 use crate::cudnn::CUDNN;

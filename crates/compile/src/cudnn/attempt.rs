@@ -70,7 +70,7 @@ impl Attempt<'_> {
         let mut past = Past::default();
         let mut least: Option<(u64, Descriptor, String)> = None;
         let mut others = 0_u8;
-        for from in Source::of(self.graph, self.options.heuristics) {
+        for from in Source::for_graph(self.graph, self.options.heuristics) {
             let (code, name) = from.name();
             let configs = match from {
                 Source::Named(engine) => configs::named(&ops, &device, engine).map(|config| vec![config]),
@@ -212,7 +212,7 @@ impl Attempt<'_> {
     }
 
     fn fail(&self, error: Error, what: impl Into<String>) -> Failure {
-        Failure::of(error, what, self.target)
+        Failure::from_error(error, what, self.target)
     }
 }
 

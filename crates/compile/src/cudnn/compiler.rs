@@ -111,7 +111,7 @@ impl Compiler {
         let _working = qkvault_sys::working()?;
         let attempt = Attempt { library: &self.library, graph, target, options, choice };
         let (result, messages) = log::collect(|| attempt.make());
-        let fail = |error| Failure::of(error, "the bytes of a plan", target);
+        let fail = |error| Failure::from_error(error, "the bytes of a plan", target);
         match result {
             Ok(Made { plan, engine, passed_over }) => {
                 if let Some(first) = passed_over.first() {
@@ -144,7 +144,7 @@ fn refusal(mut reasons: Vec<Reason>, messages: &[Message]) -> Refusal {
         reasons.extend(told);
     }
     let silent = || codes::LIBRARY_SILENT.reason("no engine, without a message");
-    Refusal::of(reasons).unwrap_or_else(|| silent().into())
+    Refusal::from_reasons(reasons).unwrap_or_else(|| silent().into())
 }
 
 /// An error if a limit on memory is near: then a refusal may be caused by it.

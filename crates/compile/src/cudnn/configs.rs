@@ -24,7 +24,7 @@ pub(crate) enum Source<'a> {
 
 impl<'a> Source<'a> {
     /// The sources that are asked, in order; for a graph with a named engine, only that one.
-    pub(crate) fn of(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
+    pub(crate) fn for_graph(graph: &'a OpGraph, heuristics: Heuristics) -> Vec<Source<'a>> {
         match (&graph.engine, heuristics) {
             (Some(engine), _) => vec![Source::Named(engine)],
             (None, Heuristics::AThenFallback) => vec![Source::A, Source::Fallback],

@@ -42,7 +42,7 @@ pub fn library_toolchain(library: &sys::Library) -> Toolchain {
         cuda: small(library.cuda_major()),
         nvrtc,
         host: HostArch::THIS,
-        environment: CompilerEnv::of(library.environment().iter().cloned()),
+        environment: CompilerEnv::from_variables(library.environment().iter().cloned()),
     }
 }
 

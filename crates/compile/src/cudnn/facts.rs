@@ -58,7 +58,7 @@ pub(crate) struct Made {
 
 impl Made {
     /// What a stored plan says of it.
-    pub(crate) fn of(facts: &PlanFacts) -> Made {
+    pub(crate) fn from_facts(facts: &PlanFacts) -> Made {
         let PlanFacts { engine, workspace, compile_ms, blob_bytes, .. } = facts.clone();
         let passed_over = facts.cudnn().map_or_else(Vec::new, |own| own.passed_over.clone());
         Made { engine, passed_over, workspace, compile_ms, blob_bytes }

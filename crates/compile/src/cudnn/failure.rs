@@ -159,7 +159,7 @@ fn sentence(text: &str) -> String {
 
 impl Failure {
     /// The meaning of a cuDNN error that is not a refusal.
-    pub(crate) fn of(error: Error, what: impl Into<String>, target: &Target) -> Failure {
+    pub(crate) fn from_error(error: Error, what: impl Into<String>, target: &Target) -> Failure {
         match error {
             // CUDA_ERROR_NO_BINARY_FOR_GPU, with 9.14 and 9.19 on an H200 for sm_89 and sm_100.
             Error::Call(call) if call.detail.contains("(209)") && !qkvault_sys::headless::is_stand_in_loaded() => {
@@ -195,7 +195,7 @@ impl Failure {
 
 /// The set variables that affect compilation, as `NAME=value`, to find the cause.
 fn variables() -> Vec<String> {
-    CompilerEnv::of(std::env::vars_os()).pairs().map(|(name, value)| format!("{name}={value}")).collect()
+    CompilerEnv::from_variables(std::env::vars_os()).pairs().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 /// The message of a missing cuDNN is complete.

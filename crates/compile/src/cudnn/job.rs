@@ -110,7 +110,9 @@ impl<'a> Job<'a> {
     /// does not compile from a failure of the moment.
     fn known_refusal(&self) -> Option<Refusal> {
         let verdict = check(&Request::new(self.attention, &self.target).with_policy(self.options));
-        Refusal::of(verdict.reasons.into_iter().filter(|reason| reason.origin == ReasonOrigin::Rule).collect())
+        Refusal::from_reasons(
+            verdict.reasons.into_iter().filter(|reason| reason.origin == ReasonOrigin::Rule).collect(),
+        )
     }
 }
 
@@ -161,7 +163,7 @@ impl Work for Job<'_> {
                 // The description begins where cuDNN's bytes end.
                 let origin: Result<Origin, _> = codec::decode(&entry.payload[blob.len()..]);
                 origin.map_err(|error| BadPlan::Origin { key, why: error.to_string() })?;
-                let asked = self.facts(Made::of(&facts)).asked(&facts);
+                let asked = self.facts(Made::from_facts(&facts)).asked(&facts);
                 let facts = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
                 Ok(Ok(Arc::new(Plan { facts, blob })))
             }

@@ -15,7 +15,7 @@ pub(crate) struct OpenCompiler {
 
 impl OpenCompiler {
     /// This one, or none.
-    pub(crate) fn of(compiler: Option<Compiler>) -> OpenCompiler {
+    pub(crate) fn new(compiler: Option<Compiler>) -> OpenCompiler {
         OpenCompiler { search: None, opened: compiler.map_or_else(OnceLock::new, OnceLock::from) }
     }
 

@@ -46,7 +46,7 @@ pub fn candidates(here: &Target) -> Vec<Target> {
 fn known(here: &Target) -> Vec<Target> {
     let own = here.device.driver_ver;
     let older = DRIVERS.into_iter().filter(|driver| *driver < own);
-    let drivers: Vec<i64> = match LoadRules::of(here.cudnn).driver {
+    let drivers: Vec<i64> = match LoadRules::for_version(here.cudnn).driver {
         DriverRule::Same => vec![own],
         DriverRule::SameOrNewer => std::iter::once(own).chain(older).collect(),
     };

@@ -33,7 +33,7 @@ pub(super) fn check(stored: &Stored<'_>, compiler: &OpenCompiler) -> Checked {
 }
 
 fn of_plan(stored: &Stored<'_>, plan: &Plan, job: &Job<'_>, compiler: &OpenCompiler) -> Checked {
-    same_facts(&plan.facts, &job.facts(Made::of(&plan.facts)))?;
+    same_facts(&plan.facts, &job.facts(Made::from_facts(&plan.facts)))?;
     same_labels(stored.entry, &plan.to_entry(&job.target))?;
     let Compiled { blob, engine, passed_over, workspace, milliseconds } = match compiled(job, compiler)? {
         Ok(compiled) => compiled,
@@ -59,7 +59,7 @@ fn of_refusal(stored: &Stored<'_>, job: &Job<'_>, compiler: &OpenCompiler) -> Ch
     }
     match compiled(job, compiler)? {
         Err(Failure::Refused(now)) if now == refusal => Ok(RebuildCheck::SameRefusal),
-        Err(Failure::Refused(now)) => Err(Altered::of("reasons", &refusal, &now).into()),
+        Err(Failure::Refused(now)) => Err(Altered::new("reasons", &refusal, &now).into()),
         Err(failure) => failed(failure),
         Ok(_) => Err(Difference::NotRefused.into()),
     }

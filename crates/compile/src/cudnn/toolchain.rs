@@ -40,7 +40,7 @@ impl Compiler {
         if let Some(row) = here.2.environment.refused() {
             return Err(Failure::RefusedVariable { name: row.name, seen: row.seen });
         }
-        unchanged(&here.2.environment, &CompilerEnv::of(std::env::vars_os()))?;
+        unchanged(&here.2.environment, &CompilerEnv::from_variables(std::env::vars_os()))?;
         let driver = target.device.driver_ver;
         match target.toolchain.nvrtc {
             Some(nvrtc) if !nvrtc.loads_under(driver) => {
@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn b2_a_variable_that_was_set_in_between_is_named_with_both_values() {
-        let env = |value: Option<&str>| CompilerEnv::of(value.map(|v| ("CUDNN_UNFUSE_FMA".into(), v.into())));
+        let env =
+            |value: Option<&str>| CompilerEnv::from_variables(value.map(|v| ("CUDNN_UNFUSE_FMA".into(), v.into())));
         for (opened, now, words) in [
             (None, Some("1"), ["was not set when cuDNN was opened", "was '1' now"]),
             (Some("1"), None, ["was '1' when cuDNN was opened", "was not set now"]),

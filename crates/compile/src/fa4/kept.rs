@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use qkvault_fa4::{CompileError, Compiled, Installed, Kernel, NotInstalled, Request};
+use qkvault_fa4::{CompileError, CompiledKernel, Installed, Kernel, KernelRequest, NotInstalled};
 
 /// The most kernels that are kept: some 50 KB each.
 const KEPT: usize = 256;
 
-type Slot = Arc<Mutex<Option<Compiled>>>;
+type Slot = Arc<Mutex<Option<CompiledKernel>>>;
 
 /// The toolchain and the kernels that it compiled.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Fa4Compiler {
 impl Fa4Compiler {
     /// Kernels, compiled in one child process, less those that are known. Threads that ask for the same one wait for
     /// the first.
-    pub(crate) fn compile(&self, kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
+    pub(crate) fn compile(&self, kernels: &[Kernel]) -> Result<Vec<CompiledKernel>, CompileError> {
         let installed = self.found.get_or_init(Installed::find).as_ref().map_err(Clone::clone)?;
         self.compile_by(kernels, |missing| installed.compile(missing))
     }
@@ -31,10 +31,10 @@ impl Fa4Compiler {
     pub(crate) fn compile_by(
         &self,
         kernels: &[Kernel],
-        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
-    ) -> Result<Vec<Compiled>, CompileError> {
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<CompiledKernel>, CompileError>,
+    ) -> Result<Vec<CompiledKernel>, CompileError> {
         let name = |kernel: &Kernel| {
-            let request = Request::of(std::slice::from_ref(kernel));
+            let request = KernelRequest::for_kernels(std::slice::from_ref(kernel));
             let request = request.map_err(|error| CompileError::Answer { why: error.to_string() })?;
             Ok(request.text().to_owned())
         };
@@ -47,7 +47,7 @@ impl Fa4Compiler {
             names.iter().map(|name| (name, Arc::clone(known.entry(name.clone()).or_default()))).collect()
         };
         // In the order of names, which all threads keep, so that none waits for one that waits for it.
-        let mut held: BTreeMap<&String, MutexGuard<'_, Option<Compiled>>> = BTreeMap::new();
+        let mut held: BTreeMap<&String, MutexGuard<'_, Option<CompiledKernel>>> = BTreeMap::new();
         for (&name, slot) in &slots {
             held.insert(name, slot.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -61,7 +61,7 @@ impl Fa4Compiler {
             let (of, list): (Vec<&String>, Vec<Kernel>) = missing.into_iter().unzip();
             for (name, compiled) in of.into_iter().zip(compile(&list)?) {
                 // The host function is for tests, and larger than the rest.
-                let compiled = Compiled { host: String::new(), ..compiled };
+                let compiled = CompiledKernel { host: String::new(), ..compiled };
                 held.get_mut(name).expect("every name has a slot").replace(compiled);
             }
         }
@@ -75,7 +75,7 @@ impl Fa4Compiler {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_fa4::Program;
+    use qkvault_fa4::Fa4Program;
     use qkvault_graph::{Attention, DType};
 
     use super::*;
@@ -84,11 +84,11 @@ mod tests {
         let plain = Attention::bshd(1, (4, 4), (seq, seq), 64, DType::BF16);
         let a = if causal { plain.causal() } else { plain };
         let a = a.with_stats().backward(Default::default()).validate().expect("valid");
-        Program::of(&a, qkvault_fa4::SM).expect("taken").kernels
+        Fa4Program::for_attention(&a, qkvault_fa4::SM).expect("taken").kernels
     }
 
     /// A stand-in for the child process, which cannot run without its packages.
-    fn fake(kernels: &[Kernel]) -> Result<Vec<Compiled>, CompileError> {
+    fn fake(kernels: &[Kernel]) -> Result<Vec<CompiledKernel>, CompileError> {
         let none = || qkvault_kernels::recipe::CubinKernel {
             name: String::new(),
             sm: 90,
@@ -100,7 +100,7 @@ mod tests {
         };
         let told =
             || qkvault_fa4::Told { params: Vec::new(), boxes: Vec::new(), block: [1; 3], shared: 0, overlap: false };
-        let one = |kernel: &Kernel| Compiled {
+        let one = |kernel: &Kernel| CompiledKernel {
             cubin: format!("{kernel:?}").into_bytes(),
             kernel: none(),
             told: told(),
@@ -116,7 +116,7 @@ mod tests {
         let made = toolchain.compile_by(&first, fake).expect("compiles");
         assert_eq!(made.len(), first.len());
         assert!(made.iter().zip(&first).all(|(one, kernel)| one.cubin == format!("{kernel:?}").into_bytes()));
-        let nothing = |_: &[Kernel]| -> Result<Vec<Compiled>, CompileError> { panic!("all are known") };
+        let nothing = |_: &[Kernel]| -> Result<Vec<CompiledKernel>, CompileError> { panic!("all are known") };
         assert_eq!(toolchain.compile_by(&kernels(4096, true), nothing).expect("known"), made);
         // Another mask has another main kernel, and shares the others.
         let other = kernels(256, false);

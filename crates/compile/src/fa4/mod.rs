@@ -9,11 +9,11 @@ use std::time::Instant;
 use qkvault_cache::Entry;
 use qkvault_cudnn::CompileOptions;
 use qkvault_fa4::{
-    CompileError, Compiled, DRIVER, Installed, Kernel, Own, Plan as Launches, Program, SM, TOOLCHAIN, Told, takes,
-    unproven,
+    CompileError, CompiledKernel, CubinPlan as Launches, DRIVER, Fa4Program, Installed, Kernel, Own, SM, TOOLCHAIN,
+    Told, takes, unproven,
 };
 use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
-use qkvault_kernels::recipe::{Recipe, architecture, bindings};
+use qkvault_kernels::recipe::{LaunchRecipe, architecture, bindings};
 
 use crate::blob::Blob;
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
@@ -63,7 +63,7 @@ impl Engine for Fa4 {
         on: Gpu<'_>,
         _options: &CompileOptions,
     ) -> Result<Box<dyn Work + 'a>, Refusal> {
-        Ok(Box::new(Fa4Work { plan: Fa4Plan::of(attention, on.sm)?, toolchain: &self.toolchain }))
+        Ok(Box::new(Fa4Work { plan: Fa4Plan::for_attention(attention, on.sm)?, toolchain: &self.toolchain }))
     }
 
     fn rebuild(&self, key: PlanKey, entry: &Entry) -> Option<RebuildCheck> {
@@ -81,7 +81,7 @@ pub enum Fa4Failure {
     Compile(#[from] CompileError),
     /// The compiled kernels are not launched.
     #[error(transparent)]
-    Plan(#[from] qkvault_fa4::PlanError),
+    Plan(#[from] qkvault_fa4::CubinPlanError),
     /// The kernel of our own beside them is not compiled.
     #[error(transparent)]
     Own(#[from] NvrtcError),
@@ -91,7 +91,7 @@ pub enum Fa4Failure {
 #[derive(Clone, Debug)]
 pub struct Fa4Plan<'a> {
     attention: &'a Valid,
-    program: Program,
+    program: Fa4Program,
 }
 
 impl<'a> Fa4Plan<'a> {
@@ -100,8 +100,8 @@ impl<'a> Fa4Plan<'a> {
     /// # Errors
     ///
     /// The reasons why the kernels do not take it.
-    pub fn of(attention: &'a Valid, sm: u32) -> Result<Fa4Plan<'a>, Refusal> {
-        Ok(Fa4Plan { attention, program: Program::of(attention, sm)? })
+    pub fn for_attention(attention: &'a Valid, sm: u32) -> Result<Fa4Plan<'a>, Refusal> {
+        Ok(Fa4Plan { attention, program: Fa4Program::for_attention(attention, sm)? })
     }
 
     /// The key of the plan: the same on every GPU of the architecture.
@@ -122,7 +122,7 @@ impl<'a> Fa4Plan<'a> {
 
     fn compile_by(
         &self,
-        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<CompiledKernel>, CompileError>,
     ) -> Result<Plan, Fa4Failure> {
         Ok(self.made_by(compile)?.0)
     }
@@ -130,7 +130,7 @@ impl<'a> Fa4Plan<'a> {
     /// The plan, and what the compiler told.
     fn made_by(
         &self,
-        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<CompiledKernel>, CompileError>,
     ) -> Result<(Plan, Vec<Told>), Fa4Failure> {
         let started = Instant::now();
         let compiled = compile(&self.program.kernels)?;
@@ -142,7 +142,7 @@ impl<'a> Fa4Plan<'a> {
     }
 
     /// The facts of the plan with a recipe. All others but the time of compiling follow from the attention.
-    fn facts(&self, recipe: Recipe, compile_ms: u32) -> PlanFacts {
+    fn facts(&self, recipe: LaunchRecipe, compile_ms: u32) -> PlanFacts {
         PlanFacts {
             key: self.key(),
             graph_key: self.attention.key(),
@@ -162,7 +162,7 @@ impl<'a> Fa4Plan<'a> {
     /// The plan as an entry of a vault, with what it is compiled from.
     pub(crate) fn entry_by(
         &self,
-        compile: impl FnOnce(&[Kernel]) -> Result<Vec<Compiled>, CompileError>,
+        compile: impl FnOnce(&[Kernel]) -> Result<Vec<CompiledKernel>, CompileError>,
     ) -> Result<Entry, Fa4Failure> {
         let (plan, told) = self.made_by(compile)?;
         let mut entry = plan.entry(&format!("{} fa4", architecture(SM)), format!("fa4 {}", TOOLCHAIN.flash_attn));
@@ -197,12 +197,12 @@ fn own_code(Own { source, options }: &Own) -> Result<Vec<u8>, NvrtcError> {
 
 /// The toolchain by which this version compiles.
 fn name() -> String {
-    let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
+    let qkvault_fa4::Fa4Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     format!("FlashAttention-4 {flash_attn} by nvidia-cutlass-dsl {cutlass_dsl}, quack-kernels {quack}")
 }
 
 fn compiler() -> KernelCompiler {
-    let qkvault_fa4::Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
+    let qkvault_fa4::Fa4Toolchain { flash_attn, cutlass_dsl, quack } = TOOLCHAIN;
     let [flash_attn, cutlass_dsl, quack] = [flash_attn, cutlass_dsl, quack].map(str::to_owned);
     KernelCompiler::Fa4 { flash_attn, cutlass_dsl, quack }
 }

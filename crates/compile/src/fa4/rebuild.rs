@@ -16,7 +16,7 @@ pub(super) fn check(stored: &Stored<'_>, toolchain: &Fa4Compiler) -> Checked {
     let Stored { key, entry, plan: Some(plan), of: ValidDescription::Attention(attention), by: _ } = stored else {
         return Err(Difference::Description.into());
     };
-    let now = Fa4Plan::of(attention, SM)?;
+    let now = Fa4Plan::for_attention(attention, SM)?;
     let by = plan.facts.kernels().map(|kernels| &kernels.by);
     if now.key() != *key && by.is_some_and(|by| matches!(by, KernelCompiler::Fa4 { .. }) && *by != compiler()) {
         return skipped(format!("another compiler than {} compiled it", name()));

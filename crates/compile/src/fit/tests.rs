@@ -26,7 +26,7 @@ const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
 
 /// Whether a plan for a target fits a machine.
 fn fit(target: &Target, here: &Target) -> Result<(), OtherMachine> {
-    check_fit(&forward(target), &Machine::of(here))
+    check_fit(&forward(target), &Machine::from_target(here))
 }
 
 /// The mismatches of a plan for an H200 on a machine that differs from it.
@@ -47,10 +47,10 @@ fn on(cudnn: CudnnVersion, change: impl FnOnce(&mut Target)) -> Vec<Mismatch> {
 #[test]
 fn rules_are_in_order_and_every_version_has_some() {
     assert!(LOAD_RULES.is_sorted_by(|a, b| a.since < b.since));
-    assert_eq!(LoadRules::of(CudnnVersion::v9(0, 0)), &LOAD_RULES[0]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(22, 99)), &LOAD_RULES[0]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(23, 0)), &LOAD_RULES[1]);
-    assert_eq!(LoadRules::of(CudnnVersion::v9(99, 0)), &LOAD_RULES[2]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(0, 0)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(22, 99)), &LOAD_RULES[0]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(23, 0)), &LOAD_RULES[1]);
+    assert_eq!(LoadRules::for_version(CudnnVersion::v9(99, 0)), &LOAD_RULES[2]);
 }
 
 #[test]
@@ -125,15 +125,21 @@ fn all_differences_are_told_at_once() {
 
 /// The mismatches of a plan of kernels for sm_90 and a driver of CUDA 13.0, on a machine that differs from an H200.
 fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), String> {
-    use qkvault_kernels::recipe::{RECIPE_FORMAT, Recipe};
+    use qkvault_kernels::recipe::{LaunchRecipe, RECIPE_FORMAT};
     let mut facts = forward(&h200(NEW));
-    let recipe =
-        Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: Vec::new(), steps: Vec::new() };
+    let recipe = LaunchRecipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 0,
+        modules: Vec::new(),
+        steps: Vec::new(),
+    };
     facts.driver = 13_000;
     facts.own = OwnFacts::Kernels(Box::new(crate::KernelFacts { by: crate::KernelCompiler::Nvrtc(13, 0), recipe }));
     let mut here = Profile::named(profile).expect("built in").target(OLD, LibrarySet::Full);
     change(&mut here);
-    let Machine { sm, driver, .. } = Machine::of(&here);
+    let Machine { sm, driver, .. } = Machine::from_target(&here);
     check_fit_of_kernels(&facts, sm, driver).map_err(|error| error.to_string())
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use qkvault_cache::Entry;
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
-use qkvault_kernels::recipe::{BadRecipe, Checked, Origin, Recipe, architecture};
+use qkvault_kernels::recipe::{BadRecipe, Checked, CodeOrigin, LaunchRecipe, architecture};
 use qkvault_kernels::{Generated, generate, takes};
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ pub struct KernelFacts {
     /// What compiled the cubins.
     pub by: KernelCompiler,
     /// What a launch does.
-    pub recipe: Recipe,
+    pub recipe: LaunchRecipe,
 }
 
 /// A compiler of kernels, with the versions that decide the code.
@@ -133,7 +133,7 @@ impl KernelPlan<'_> {
     /// The key with another NVRTC.
     pub(crate) fn key_by(&self, nvrtc: (u32, u32)) -> PlanKey {
         let Generated { source, options, recipe } = &self.made;
-        Origin { source, options, recipe, nvrtc }.key()
+        CodeOrigin { source, options, recipe, nvrtc }.key()
     }
 
     /// The plan, compiled by NVRTC, which is loaded if it is not.
@@ -154,7 +154,7 @@ impl KernelPlan<'_> {
         let (of, recipe) = (self.of, &self.made.recipe);
         // A driver that is older than the compiler does not load what it made.
         let driver = recipe.driver.max(NVRTC_DRIVER);
-        let whole = Recipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
+        let whole = LaunchRecipe { modules: vec![blob_bytes], driver, ..recipe.clone() };
         PlanFacts {
             key: self.key(),
             graph_key: of.graph_key(),

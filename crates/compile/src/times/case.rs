@@ -97,7 +97,7 @@ const FEW: u32 = 128;
 impl Case {
     /// The case of an attention.
     #[must_use]
-    pub fn of(a: &Valid) -> Case {
+    pub fn for_attention(a: &Valid) -> Case {
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         let [batch, heads, queries, head_dim] = a.q.dims.map(count);
         let (direction, deterministic) = match &a.pass {

@@ -93,7 +93,7 @@ impl Times {
 
     /// The time of an engine.
     #[must_use]
-    pub fn of(&self, engine: EngineId) -> Option<f64> {
+    pub fn us(&self, engine: EngineId) -> Option<f64> {
         self.0.get(&engine.name()).copied()
     }
 
@@ -107,11 +107,11 @@ impl Times {
     #[must_use]
     pub fn order(&self, of: &[EngineId], clear: f64) -> Vec<EngineId> {
         let first = of.first().copied();
-        let bound = first.and_then(|first| self.of(first));
+        let bound = first.and_then(|first| self.us(first));
         let mut timed: Vec<(bool, f64, EngineId)> = of
             .iter()
             .filter_map(|&engine| {
-                let us = self.of(engine)?;
+                let us = self.us(engine)?;
                 let after = Some(engine) != first && bound.is_some_and(|bound| us >= clear * bound);
                 Some((after, if Some(engine) == first { f64::MAX } else { us }, engine))
             })
@@ -123,9 +123,9 @@ impl Times {
     /// The time of an engine divided by the best of the others among those given.
     #[must_use]
     pub fn ratio(&self, engine: EngineId, of: &[EngineId]) -> Option<(f64, EngineId)> {
-        let others = of.iter().filter(|other| **other != engine).filter_map(|&other| Some((self.of(other)?, other)));
+        let others = of.iter().filter(|other| **other != engine).filter_map(|&other| Some((self.us(other)?, other)));
         let (best, other) = others.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((self.of(engine)? / best, other))
+        Some((self.us(engine)? / best, other))
     }
 }
 
@@ -141,7 +141,7 @@ impl Table {
     /// The row that speaks for a case and compares at least two of these engines, and how many doublings away it is.
     #[must_use]
     pub fn nearest(&self, case: &Case, of: &[EngineId]) -> Option<(&Row, f64)> {
-        let compares = |row: &&Row| of.iter().filter(|engine| row.times.of(**engine).is_some()).count() > 1;
+        let compares = |row: &&Row| of.iter().filter(|engine| row.times.us(**engine).is_some()).count() > 1;
         let near = self.rows.iter().filter(compares).filter_map(|row| Some((row, row.case.distance(case)?)));
         near.filter(|(row, distance)| *distance <= row.reach).min_by(|(_, a), (_, b)| a.total_cmp(b))
     }

@@ -21,7 +21,7 @@ fn paged(batch: i64, queries: i64, keys: i64) -> Attention {
 }
 
 fn chosen(a: Attention) -> Option<EngineId> {
-    let case = Case::of(&validate(a).expect("valid"));
+    let case = Case::for_attention(&validate(a).expect("valid"));
     let (row, distance) = Table::built_in().nearest(&case, &ALL)?;
     Some(row.order(&ALL, distance)[0])
 }
@@ -33,7 +33,7 @@ fn the_built_in_table_reads_and_every_row_is_of_a_case_that_was_measured_in_two_
     assert!(!table.rows.is_empty() && table.source.contains("cuDNN"));
     for (at, row) in table.rows.iter().enumerate() {
         let Row { case, reach, times } = row;
-        let timed: Vec<f64> = ALL.iter().filter_map(|engine| times.of(*engine)).collect();
+        let timed: Vec<f64> = ALL.iter().filter_map(|engine| times.us(*engine)).collect();
         assert!(timed.len() > 1 && timed.iter().all(|us| *us > 0.0) && (0.0..=8.0).contains(reach), "{row:?}");
         assert!(case.heads % case.kv_heads == 0 && case.features.is_sorted(), "{row:?}");
         assert!(table.rows[..at].iter().all(|other| other.case != *case), "twice: {row:?}");
@@ -41,8 +41,8 @@ fn the_built_in_table_reads_and_every_row_is_of_a_case_that_was_measured_in_two_
         assert_eq!((nearest, distance), (row, 0.0));
         let first = row.order(&ALL, 0.0)[0];
         let best = timed.iter().copied().fold(f64::MAX, f64::min);
-        assert!(times.of(first).expect("timed") <= best / CLEAR, "{first:?}: {row:?}");
-        assert!(first == CUDNN || times.of(CUDNN).is_none_or(|us| best < CLEAR * us), "{first:?}: {row:?}");
+        assert!(times.us(first).expect("timed") <= best / CLEAR, "{first:?}: {row:?}");
+        assert!(first == CUDNN || times.us(CUDNN).is_none_or(|us| best < CLEAR * us), "{first:?}: {row:?}");
     }
 }
 
@@ -99,7 +99,7 @@ fn prompts_and_backwards_go_to_the_engine_that_was_faster_there_or_near() {
 
 #[test]
 fn the_farther_a_row_is_the_clearer_it_must_be() {
-    let case = Case::of(&validate(paged(1, 1, 1024)).expect("valid"));
+    let case = Case::for_attention(&validate(paged(1, 1, 1024)).expect("valid"));
     let times = |us| times(Some(us), Some(10.0), None);
     let first = |us, distance| Row { case: case.clone(), reach: 3.0, times: times(us) }.order(&ALL, distance)[0];
     assert_eq!((first(9.6, 0.0), first(9.6, 1.0)), (KERNELS, CUDNN));

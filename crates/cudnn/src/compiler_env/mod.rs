@@ -48,7 +48,7 @@ impl CompilerEnv {
     /// Bytes of a value that are not UTF-8 are written as escapes and backslashes are doubled, so that different values
     /// stay different.
     #[must_use]
-    pub fn of(variables: impl IntoIterator<Item = (OsString, OsString)>) -> CompilerEnv {
+    pub fn from_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> CompilerEnv {
         let mut found = BTreeMap::new();
         for (name, value) in variables {
             if let Some(name) = name.to_str().filter(|name| changes_code(name).is_some()) {
@@ -120,13 +120,13 @@ impl fmt::Display for CompilerEnv {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, &str)]) -> CompilerEnv {
-        CompilerEnv::of(pairs.iter().map(|(name, value)| (name.into(), value.into())))
+    fn from_pairs(pairs: &[(&str, &str)]) -> CompilerEnv {
+        CompilerEnv::from_variables(pairs.iter().map(|(name, value)| (name.into(), value.into())))
     }
 
     #[test]
     fn b2_variables_that_change_code_are_kept_and_others_are_left_out() {
-        let env = of(&[
+        let env = from_pairs(&[
             ("CUDNN_USE_EX2_EMULATION", "0"),
             ("CUDNN_LOGLEVEL_DBG", "3"),
             ("CUDNN_PATH", "/opt/cudnn"),
@@ -143,11 +143,11 @@ mod tests {
         let notes: Vec<String> = env.notes().collect();
         assert!(notes[0].contains("CUDNN_OF_THE_FUTURE= is not known"), "{notes:?}");
         assert!(notes[1].contains("CUDNN_USE_EX2_EMULATION=0 changes"), "{notes:?}");
-        assert_eq!(of(&[("CUDNN_LOGLEVEL_DBG", "3")]), CompilerEnv::NONE);
+        assert_eq!(from_pairs(&[("CUDNN_LOGLEVEL_DBG", "3")]), CompilerEnv::NONE);
         assert_eq!(env.refused(), None);
-        let note = of(&[("CUDNN_SKIPHEUR_DBG", "1")]).notes().next().expect("it is in keys");
+        let note = from_pairs(&[("CUDNN_SKIPHEUR_DBG", "1")]).notes().next().expect("it is in keys");
         assert!(note.contains("may change"), "{note}");
-        let linking = of(&[("CUDNN_NVRTC_RUNTIME_LINKING", "1")]);
+        let linking = from_pairs(&[("CUDNN_NVRTC_RUNTIME_LINKING", "1")]);
         assert_eq!(linking.refused().map(|row| row.name), Some("CUDNN_NVRTC_RUNTIME_LINKING"));
     }
 
@@ -158,14 +158,15 @@ mod tests {
             [b"a".to_vec(), b"a ".to_vec(), vec![0xff], b"\\xff".to_vec(), "é".into(), vec![], b"a\n".to_vec()];
         let mut seen = std::collections::BTreeSet::new();
         for value in &values {
-            let env = CompilerEnv::of([("CUDNN_X".into(), OsString::from_vec(value.clone()))]);
+            let env = CompilerEnv::from_variables([("CUDNN_X".into(), OsString::from_vec(value.clone()))]);
             assert!(seen.insert(env), "{value:?}");
         }
     }
 
     #[test]
     fn the_first_difference_is_named() {
-        let (a, b) = (of(&[("CUDNN_A", "1"), ("CUDNN_B", "1")]), of(&[("CUDNN_A", "1"), ("CUDNN_B", "2")]));
+        let (a, b) =
+            (from_pairs(&[("CUDNN_A", "1"), ("CUDNN_B", "1")]), from_pairs(&[("CUDNN_A", "1"), ("CUDNN_B", "2")]));
         assert_eq!(a.first_difference(&b).as_deref(), Some("CUDNN_B"));
         assert_eq!(a.first_difference(&CompilerEnv::NONE).as_deref(), Some("CUDNN_A"));
         assert_eq!(a.first_difference(&a), None);

@@ -80,8 +80,8 @@ fn written(
     let product = g.virtual_([b, h_q, s_q, s_kv], DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
-    let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
-    let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
+    let context = Context { positions: Positions::for_attention(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
+    let tails = Tails::for_attention(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_sees_a_key(a);
     let Again { p, mut memo, under_masks } = probabilities(&mut g, a, form, &context, stats, tails, early);
 
@@ -117,7 +117,7 @@ fn written(
             tensor_gradient(&mut g, a, gradient, &context, &mut hidden, &mut memo);
         }
         d_s = times(&mut g, d_s, &derivative.d_score, &context, &mut memo);
-        d_s = hidden.of(&mut g, d_s);
+        d_s = hidden.hide(&mut g, d_s);
     }
     let d_s = g.binary(Pointwise::Mul, d_s, scale);
 
@@ -281,7 +281,7 @@ struct Hidden {
 }
 
 impl Hidden {
-    fn of(&mut self, g: &mut Builder, gradient: TensorId) -> TensorId {
+    fn hide(&mut self, g: &mut Builder, gradient: TensorId) -> TensorId {
         let Some(tails) = self.tails else { return gradient };
         if let Some((_, hidden)) = self.known.iter().find(|(x, _)| *x == gradient) {
             return *hidden;
@@ -304,7 +304,7 @@ fn tensor_gradient(
     let (Some(expression), Some(d_s)) = (&a.score_mod, context.upstream) else { return };
     let spec = expression.tensors()[gradient.tensor.at()];
     let terms = times(g, d_s, &gradient.factor, context, memo);
-    let terms = hidden.of(g, terms);
+    let terms = hidden.hide(g, terms);
     let t = Tensor::dense(Order::Bhsd, spec.dims, spec.dtype);
     let out = g.operand(Role::DScoreTensor(gradient.tensor.0 as u16), &t);
     g.reduce_into(Reduce::Add, terms, out);

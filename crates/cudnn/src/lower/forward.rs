@@ -31,7 +31,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let scale = g.scalar(Role::Scale, DType::F32);
     let scaled = g.binary(Pointwise::Mul, scores, scale);
     let mut score = fp8::real_scores(&mut g, a, scaled);
-    let positions = Positions::of(a);
+    let positions = Positions::for_attention(a);
     let context = Context { whole_lengths: true, positions, ..Context::new(score, lengths, [s_q, s_kv]) };
     let inner = context.after(a.score_mod.as_ref());
     let masks = Masks::new(&mut g, a, form, inner);

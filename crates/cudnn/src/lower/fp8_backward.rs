@@ -47,8 +47,8 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
     let scaled = fp8::real_scores(&mut g, a, scaled);
-    let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
-    let tails = Tails::of(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
+    let context = Context { positions: Positions::for_attention(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
+    let tails = Tails::for_attention(&g, a, derivative.as_ref().map(|d| &d.d_score), target);
     let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_within_lengths_sees_a_key(a);
     let Again { p, mut memo, under_masks: _ } = backward::probabilities(&mut g, a, form, &context, stats, tails, early);
 

@@ -176,10 +176,10 @@ impl Form {
 /// support ([`Origin::Rule`](crate::Origin::Rule)), and features that it computes wrongly
 /// ([`Origin::Quirk`](crate::Origin::Quirk)), unless the options allow their codes.
 pub fn lower(attention: &Valid, target: &Target, options: &CompileOptions) -> Result<OpGraph, Refusal> {
-    let facts = Facts::of(attention, target, options);
+    let facts = Facts::new(attention, target, options);
     let mut reasons = refused_by_lowering(&facts).collect();
     let accepted_quirks = allowed(&mut reasons, options.allowed);
-    if let Some(refusal) = Refusal::of(reasons) {
+    if let Some(refusal) = Refusal::from_reasons(reasons) {
         return Err(refusal);
     }
     let form = chosen_form(attention, options);
@@ -211,7 +211,7 @@ fn allowed(reasons: &mut Vec<Reason>, allowed: QuirkSet) -> QuirkSet {
 /// The reasons for which [`lower`] refuses, without a graph: rules need them within microseconds.
 #[must_use]
 pub fn refusals(attention: &Valid, target: &Target, options: &CompileOptions) -> Vec<Reason> {
-    let mut reasons = refused_by_lowering(&Facts::of(attention, target, options)).collect();
+    let mut reasons = refused_by_lowering(&Facts::new(attention, target, options)).collect();
     allowed(&mut reasons, options.allowed);
     reasons
 }

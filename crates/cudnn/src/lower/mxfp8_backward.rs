@@ -42,7 +42,7 @@ pub(super) fn lower(attention: &Valid, form: Form, target: &Target, without: Var
     let product = g.virtual_(scores, DType::F32);
     g.matmul([q, k_t, product], [len_q, len_kv, None]);
     let scaled = g.binary(Pointwise::Mul, product, scale);
-    let context = Context { positions: Positions::of(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
+    let context = Context { positions: Positions::for_attention(a), ..Context::new(scaled, lengths, [s_q, s_kv]) };
     let early = g.follows(Variant::MasksBeforeStats) && mask::every_row_within_lengths_sees_a_key(a);
     let Again { p, .. } = backward::probabilities(&mut g, a, form, &context, stats, None, early);
 

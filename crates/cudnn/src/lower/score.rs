@@ -73,7 +73,7 @@ pub(super) enum Positions {
 
 impl Positions {
     /// What the expressions of an attention count: the modification and its derivative share operations.
-    pub(super) fn of(a: &Attention) -> Positions {
+    pub(super) fn for_attention(a: &Attention) -> Positions {
         let expressions =
             [a.score_mod.as_ref(), a.score_mod_bprop.as_ref().map(|own| &own.derivative), a.mask.mask_mod.as_ref()];
         match a.origins {

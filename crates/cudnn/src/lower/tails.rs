@@ -32,7 +32,12 @@ const fn tile(target: &Target) -> i64 {
 impl Tails {
     /// The parts that must be hidden; `None` if every tile is whole, if there is no expression, or if the expression is
     /// known to stay finite.
-    pub(super) fn of(g: &Builder, a: &Attention, derivative: Option<&Derived>, target: &Target) -> Option<Tails> {
+    pub(super) fn for_attention(
+        g: &Builder,
+        a: &Attention,
+        derivative: Option<&Derived>,
+        target: &Target,
+    ) -> Option<Tails> {
         let (s_q, s_kv) = a.seq();
         if is_whole(a, target) || !g.follows(Variant::HideTails) {
             return None;

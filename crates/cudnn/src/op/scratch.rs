@@ -17,7 +17,7 @@ impl Scratch {
     /// The scratch memory of a plan, from its workspace and operands. Sizes saturate: a plan that needs more than a u64
     /// can count fits no budget.
     #[must_use]
-    pub fn of(workspace: u64, operands: &[Binding]) -> Scratch {
+    pub fn new(workspace: u64, operands: &[Binding]) -> Scratch {
         Scratch::divided(workspace, operands.iter().map(|b| (b.role, b.bytes)))
     }
 
@@ -35,7 +35,7 @@ impl Scratch {
     /// The scratch memory that the plan of an op graph will need; sizes are those of [`OpGraph::bindings`].
     #[must_use]
     pub fn of_graph(workspace: u64, graph: &OpGraph, attention: Option<&Attention>) -> Scratch {
-        Scratch::of(workspace, &graph.bindings(attention))
+        Scratch::new(workspace, &graph.bindings(attention))
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// The facts of a description on a target, with these options.
     #[must_use]
-    pub fn of(attention: &'a Valid, target: &'a Target, options: &CompileOptions) -> Facts<'a> {
+    pub fn new(attention: &'a Valid, target: &'a Target, options: &CompileOptions) -> Facts<'a> {
         let a = attention.get();
         let gradients = match &a.pass {
             Pass::Forward => None,

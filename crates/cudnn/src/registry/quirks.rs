@@ -67,7 +67,7 @@ impl QuirkSet {
     /// # Errors
     ///
     /// [`BadQuirk`] for the first code that is not a quirk's.
-    pub fn of<'a>(codes: impl IntoIterator<Item = &'a str>) -> Result<QuirkSet, BadQuirk> {
+    pub fn from_codes<'a>(codes: impl IntoIterator<Item = &'a str>) -> Result<QuirkSet, BadQuirk> {
         codes.into_iter().try_fold(QuirkSet::NONE, |set, code| {
             let quirk = QUIRKS.into_iter().find(|quirk| quirk.code == code);
             quirk.map(|quirk| set.with(QuirkSet::alone(quirk))).ok_or_else(|| BadQuirk { given: code.to_owned() })
@@ -128,7 +128,7 @@ impl FromStr for QuirkSet {
 
     /// Reads codes separated by commas. An empty text is the empty set.
     fn from_str(text: &str) -> Result<QuirkSet, BadQuirk> {
-        QuirkSet::of(text.split(',').map(str::trim).filter(|code| !code.is_empty()))
+        QuirkSet::from_codes(text.split(',').map(str::trim).filter(|code| !code.is_empty()))
     }
 }
 
@@ -136,7 +136,7 @@ impl TryFrom<Vec<String>> for QuirkSet {
     type Error = BadQuirk;
 
     fn try_from(codes: Vec<String>) -> Result<QuirkSet, BadQuirk> {
-        QuirkSet::of(codes.iter().map(String::as_str))
+        QuirkSet::from_codes(codes.iter().map(String::as_str))
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<QuirkSet>(&json).expect("parses"), set);
         }
         let all = QUIRKS.map(|quirk| quirk.code);
-        assert_eq!(QuirkSet::of(all).expect("quirks").iter().collect::<Vec<_>>(), all);
+        assert_eq!(QuirkSet::from_codes(all).expect("quirks").iter().collect::<Vec<_>>(), all);
         let error = "backward.single-row,head-dim.backward".parse::<QuirkSet>().expect_err("no quirk");
         assert!(error.to_string().starts_with("'head-dim.backward' is not a quirk;"), "{error}");
         let known = QuirkSet::known([&codes::HEAD_DIM_BACKWARD, &codes::BACKWARD_SINGLE_ROW]);

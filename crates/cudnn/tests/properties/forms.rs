@@ -32,7 +32,7 @@ fn outputs_that_only_the_softmax_operation_writes_are_written_by_it_or_refused()
     for (at, [stats, max, sum_exp]) in (0..8).map(|n| (n, [n & 1 != 0, n & 2 != 0, n & 4 != 0])) {
         let with = |cudnn, form| {
             let mut a = Attention::bshd(1, (2, 2), (64, 64), 64, DType::F16);
-            a.outputs = Outputs::of(stats, max, sum_exp);
+            a.outputs = Outputs::new(stats, max, sum_exp);
             let graph = put(
                 a,
                 cudnn,

@@ -273,7 +273,7 @@ fn a_named_engine_changes_key_and_bytes_and_its_absence_does_not() {
         let engine = Some(NamedEngine { index, knobs: knobs.to_vec() });
         OpGraph { engine, ..bare.clone() }
     };
-    let allowed = OpGraph { accepted_quirks: QuirkSet::of(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
+    let allowed = OpGraph { accepted_quirks: QuirkSet::from_codes(["engine.wrong"]).expect("a quirk"), ..bare.clone() };
     let mut keys = BTreeSet::from([plan_key(&bare, &target, &options), plan_key(&allowed, &target, &options)]);
     let named = [
         with(5, &[]),

@@ -20,7 +20,10 @@ fn attention(given: &str) -> Valid {
 }
 
 fn allowing(codes: &[&str]) -> CompileOptions {
-    CompileOptions { allowed: QuirkSet::of(codes.iter().copied()).expect("quirks"), ..CompileOptions::default() }
+    CompileOptions {
+        allowed: QuirkSet::from_codes(codes.iter().copied()).expect("quirks"),
+        ..CompileOptions::default()
+    }
 }
 
 fn lowered(given: &str, version: &str, codes: &[&str]) -> Result<OpGraph, Refusal> {
@@ -111,7 +114,11 @@ fn allowing_every_quirk_changes_no_other_key() {
             assert!(graph.accepted_quirks.is_empty());
             plan_key(&graph, &target("9.27"), &options)
         };
-        assert_eq!(key(QuirkSet::NONE), key(QuirkSet::of(QUIRKS.map(|quirk| quirk.code)).expect("quirks")), "{given}");
+        assert_eq!(
+            key(QuirkSet::NONE),
+            key(QuirkSet::from_codes(QUIRKS.map(|quirk| quirk.code)).expect("quirks")),
+            "{given}"
+        );
     }
 }
 

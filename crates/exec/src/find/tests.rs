@@ -81,7 +81,7 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
         let targets = candidates(&here);
         let mut keys: Vec<PlanKey> = targets.iter().map(key).collect();
         for target in &targets {
-            check_fit(&forward(target), &Machine::of(&here)).expect("a candidate loads here");
+            check_fit(&forward(target), &Machine::from_target(&here)).expect("a candidate loads here");
         }
         keys.sort_unstable();
         keys.dedup();
@@ -89,10 +89,10 @@ fn every_candidate_fits_and_has_a_key_of_its_own() {
     }
 }
 
-type Outcome = Result<Prepared<Target>, PrepareError>;
+type PrepareOutcome = Result<Prepared<Target>, PrepareError>;
 
 /// Prepares with the plans of `there` stored, and refuses to load those of `refused`. Also returns the loads it tried.
-fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (Outcome, Vec<PlanKey>) {
+fn run(here: &Target, there: &[Target], on_miss: OnMiss, refused: &[Target]) -> (PrepareOutcome, Vec<PlanKey>) {
     let vault = vault();
     there.iter().for_each(|target| store(&vault, target));
     let tried = RefCell::new(Vec::new());
@@ -213,7 +213,7 @@ fn a_refusal_of_ones_own_target_is_the_answer_and_anothers_is_not() {
 #[test]
 fn plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_else() {
     let mut here = with(&h200(OLD), 13_020, LibrarySet::Slim);
-    here.toolchain.environment = CompilerEnv::of([("CUDNN_USE_EX2_EMULATION".into(), "0".into())]);
+    here.toolchain.environment = CompilerEnv::from_variables([("CUDNN_USE_EX2_EMULATION".into(), "0".into())]);
     let nvrtc = |target: &Target| target.toolchain.nvrtc.expect("9.19 has its NVRTC outside").to_string();
     let all = candidates(&here);
     let slim: Vec<String> = all.iter().filter(|t| t.libraries == LibrarySet::Slim).map(nvrtc).collect();
@@ -221,7 +221,7 @@ fn plans_of_every_nvrtc_of_the_drivers_cuda_are_looked_for_and_of_nothing_else()
     for target in &all {
         let Toolchain { cuda, nvrtc: _, host, environment } = &target.toolchain;
         assert_eq!((cuda, host, environment), (&13, &here.toolchain.host, &here.toolchain.environment));
-        check_fit(&forward(target), &Machine::of(&here)).expect("a candidate loads here");
+        check_fit(&forward(target), &Machine::from_target(&here)).expect("a candidate loads here");
     }
     // A machine with an NVRTC looks for that first, also if it is too new or not in the list.
     for (own, first) in [((13, 1), ["13.1", "13.0"]), ((13, 9), ["13.9", "13.0"])] {
@@ -243,7 +243,7 @@ fn a_plan_of_another_cuda_build_or_host_is_refused_with_both() {
     let mut there = here.clone();
     there.toolchain.cuda = 12;
     there.toolchain.host = HostArch::Other;
-    let error = check_fit(&forward(&there), &Machine::of(&here)).expect_err("another build").to_string();
+    let error = check_fit(&forward(&there), &Machine::from_target(&here)).expect_err("another build").to_string();
     for words in ["CUDA 12 build", "CUDA 13 is loaded", "other architecture", &here.toolchain.host.to_string()] {
         assert!(error.contains(words), "{words}: {error}");
     }
@@ -302,7 +302,7 @@ fn file(key: &Key, entry: Entry) -> Vec<u8> {
 
 /// Prepares with a remote that has the plans of `there`. Returns the outcome, the loads that were tried, the number of
 /// requests to the remote, and the time.
-fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (Outcome, Vec<PlanKey>, usize, Duration) {
+fn over_remote(here: &Target, there: &[Target], on_miss: OnMiss) -> (PrepareOutcome, Vec<PlanKey>, usize, Duration) {
     let mut slow = Slow::default();
     for target in there {
         let (key, entry) = Planner::entry_over(&attention(), target, &[1, 2, 3]).expect("lowers");

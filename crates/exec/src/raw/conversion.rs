@@ -7,7 +7,7 @@ use qkvault_graph::Role;
 use crate::raw::launch::{DeviceBuffer, RawArgs};
 use crate::raw::launch_error::LaunchError;
 use crate::raw::load::RawPlan;
-use crate::raw::order::Buffers;
+use crate::raw::order::LaunchBuffers;
 
 /// The memory of a launch of a conversion. What it does not read or write stays empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl RawPlan {
             Role::NarrowAmax => amax,
             _ => DeviceBuffer::default(),
         };
-        let tensors: Buffers = self.tensors().iter().map(|tensor| buffer(tensor.role)).collect();
+        let tensors: LaunchBuffers = self.tensors().iter().map(|tensor| buffer(tensor.role)).collect();
         let args = RawArgs { tensors: &tensors, scalars: &[], workspace, interleaved: &[] };
         // SAFETY: the caller's promise.
         unsafe { self.launch_with(&args, stream) }

@@ -9,7 +9,7 @@ use qkvault_graph::Valid;
 use crate::raw::launch::{DeviceBuffer, RawArgs};
 use crate::raw::launch_error::LaunchError;
 use crate::raw::load::RawPlan;
-use crate::raw::order::{Buffers, LaunchOrder, NamedArgs};
+use crate::raw::order::{LaunchBuffers, LaunchOrder, NamedArgs};
 use crate::raw::session::SessionError;
 
 /// A loaded plan with its description, whose constants are on the GPU. Cheap to clone; clones share one plan, and so
@@ -93,7 +93,7 @@ impl RawDescribed {
             let needed = (order.tensors().len(), order.scalars().len());
             return Err(LaunchError::Count { what: self.facts().what.clone(), given, needed });
         }
-        let mut all: Buffers = args.tensors.into();
+        let mut all: LaunchBuffers = args.tensors.into();
         for &(place, buffer) in constants {
             all.insert(place, buffer);
         }

@@ -156,7 +156,7 @@ fn checked(facts: &PlanFacts, kernels: &KernelFacts) -> Result<Checked, LoadErro
 ///
 /// [`LoadError`], as on that machine.
 pub fn would_load(library: &Arc<Library>, plan: &Plan, target: &Target) -> Result<(), LoadError> {
-    let here = Machine { cudnn: library.version(), ..Machine::of(target) };
+    let here = Machine { cudnn: library.version(), ..Machine::from_target(target) };
     match &plan.facts.own {
         OwnFacts::Cudnn(_) | OwnFacts::Kernels(_) => check_fit(&plan.facts, &here)?,
         OwnFacts::Other(_) => return Err(LoadError::stranger(&plan.facts)),

@@ -12,7 +12,7 @@ use crate::constants::slopes;
 use crate::raw::launch::DeviceBuffer;
 
 /// Buffers of a launch that fit the stack.
-pub(crate) type Buffers = SmallVec<[DeviceBuffer; 16]>;
+pub(crate) type LaunchBuffers = SmallVec<[DeviceBuffer; 16]>;
 
 /// The tensors and scalars that a caller gives to a launch of a plan, in the order of a launch. Needs no GPU.
 ///
@@ -137,7 +137,11 @@ impl LaunchOrder {
     /// # Errors
     ///
     /// Every name that is unknown, given twice or of the other kind, and everything that is missing.
-    pub(crate) fn arrange(&self, facts: &PlanFacts, args: &NamedArgs<'_>) -> Result<(Buffers, Values), BindErrors> {
+    pub(crate) fn arrange(
+        &self,
+        facts: &PlanFacts,
+        args: &NamedArgs<'_>,
+    ) -> Result<(LaunchBuffers, Values), BindErrors> {
         let mut errors = Vec::new();
         let mut buffers: SmallVec<[Option<DeviceBuffer>; 16]> = SmallVec::from_elem(None, self.tensors.len());
         let mut values: SmallVec<[Option<Number>; 6]> = SmallVec::from_elem(None, self.scalars.len());

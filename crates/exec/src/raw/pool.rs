@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qkvault_sys::{Error, Handle, Library};
+use qkvault_sys::{CudnnHandle, Error, Library};
 
 use crate::raw::primary::{StreamId, stream_id};
 use crate::raw::relaxed::RelaxedCaptures;
@@ -20,7 +20,7 @@ pub(crate) struct HandlePool {
 /// A handle and the stream that was last set on it.
 #[derive(Debug)]
 struct Seat {
-    handle: Handle,
+    handle: CudnnHandle,
     stream: Option<On>,
 }
 
@@ -121,7 +121,7 @@ impl HandlePool {
 
     fn create(&self) -> Result<Seat, Error> {
         let _relaxed = RelaxedCaptures::enter();
-        let handle = Handle::create(&self.library)?;
+        let handle = CudnnHandle::create(&self.library)?;
         let created = self.created.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::debug!(handles = created, "a cuDNN handle was made");
         // Room for all handles, so that returning one never allocates.
@@ -137,7 +137,7 @@ impl Lease<'_> {
         self.seat.as_mut().expect("there until dropped")
     }
 
-    pub(crate) fn handle(&mut self) -> &Handle {
+    pub(crate) fn handle(&mut self) -> &CudnnHandle {
         &self.seat().handle
     }
 }

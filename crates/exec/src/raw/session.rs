@@ -45,7 +45,7 @@ pub enum SessionError {
     Cudnn(#[from] qkvault_sys::Error),
     /// The plan is one of cuDNN, and there is none.
     #[error("a plan of cuDNN is needed, and there is no cuDNN here: {0}")]
-    NoCudnn(#[source] qkvault_sys::LoadError),
+    NoCudnn(#[source] qkvault_sys::CudnnLoadError),
     /// The properties of the GPU are unknown.
     #[error(transparent)]
     Properties(#[from] PropertiesError),

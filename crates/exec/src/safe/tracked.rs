@@ -64,16 +64,16 @@ pub(crate) struct BatchArgs {
 /// It is a field of the slice, which a [`TrackedOperand`] holds by reference, or owns in a box or an `Arc`: it does
 /// not move.
 #[derive(Clone, Copy)]
-struct Event(NonNull<CudaEvent>);
+struct SliceEvent(NonNull<CudaEvent>);
 
 // SAFETY: a shared reference to a `CudaEvent`, which is `Send` and `Sync`, for as long as the operand holds the slice.
-unsafe impl Send for Event {}
+unsafe impl Send for SliceEvent {}
 
 /// An operand of a bound plan.
 struct TrackedOperand<'a> {
     role: Role,
     held: HeldOperand<'a>,
-    event: Option<Event>,
+    event: Option<SliceEvent>,
     /// Whether the stream of the last launch has waited for what others did with the slice. While the operand is held
     /// no one else can write it, nor read what a launch writes, so once is enough.
     waited: bool,
@@ -85,14 +85,14 @@ impl TrackedOperand<'_> {
         let mut guard = self.held.acquire(stream).1;
         if let SyncOnDrop::Record(record) = &mut guard {
             // Taken out: the event is recorded after the launch.
-            self.event = record.take().map(|(event, _)| Event(NonNull::from(event)));
+            self.event = record.take().map(|(event, _)| SliceEvent(NonNull::from(event)));
         }
         self.waited = true;
     }
 
     /// Records the launches so far for later work on the slice.
     fn record(&self, stream: &CudaStream) {
-        if let Some(Event(event)) = self.event.filter(|_| stream.context().is_managing_stream_synchronization()) {
+        if let Some(SliceEvent(event)) = self.event.filter(|_| stream.context().is_managing_stream_synchronization()) {
             // SAFETY: the slice, of which the event is a field, is held by this operand.
             stream.context().record_err(unsafe { event.as_ref() }.record(stream));
         }

@@ -2,8 +2,8 @@
 
 use crate::codes::TRAINING_BACKWARD;
 use qkvault_compile::PlanFacts;
+use qkvault_cudnn::registry::codes;
 use qkvault_graph::expr::{TensorSpec, constant, library, score, tensor};
-use qkvault_graph::registry::codes;
 use qkvault_graph::{Attention, BackwardOptions, Band, CudnnVersion, DType, Refusal, Role, validate};
 
 use super::*;

@@ -16,7 +16,7 @@ use qkvault_exec::{
 };
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, Tensor, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Inputs, Tolerance, backward, compare, forward};
+use qkvault_reference::{Buffer, Inputs, OutputTolerance, RandomChoice, backward, compare, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{Library, Search};
@@ -250,11 +250,11 @@ impl Case {
     }
 
     pub(crate) fn on(stream: &Arc<CudaStream>, attention: &Valid, seed: u64) -> Case {
-        Case::chosen(stream, attention, seed, &Choice::default())
+        Case::chosen(stream, attention, seed, &RandomChoice::default())
     }
 
     /// The same with choices of what is random.
-    pub(crate) fn chosen(stream: &Arc<CudaStream>, attention: &Valid, seed: u64, choice: &Choice) -> Case {
+    pub(crate) fn chosen(stream: &Arc<CudaStream>, attention: &Valid, seed: u64, choice: &RandomChoice) -> Case {
         Case::with(stream, attention, Inputs::random_with(attention, seed, choice).expect("random operands"))
     }
 
@@ -374,7 +374,7 @@ impl Case {
             let output = expected.get(role).expect("the oracle has every output");
             let dtype = output.operand().tensor.dtype;
             let actual = Buffer::new(dtype, bytes).expect("whole elements");
-            let found = compare(output, &actual, Tolerance::of(role, dtype));
+            let found = compare(output, &actual, OutputTolerance::for_role(role, dtype));
             say(&format!("{}: {role}: {found}", self.attention));
             assert!(found.good, "{}: {role}: {found}", self.attention);
         }

@@ -6,7 +6,9 @@ use cudarc::driver::{CudaSlice, DevicePtr as _};
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_exec::{Args, BatchMetadata, Bound, LoadedPlan, cudarc};
 use qkvault_graph::{Attention, CuSeqlens, DType, Role, Storage, Valid, buffer_len, operands, ragged_offsets};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, Outputs, POISON, Tolerance, Unused, compare, forward};
+use qkvault_reference::{
+    Buffer, ExactOutputs, Inputs, LengthChoice, OutputTolerance, POISON, RandomChoice, Unused, compare, forward,
+};
 
 use crate::common::say;
 use crate::kit::Gpu;
@@ -146,7 +148,7 @@ impl Stage {
 
     /// Writes random queries, keys and values to the device, and NaN to unused pages and all outputs. Returns the
     /// result of the oracle for the step.
-    pub(crate) fn prepare(&mut self, gpu: &Gpu, drawn: &Drawn, seed: u64) -> Outputs {
+    pub(crate) fn prepare(&mut self, gpu: &Gpu, drawn: &Drawn, seed: u64) -> ExactOutputs {
         let a = &self.attention;
         let inputs = inputs(a, drawn, seed);
         for (role, memory) in &mut self.memory {
@@ -160,12 +162,12 @@ impl Stage {
     }
 
     /// Compares the outputs with the expected ones, in the rows of the step's sequences.
-    pub(crate) fn check(&self, gpu: &Gpu, expected: &Outputs, drawn: &Drawn) {
+    pub(crate) fn check(&self, gpu: &Gpu, expected: &ExactOutputs, drawn: &Drawn) {
         for output in expected.iter() {
             let (role, dtype) = (output.role(), output.operand().tensor.dtype);
             let bytes = gpu.stream.clone_dtoh(&self.memory[&role]).expect("it can be read");
             let actual = Buffer::new(dtype, bytes).expect("whole elements");
-            let found = compare(output, &actual, Tolerance::of(role, dtype));
+            let found = compare(output, &actual, OutputTolerance::for_role(role, dtype));
             say(&format!("{}: {role}: {found}", self.attention));
             assert!(found.good, "{}: {role}: {found}: {drawn:?}", self.attention);
         }
@@ -180,7 +182,7 @@ pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
     let (queries, keys) = (all(&drawn.queries), all(&drawn.keys));
     let exact = |lengths: &[i32]| lengths.iter().map(|n| *n as usize).collect();
     let lengths = LengthChoice::Exact { q: exact(&queries), kv: exact(&keys) };
-    let choice = Choice { lengths, ..Choice::default() };
+    let choice = RandomChoice { lengths, ..RandomChoice::default() };
     let mut inputs = Inputs::random_with(a, seed, &choice).expect("random operands");
     inputs.set_f32(Role::Scale, a.default_scale());
     inputs.set_i32(Role::SeqLenQ, &queries);
@@ -197,7 +199,7 @@ pub(crate) fn inputs(a: &Valid, drawn: &Drawn, seed: u64) -> Inputs {
     let cumulative = |lengths: &[i32]| CuSeqlens::from_lengths(lengths).expect("lengths");
     for (varlen, offsets) in ragged_offsets(a, &cumulative(&queries), &cumulative(&keys)).expect("they fit") {
         let elements = offsets.elements().iter().map(|&n| n as f64);
-        inputs.insert(Role::Offsets(varlen), Buffer::of(DType::I64, elements));
+        inputs.insert(Role::Offsets(varlen), Buffer::from_values(DType::I64, elements));
     }
     inputs.poison_unused(a, Unused::Pages).expect("pages are known");
     inputs

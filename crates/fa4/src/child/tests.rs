@@ -11,15 +11,15 @@ fn python() -> Python {
     Python::first(&crate::PYTHONS.map(str::to_owned)).expect("a Python, which fetching needs too")
 }
 
-fn limits(milliseconds: u64) -> Limits {
-    Limits { time: Duration::from_millis(milliseconds), memory: 2 << 30, answer: 1 << 16 }
+fn limits(milliseconds: u64) -> ChildLimits {
+    ChildLimits { time: Duration::from_millis(milliseconds), memory: 2 << 30, answer: 1 << 16 }
 }
 
 /// Runs a program behind the beginning of the compiler's own, up to its packages.
-fn run(program: &str, limits: Limits) -> (Room, Result<String, Ended>) {
+fn run(program: &str, limits: ChildLimits) -> (ChildRoom, Result<String, Ended>) {
     let own = FILES[0].1.split("if __name__").next().expect("the functions").to_owned();
     let begin = "bounded(*map(int, sys.argv[1:3]))\nrequest = request_while_wanted()\n";
-    let room = Room::with(&[("program.py", &format!("{own}{begin}{program}"))]).expect("a folder");
+    let room = ChildRoom::with(&[("program.py", &format!("{own}{begin}{program}"))]).expect("a folder");
     let answer = room.run(&python(), "program.py", NONE, "[1, 2]", limits);
     (room, answer)
 }

@@ -29,7 +29,7 @@ fn whole(seed: usize) -> i32 {
 
 /// A function of Python, and the program whose value it has: that of a score modification, or the factor of its
 /// backward.
-struct Case {
+struct PythonCase {
     program: Program,
     name: &'static str,
     code: Function,
@@ -37,16 +37,16 @@ struct Case {
     group: i32,
 }
 
-impl Case {
-    fn modification(e: &ScoreExpr, group: i32) -> Case {
+impl PythonCase {
+    fn modification(e: &ScoreExpr, group: i32) -> PythonCase {
         let code = score_mod(e, slots(e.program()), false);
-        Case { program: e.program().clone(), name: "score_mod", code, group }
+        PythonCase { program: e.program().clone(), name: "score_mod", code, group }
     }
 
-    fn gradient(e: &ScoreExpr, group: i32) -> Option<Case> {
+    fn gradient(e: &ScoreExpr, group: i32) -> Option<PythonCase> {
         let program = vjp(e).ok()?.d_score.program().clone();
         let code = score_mod_bwd(&program, slots(e.program()));
-        Some(Case { program, name: "score_mod_bwd", code, group })
+        Some(PythonCase { program, name: "score_mod_bwd", code, group })
     }
 }
 
@@ -55,9 +55,9 @@ fn slots(program: &Program) -> Slots {
 }
 
 /// A place with lengths, score and upstream gradient.
-type Place = ([i32; 4], [i32; 2], f64, f64);
+type GradedPlace = ([i32; 4], [i32; 2], f64, f64);
 
-fn places(points: usize) -> Vec<Place> {
+fn places(points: usize) -> Vec<GradedPlace> {
     let place = |i: usize| {
         let at = [0, 1, 2, 3].map(|axis| ((i * [1, 3, 5, 7][axis] + i / 2) % DIMS[axis] as usize) as i32);
         (at, [at[2].max(6) + 1, at[3].max(8) + 1], f64::from((number(i * 13 + 1) * 1.3) as f32), number(i * 5 + 2))
@@ -78,7 +78,7 @@ fn tensor(spec: &TensorSpec, n: usize) -> Vec<Json> {
 }
 
 /// What a case is given, in the words of `host.py`.
-fn given(Case { program, name, code, group }: &Case, places: &[Place]) -> Json {
+fn given(PythonCase { program, name, code, group }: &PythonCase, places: &[GradedPlace]) -> Json {
     let scalar = |(n, spec): (usize, &expr::ScalarSpec)| match spec.ty {
         ScalarTy::Float => json!(number(n + 5)),
         ScalarTy::Int => json!(whole(n + 5)),
@@ -86,7 +86,7 @@ fn given(Case { program, name, code, group }: &Case, places: &[Place]) -> Json {
     let numbers = program.scalars().iter().enumerate().map(scalar);
     let tensors = program.tensors().iter().enumerate().flat_map(|(n, spec)| tensor(spec, n));
     // JSON has no infinities.
-    let point = |&([b, h, q, k], [queries, keys], score, upstream): &Place| {
+    let point = |&([b, h, q, k], [queries, keys], score, upstream): &GradedPlace| {
         json!([b, h, q, k, queries, keys, score.to_string(), upstream])
     };
     let points: Vec<Json> = places.iter().map(point).collect();
@@ -101,7 +101,7 @@ fn given(Case { program, name, code, group }: &Case, places: &[Place]) -> Json {
 }
 
 /// The value in float64.
-fn expected(Case { program, name, .. }: &Case, (at, lengths, score, upstream): Place) -> f64 {
+fn expected(PythonCase { program, name, .. }: &PythonCase, (at, lengths, score, upstream): GradedPlace) -> f64 {
     let element = |(n, spec): (usize, &TensorSpec)| {
         let i = spec.dims.iter().zip(at).fold(0, |i, (&dim, at)| i * dim + if dim > 1 { i64::from(at) } else { 0 });
         match spec.dtype {
@@ -127,18 +127,18 @@ fn expected(Case { program, name, .. }: &Case, (at, lengths, score, upstream): P
 }
 
 /// Runs all cases at the same points: for each case, the values found and expected.
-fn run(cases: &[Case], points: usize) -> Vec<Vec<(f64, f64)>> {
+fn run(cases: &[PythonCase], points: usize) -> Vec<Vec<(f64, f64)>> {
     let places = places(points);
     run_with(cases, points, |case| given(case, &places))
 }
 
 /// The same with what each case is given.
-fn run_with(cases: &[Case], points: usize, given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
+fn run_with(cases: &[PythonCase], points: usize, given: impl Fn(&PythonCase) -> Json) -> Vec<Vec<(f64, f64)>> {
     run_at(cases, &places(points), given)
 }
 
 /// The same at these places.
-fn run_at(cases: &[Case], places: &[Place], given: impl Fn(&Case) -> Json) -> Vec<Vec<(f64, f64)>> {
+fn run_at(cases: &[PythonCase], places: &[GradedPlace], given: impl Fn(&PythonCase) -> Json) -> Vec<Vec<(f64, f64)>> {
     let mut found = values(cases.iter().map(given).collect()).into_iter();
     let mut of =
         |case| places.iter().map(|&place| (found.next().expect("a line each"), expected(case, place))).collect();
@@ -196,9 +196,11 @@ fn functions_of_the_library_compute_what_they_mean_and_their_derivatives() {
         built(score() * 2.0 - distance().abs()),
         built(score() * (distance() / 3.0).floor().sqrt()),
     ];
-    let cases: Vec<Case> = [1, 3]
+    let cases: Vec<PythonCase> = [1, 3]
         .into_iter()
-        .flat_map(|group| list.iter().flat_map(move |e| [Some(Case::modification(e, group)), Case::gradient(e, group)]))
+        .flat_map(|group| {
+            list.iter().flat_map(move |e| [Some(PythonCase::modification(e, group)), PythonCase::gradient(e, group)])
+        })
         .flatten()
         .collect();
     assert_eq!(cases.len(), 4 * list.len());
@@ -211,7 +213,7 @@ fn functions_of_the_library_compute_what_they_mean_and_their_derivatives() {
 
 /// Whether a function has a word.
 fn has(code: &Function, word: &str) -> bool {
-    code.steps().iter().any(|step| matches!(step, Step::Word(has, _) if *has == word))
+    code.steps().iter().any(|step| matches!(step, CodeStep::Word(has, _) if *has == word))
 }
 
 #[test]
@@ -228,10 +230,10 @@ fn a_quotient_by_a_number_of_the_launch_is_a_product() {
 
 #[test]
 fn gradients_are_guarded_where_a_factor_may_be_infinite() {
-    let softcap = Case::gradient(&built(library::softcap(score(), scalar("cap"))), 1).expect("a derivative");
+    let softcap = PythonCase::gradient(&built(library::softcap(score(), scalar("cap"))), 1).expect("a derivative");
     assert!(!has(&softcap.code, "select"), "{:?}", softcap.code);
-    let root = Case::gradient(&built(score().sqrt()), 1).expect("a derivative");
-    assert!(matches!(root.code.steps().last(), Some(Step::Word("select", _))), "{:?}", root.code);
+    let root = PythonCase::gradient(&built(score().sqrt()), 1).expect("a derivative");
+    assert!(matches!(root.code.steps().last(), Some(CodeStep::Word("select", _))), "{:?}", root.code);
 }
 
 /// Rows of the lowest float, as padding masks give them, were NaN: kernels multiply scores by the base-2 logarithm of
@@ -240,7 +242,7 @@ fn gradients_are_guarded_where_a_factor_may_be_infinite() {
 fn rows_of_the_lowest_float_stay_numbers_in_base_two() {
     let padded = built(expr::select(&expr::query().ge(3), score(), f32::MIN));
     let code = score_mod(&padded, slots(padded.program()), false);
-    let case = Case { program: padded.program().clone(), name: "score_mod", code, group: 1 };
+    let case = PythonCase { program: padded.program().clone(), name: "score_mod", code, group: 1 };
     let mut rows = 0;
     for ((found, expected), (at, ..)) in run(&[case], 40)[0].iter().zip(places(40)) {
         let lowest = at[2] < 3;
@@ -296,12 +298,12 @@ fn predicates_compute_what_they_mean_with_their_bands() {
             let a = validate(a).expect("is valid");
             let e = a.mask.mask_mod.clone().expect("a predicate");
             let code = written(&a).mask_mod.expect("is written");
-            cases.push((Case { program: e.program().clone(), name: "mask_mod", code, group: 1 }, a.mask.band));
+            cases.push((PythonCase { program: e.program().clone(), name: "mask_mod", code, group: 1 }, a.mask.band));
         }
     }
-    let before = given(&Case::modification(&softcap, 1), &[])["numbers"].as_array().expect("numbers").clone();
+    let before = given(&PythonCase::modification(&softcap, 1), &[])["numbers"].as_array().expect("numbers").clone();
     // Numbers of the mask follow those of the modification: scalars of both, then tensors of both.
-    let (all, bands): (Vec<Case>, Vec<Option<Band>>) = cases.into_iter().unzip();
+    let (all, bands): (Vec<PythonCase>, Vec<Option<Band>>) = cases.into_iter().unzip();
     let at = places(60);
     let found = run_with(&all, 60, |case| {
         let mut own = given(case, &at);
@@ -373,12 +375,12 @@ fn random_expressions_compute_what_they_mean_and_their_derivatives() {
     let expressions = drawn.take(220).filter_map(|a| validate(a).ok()?.score_mod.clone());
     // Points lie within DIMS, and so must the elements of tensors.
     let inside = |spec: &TensorSpec| spec.dims.iter().zip(DIMS).all(|(&n, most)| n == 1 || n == i64::from(most));
-    let cases: Vec<Case> = expressions
+    let cases: Vec<PythonCase> = expressions
         .filter(|e| e.tensors().iter().all(inside))
         .enumerate()
         .flat_map(|(n, e)| {
             let group = 1 + 2 * (n % 2) as i32;
-            [Some(Case::modification(&e, group)), Case::gradient(&e, group)]
+            [Some(PythonCase::modification(&e, group)), PythonCase::gradient(&e, group)]
         })
         .flatten()
         .collect();

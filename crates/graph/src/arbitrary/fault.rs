@@ -108,7 +108,7 @@ pub const FAULTS: &[Fault] = &[
     }),
     fault("score-mod.slopes", &["score_mod", "q", "k"], |a| {
         let heads = a.q.dims[1] + 1;
-        let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::of(i32::MAX.unsigned_abs()));
+        let slopes = TensorSpec::of_slopes(heads, AlibiSlopes::for_heads(i32::MAX.unsigned_abs()));
         modify(a, score() + tensor("slopes", slopes));
     }),
     fault("score-mod.unread", &["score_mod"], |a| modify(a, query().to_float())),

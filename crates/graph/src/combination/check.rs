@@ -51,7 +51,7 @@ pub(super) fn validate(mut combination: Combination) -> Result<ValidCombination,
             }
         }
     }
-    if let Some(refusal) = Refusal::of(problems.into_reasons()) {
+    if let Some(refusal) = Refusal::from_reasons(problems.into_reasons()) {
         return Err(refusal);
     }
     combination.tensors_mut().into_iter().for_each(|t| t.strides = canonical_strides(t));

@@ -28,7 +28,7 @@ pub(super) fn validate(conversion: Conversion) -> Result<ValidConversion, Refusa
         let given = format!("{:?}, and {:?} in 8 bits", wide.dims, narrow.dims);
         problems.add(codes::CONVERSION_DIMS.reason(given).at("narrow.dims"));
     }
-    match Refusal::of(problems.into_reasons()) {
+    match Refusal::from_reasons(problems.into_reasons()) {
         Some(refusal) => Err(refusal),
         None => Ok(ValidConversion(Conversion { wide: canonical(wide), narrow: canonical(narrow), kind })),
     }

@@ -66,7 +66,7 @@ impl Valid {
     pub fn varlen_documents(&self, documents: Documents) -> Result<Valid, Refusal> {
         let mut problems = Problems::default();
         let varlen = form::varlen(self.get(), documents, &mut problems);
-        match Refusal::of(problems.into_reasons()) {
+        match Refusal::from_reasons(problems.into_reasons()) {
             Some(refusal) => Err(refusal),
             None => validate(varlen),
         }

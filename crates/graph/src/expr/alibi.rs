@@ -37,14 +37,14 @@ impl fmt::Display for AlibiSlopes {
         if first_head > 0 {
             write!(f, " from {first_head}")?;
         }
-        if bias_max == AlibiSlopes::of(model_heads).bias_max { Ok(()) } else { write!(f, " max {bias_max:?}") }
+        if bias_max == AlibiSlopes::for_heads(model_heads).bias_max { Ok(()) } else { write!(f, " max {bias_max:?}") }
     }
 }
 
 impl AlibiSlopes {
     /// The usual slopes of a model with this many query heads: a maximum of 8, from the first head on.
     #[must_use]
-    pub fn of(model_heads: u32) -> AlibiSlopes {
+    pub fn for_heads(model_heads: u32) -> AlibiSlopes {
         let bias_max = FloatConst::try_from(USUAL_MAX).unwrap_or(FloatConst::ONE);
         AlibiSlopes { model_heads, first_head: 0, bias_max }
     }
@@ -95,29 +95,31 @@ mod tests {
 
     #[test]
     fn b5_slopes_follow_the_maximum_of_the_model() {
-        let slopes = |max| AlibiSlopes::of(32).with_bias_max(max).expect("finite").values(32);
+        let slopes = |max| AlibiSlopes::for_heads(32).with_bias_max(max).expect("finite").values(32);
         assert_eq!((slopes(8.0)[0], slopes(8.0)[31]), (0.840_896_4, 0.003_906_25));
         // mpt-7b-storywriter: 32 heads, a maximum of 16.
         assert_eq!((slopes(16.0)[0], slopes(16.0)[31]), (std::f32::consts::FRAC_1_SQRT_2, 2_f32.powi(-16)));
-        assert!(AlibiSlopes::of(4).with_bias_max(f32::NAN).is_err());
+        assert!(AlibiSlopes::for_heads(4).with_bias_max(f32::NAN).is_err());
     }
 
     #[test]
     fn b5_heads_shared_among_gpus_have_their_part_of_the_models_slopes() {
         for heads in [32, 20] {
-            let whole = AlibiSlopes::of(heads).values(i64::from(heads));
+            let whole = AlibiSlopes::for_heads(heads).values(i64::from(heads));
             let half = heads / 2;
-            let parts = [0, half].map(|first| AlibiSlopes::of(heads).from_head(first).values(i64::from(half)));
+            let parts = [0, half].map(|first| AlibiSlopes::for_heads(heads).from_head(first).values(i64::from(half)));
             assert_eq!(parts.concat(), whole);
             assert_ne!(
                 parts[0],
-                AlibiSlopes::of(half).values(i64::from(half)),
+                AlibiSlopes::for_heads(half).values(i64::from(half)),
                 "the slopes of a model of {half} heads"
             );
         }
-        assert!(AlibiSlopes::of(32).from_head(16).covers(16) && !AlibiSlopes::of(32).from_head(17).covers(16));
-        assert!(!AlibiSlopes::of(4).with_bias_max(0.0).expect("finite").covers(4));
-        let most = AlibiSlopes::of(i32::MAX.unsigned_abs());
+        assert!(
+            AlibiSlopes::for_heads(32).from_head(16).covers(16) && !AlibiSlopes::for_heads(32).from_head(17).covers(16)
+        );
+        assert!(!AlibiSlopes::for_heads(4).with_bias_max(0.0).expect("finite").covers(4));
+        let most = AlibiSlopes::for_heads(i32::MAX.unsigned_abs());
         assert!(most.covers(MAX_SLOPES) && !most.covers(MAX_SLOPES + 1));
     }
 }

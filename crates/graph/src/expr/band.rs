@@ -60,19 +60,19 @@ struct Linear {
 }
 
 impl Linear {
-    const fn of(q: i64, k: i64, ql: i64, kl: i64, constant: i64) -> Self {
+    const fn new(q: i64, k: i64, ql: i64, kl: i64, constant: i64) -> Self {
         Linear { q, k, ql, kl, constant }
     }
 
     fn scaled(self, by: i64) -> Option<Self> {
         let Linear { q, k, ql, kl, constant } = self;
         let times = |n: i64| n.checked_mul(by);
-        Linear::of(times(q)?, times(k)?, times(ql)?, times(kl)?, times(constant)?).checked()
+        Linear::new(times(q)?, times(k)?, times(ql)?, times(kl)?, times(constant)?).checked()
     }
 
     fn plus(self, o: Self) -> Option<Self> {
         // Every part is below 2^31, so the sums cannot overflow.
-        Linear::of(self.q + o.q, self.k + o.k, self.ql + o.ql, self.kl + o.kl, self.constant + o.constant).checked()
+        Linear::new(self.q + o.q, self.k + o.k, self.ql + o.ql, self.kl + o.kl, self.constant + o.constant).checked()
     }
 
     fn minus(self, o: Self) -> Option<Self> {
@@ -95,11 +95,11 @@ fn linear_forms(program: &Program) -> Vec<Option<Linear>> {
         let of = |id: NodeId| forms[id.at()];
         let constant = |id: NodeId| if let Node::Int(n) = program.node(id) { Some(i64::from(n)) } else { None };
         let form = match node {
-            Node::Index(Axis::Query) => Some(Linear::of(1, 0, 0, 0, 0)),
-            Node::Index(Axis::Key) => Some(Linear::of(0, 1, 0, 0, 0)),
-            Node::Length(Side::Query) => Some(Linear::of(0, 0, 1, 0, 0)),
-            Node::Length(Side::Key) => Some(Linear::of(0, 0, 0, 1, 0)),
-            Node::Int(n) => Linear::of(0, 0, 0, 0, i64::from(n)).checked(),
+            Node::Index(Axis::Query) => Some(Linear::new(1, 0, 0, 0, 0)),
+            Node::Index(Axis::Key) => Some(Linear::new(0, 1, 0, 0, 0)),
+            Node::Length(Side::Query) => Some(Linear::new(0, 0, 1, 0, 0)),
+            Node::Length(Side::Key) => Some(Linear::new(0, 0, 0, 1, 0)),
+            Node::Int(n) => Linear::new(0, 0, 0, 0, i64::from(n)).checked(),
             Node::Unary(Unary::Neg, a) => of(a).and_then(|a| a.scaled(-1)),
             Node::Binary(Binary::Add, a, b) => of(a).zip(of(b)).and_then(|(a, b)| a.plus(b)),
             Node::Binary(Binary::Sub, a, b) => of(a).zip(of(b)).and_then(|(a, b)| a.minus(b)),
@@ -117,7 +117,7 @@ fn linear_forms(program: &Program) -> Vec<Option<Linear>> {
 
 /// The forms that are at least 0 exactly if the comparison of `difference` with 0 holds; `None` for `!=`.
 fn inequalities(op: Compare, difference: Linear) -> Option<Vec<Linear>> {
-    let one = Linear::of(0, 0, 0, 0, 1);
+    let one = Linear::new(0, 0, 0, 0, 1);
     let negative = difference.scaled(-1)?;
     Some(match op {
         Compare::Ge => vec![difference],

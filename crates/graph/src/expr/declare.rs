@@ -55,7 +55,7 @@ impl<'t> Parser<'_, 't> {
     /// `alibi 32 from 16 max 8.0`: heads of the model, the first head of this attention, the largest exponent.
     fn slopes(&mut self) -> Result<AlibiSlopes, ParseError> {
         self.at += 1;
-        let mut slopes = AlibiSlopes::of(self.heads("the number of the model's heads")?);
+        let mut slopes = AlibiSlopes::for_heads(self.heads("the number of the model's heads")?);
         if *self.peek() == Token::Word("from") {
             self.at += 1;
             slopes = slopes.from_head(self.heads("the first head")?);

@@ -64,7 +64,7 @@ mod tests {
     use std::collections::HashSet;
     use std::hash::{BuildHasher, Hash};
 
-    fn of(key: impl Hash) -> u64 {
+    fn hashed(key: impl Hash) -> u64 {
         BuildHasherDefault::<Quick>::default().hash_one(key)
     }
 
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn similar_nodes_spread_over_a_small_map() {
         let nodes = (0..256).map(|n| Node::Not(NodeId(n))).chain((0..256).map(|n| Node::ToFloat(NodeId(n))));
-        let places: HashSet<u64> = nodes.map(|node| of(node) % 1024).collect();
+        let places: HashSet<u64> = nodes.map(|node| hashed(node) % 1024).collect();
         assert!(places.len() > 300, "512 nodes in {} of 1024 places", places.len());
-        assert_ne!(of((1_u32, 2_u32)), of((2_u32, 1_u32)));
-        assert_ne!(of([1_u8; 3]), of([1_u8; 4]));
+        assert_ne!(hashed((1_u32, 2_u32)), hashed((2_u32, 1_u32)));
+        assert_ne!(hashed([1_u8; 3]), hashed([1_u8; 4]));
     }
 }

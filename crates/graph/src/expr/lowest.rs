@@ -52,7 +52,7 @@ impl Reach {
     }
 
     /// The smallest range with these numbers. What overflows may be just below.
-    fn of(all: &[f64]) -> Reach {
+    fn spanning(all: &[f64]) -> Reach {
         let one = |x: f64| {
             if x.is_nan() { Reach::ALL } else { Reach { least: x.clamp(-MOST, MOST), most: x.clamp(-MOST, MOST) } }
         };
@@ -62,11 +62,11 @@ impl Reach {
 
     fn at_ends(self, other: Reach, f: impl Fn(f64, f64) -> f64) -> Reach {
         let (a, b) = (self, other);
-        Reach::of(&[f(a.least, b.least), f(a.least, b.most), f(a.most, b.least), f(a.most, b.most)])
+        Reach::spanning(&[f(a.least, b.least), f(a.least, b.most), f(a.most, b.least), f(a.most, b.most)])
     }
 
     fn rising(self, f: impl Fn(f64) -> f64) -> Reach {
-        Reach::of(&[f(self.least), f(self.most)])
+        Reach::spanning(&[f(self.least), f(self.most)])
     }
 
     const fn has_zero(self) -> bool {
@@ -101,7 +101,7 @@ impl Program {
     fn reach(&self, node: Node, of: &impl Fn(NodeId) -> Reach) -> Reach {
         match node {
             Node::Score | Node::Upstream => Reach::within(SCORES),
-            Node::Float(x) => Reach::of(&[x.value().into()]),
+            Node::Float(x) => Reach::spanning(&[x.value().into()]),
             Node::ToFloat(_) => Reach::within(f64::from(u32::MAX)),
             Node::Tensor(id) if self.tensors()[id.at()].dtype == DType::F16 => Reach::within(65_504.0),
             Node::Unary(op, a) => unary(op, of(a)),
@@ -159,7 +159,7 @@ fn unary(op: Unary, x: Reach) -> Reach {
     match op {
         Unary::Neg => Reach { least: -x.most, most: -x.least },
         Unary::Abs if x.has_zero() => Reach { least: 0.0, most: x.most.max(-x.least) },
-        Unary::Abs => Reach::of(&[x.least.abs(), x.most.abs()]),
+        Unary::Abs => Reach::spanning(&[x.least.abs(), x.most.abs()]),
         Unary::Exp => x.rising(f64::exp),
         Unary::Log => Reach::within(104.0),
         Unary::Sqrt => Reach { least: 0.0, most: x.most.max(0.0).sqrt() },

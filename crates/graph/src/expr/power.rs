@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::expr::parse_expr;
 
-    fn of(text: &str) -> Power {
+    fn power_in(text: &str) -> Power {
         let e = parse_expr(text).expect("reads");
         let power = e.nodes().iter().find_map(|&node| match node {
             Node::Binary(Binary::Pow, a, b) => Some(e.power(a, b)),
@@ -137,7 +137,7 @@ mod tests {
             ("pow(max(score, 0.5), score)", Power::Any { signed: false }),
             ("score + pow(float(query * key), score)", Power::Any { signed: true }),
         ] {
-            assert_eq!(of(text), power, "{text}");
+            assert_eq!(power_in(text), power, "{text}");
         }
     }
 

@@ -39,7 +39,7 @@ impl Range {
     const ALL: Range = Range { least: i32::MIN as i64, most: i32::MAX as i64 };
 
     /// The smallest range that contains these integers; every integer if one of them wraps.
-    fn of(all: &[i64]) -> Range {
+    fn spanning(all: &[i64]) -> Range {
         let (least, most) = all.iter().fold((i64::MAX, i64::MIN), |(least, most), &n| (least.min(n), most.max(n)));
         let fits = Range::ALL.least <= least && most <= Range::ALL.most;
         if fits { Range { least, most } } else { Range::ALL }
@@ -47,7 +47,7 @@ impl Range {
 
     /// The range of an operation that has its extremes at the ends of its operands.
     fn at_ends(a: Range, b: Range, f: impl Fn(i64, i64) -> i64) -> Range {
-        Range::of(&[f(a.least, b.least), f(a.least, b.most), f(a.most, b.least), f(a.most, b.most)])
+        Range::spanning(&[f(a.least, b.least), f(a.least, b.most), f(a.most, b.least), f(a.most, b.most)])
     }
 
     /// The greatest distance from 0.
@@ -85,10 +85,10 @@ impl Program {
 
 fn range(node: Node, extents: &Extents, of: impl Fn(NodeId) -> Range) -> Range {
     match node {
-        Node::Int(n) => Range::of(&[i64::from(n)]),
+        Node::Int(n) => Range::spanning(&[i64::from(n)]),
         Node::Index(axis) => {
             let origin = if extents.origins && matches!(axis, Axis::Query | Axis::Key) { MAX_ORIGIN.into() } else { 0 };
-            Range::of(&[0, origin + extents.scores[axis.dim()] - 1])
+            Range::spanning(&[0, origin + extents.scores[axis.dim()] - 1])
         }
         Node::Length(side) => {
             let axis = match side {
@@ -96,12 +96,12 @@ fn range(node: Node, extents: &Extents, of: impl Fn(NodeId) -> Range) -> Range {
                 Side::Key => Axis::Key,
             };
             let whole = extents.scores[axis.dim()];
-            if extents.lengths { Range::of(&[0, whole]) } else { Range::of(&[whole]) }
+            if extents.lengths { Range::spanning(&[0, whole]) } else { Range::spanning(&[whole]) }
         }
-        Node::Unary(Unary::Neg, a) => Range::of(&[-of(a).least, -of(a).most]),
+        Node::Unary(Unary::Neg, a) => Range::spanning(&[-of(a).least, -of(a).most]),
         Node::Unary(Unary::Abs, a) => {
             let Range { least, most } = of(a);
-            Range::of(&[
+            Range::spanning(&[
                 if least <= 0 && most >= 0 { 0 } else { least.abs().min(most.abs()) },
                 least.abs().max(most.abs()),
             ])
@@ -109,7 +109,7 @@ fn range(node: Node, extents: &Extents, of: impl Fn(NodeId) -> Range) -> Range {
         Node::Binary(op, a, b) => arithmetic(op, of(a), of(b)),
         Node::Select { keep: _, yes, no } => {
             let (yes, no) = (of(yes), of(no));
-            Range::of(&[yes.least, yes.most, no.least, no.most])
+            Range::spanning(&[yes.least, yes.most, no.least, no.most])
         }
         Node::Score
         | Node::Upstream
@@ -135,14 +135,14 @@ fn arithmetic(op: Binary, a: Range, b: Range) -> Range {
         // It has the sign of `a`, is not greater than `a`, and is below the divisor; by 0 it is 0.
         Binary::Rem => {
             let below = (b.magnitude() - 1).max(0);
-            Range::of(&[a.least.clamp(-below, 0), a.most.clamp(0, below)])
+            Range::spanning(&[a.least.clamp(-below, 0), a.most.clamp(0, below)])
         }
         // It has the sign of `b`, and is below it.
-        Binary::FloorRem => Range::of(&[(b.least + 1).min(0), (b.most - 1).max(0)]),
+        Binary::FloorRem => Range::spanning(&[(b.least + 1).min(0), (b.most - 1).max(0)]),
         // By a constant.
         Binary::FloorDiv if b.least == b.most && b.least != 0 => {
             let floor = |a: i64| a.div_euclid(b.least) - i64::from(b.least < 0 && a.rem_euclid(b.least) != 0);
-            Range::of(&[floor(a.least), floor(a.most)])
+            Range::spanning(&[floor(a.least), floor(a.most)])
         }
         Binary::FloorDiv | Binary::Div | Binary::Pow | Binary::Atan2 => Range::ALL,
     }

@@ -75,7 +75,7 @@ impl Tensor {
 
 /// The value, if there are no reasons against it.
 fn sound<T>(reasons: Vec<Reason>, value: impl FnOnce() -> T) -> Result<T, Refusal> {
-    match Refusal::of(reasons) {
+    match Refusal::from_reasons(reasons) {
         Some(refusal) => Err(refusal),
         None => Ok(value()),
     }

@@ -48,7 +48,7 @@ pub enum Applies<C = ()> {
 }
 
 impl<C: Copy> Entry<C> {
-    const fn new(origin: Origin) -> Entry<C> {
+    const fn with_origin(origin: Origin) -> Entry<C> {
         Entry {
             code: "",
             cause: "",
@@ -69,31 +69,31 @@ impl<C: Copy> Entry<C> {
     /// Defaults of an entry for a description that contradicts itself, on every version and GPU.
     #[must_use]
     pub const fn description() -> Entry<C> {
-        Entry { source: "the definition of the description", ..Entry::new(Origin::Description) }
+        Entry { source: "the definition of the description", ..Entry::with_origin(Origin::Description) }
     }
 
     /// Defaults of an entry for an unsupported feature.
     #[must_use]
     pub const fn rule() -> Entry<C> {
-        Entry::new(Origin::Rule)
+        Entry::with_origin(Origin::Rule)
     }
 
     /// Defaults of an entry for a feature that a library computes wrongly. `place` is the next free [`Entry::quirk`].
     #[must_use]
     pub const fn quirk(place: u8) -> Entry<C> {
-        Entry { quirk: Some(place), ..Entry::new(Origin::Quirk) }
+        Entry { quirk: Some(place), ..Entry::with_origin(Origin::Quirk) }
     }
 
     /// Defaults of an entry for a feature that qkvault does not build yet.
     #[must_use]
     pub const fn not_built() -> Entry<C> {
-        Entry::new(Origin::NotBuilt)
+        Entry::with_origin(Origin::NotBuilt)
     }
 
     /// Defaults of an entry for a refusal of a library itself.
     #[must_use]
     pub const fn library() -> Entry<C> {
-        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::new(Origin::Library) }
+        Entry { source: "the message of cuDNN, which the reason quotes", ..Entry::with_origin(Origin::Library) }
     }
 
     /// The condition, if the entry has one.

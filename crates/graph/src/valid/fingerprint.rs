@@ -23,7 +23,7 @@ pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
     /// The fingerprint of an attention in canonical form, with its key.
-    pub(super) fn of(key: &GraphKey, attention: &Attention) -> Fingerprint {
+    pub(super) fn new(key: &GraphKey, attention: &Attention) -> Fingerprint {
         let Attention {
             q: _,
             k: _,

@@ -58,8 +58,8 @@ struct Inner {
 
 impl Valid {
     fn new(attention: Attention) -> Valid {
-        let key = GraphKey::of(&attention);
-        let fingerprint = Fingerprint::of(&key, &attention);
+        let key = GraphKey::from_canonical(&attention);
+        let fingerprint = Fingerprint::new(&key, &attention);
         Valid(Arc::new(Inner { attention, key, fingerprint }))
     }
 
@@ -153,7 +153,7 @@ pub fn validate(attention: Attention) -> Result<Valid, Refusal> {
     tensors::check(&attention, &mut problems);
     shapes::check(&attention, &mut problems);
     features::check(&attention, &mut problems);
-    match Refusal::of(problems.0) {
+    match Refusal::from_reasons(problems.0) {
         Some(refusal) => Err(refusal),
         None => Ok(Valid::new(canonical::form(attention))),
     }

@@ -103,9 +103,9 @@ fn slopes_are_in_the_fingerprint() {
         let distance = (key() - query()).to_float();
         valid(base().with_score_mod((score() + slopes * distance).build_score_mod().expect("a score")))
     };
-    let whole = AlibiSlopes::of(32);
+    let whole = AlibiSlopes::for_heads(32);
     let several = [
-        with(AlibiSlopes::of(8)),
+        with(AlibiSlopes::for_heads(8)),
         with(whole),
         with(whole.from_head(8)),
         with(whole.with_bias_max(16.0).expect("finite")),

@@ -107,7 +107,7 @@ fn every_variant_of_every_enum_round_trips() {
         }
     }
     for [stats, max, sum_exp] in [[false, true, true], [true, false, true], [false; 3], [true; 3]] {
-        with(&|a| a.outputs = Outputs::of(stats, max, sum_exp));
+        with(&|a| a.outputs = Outputs::new(stats, max, sum_exp));
     }
     with(&|a| a.padded_rows = PaddedRows::Zero);
     for fp8 in [Fp8::Delayed, Fp8::Current, Fp8::Block] {

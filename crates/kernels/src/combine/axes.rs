@@ -17,7 +17,7 @@ impl Axes {
     /// The rows of tensors with these extents and strides, in the memory order of the first. Dims whose elements lie
     /// one after the other in all tensors are one dim if `join`; else a row is the head dim. A stride of the head dim
     /// is 1.
-    pub(super) fn of(dims: [i64; 4], tensors: &[[i64; 3]], join: bool) -> Axes {
+    pub(super) fn in_memory_order(dims: [i64; 4], tensors: &[[i64; 3]], join: bool) -> Axes {
         let mut around: Vec<usize> = (0..3).filter(|&i| dims[i] > 1).collect();
         around.sort_by_key(|&i| tensors.first().map_or(0, |t| t[i]));
         // Innermost first: extents, and the stride in each tensor.
@@ -61,15 +61,15 @@ mod tests {
         let of = |order| strides(&Tensor::dense(order, [2, 3, 5, 24], DType::BF16));
         let (bshd, bhsd) = (of(Order::Bshd), of(Order::Bhsd));
         let dims = [2, 3, 5, 24];
-        let whole = Axes::of(dims, &[bshd, bshd], true);
+        let whole = Axes::in_memory_order(dims, &[bshd, bshd], true);
         assert_eq!((whole.outer, whole.row, whole.chunks(8)), ([1; 3], 720, 90));
-        let mixed = Axes::of(dims, &[bshd, bhsd], true);
+        let mixed = Axes::in_memory_order(dims, &[bshd, bhsd], true);
         assert_eq!((mixed.outer, mixed.row), ([2, 5, 3], 24));
         assert_eq!(mixed.strides, [[360, 72, 24], [360, 24, 120]]);
         // A tensor that has more rows behind each one is joined as far as all others are.
-        let gap = Axes::of(dims, &[bshd, [720, 24, 72]], true);
+        let gap = Axes::in_memory_order(dims, &[bshd, [720, 24, 72]], true);
         assert_eq!((gap.outer, gap.row, gap.strides[1]), ([1, 1, 2], 360, [0, 0, 720]));
-        let apart = Axes::of(dims, &[bshd, bshd], false);
+        let apart = Axes::in_memory_order(dims, &[bshd, bshd], false);
         assert_eq!((apart.outer, apart.row), ([2, 5, 3], 24));
     }
 }

@@ -9,7 +9,7 @@ use qkvault_graph::{Combination, DType, Role, Tensor, ValidCombination};
 
 use crate::generate::{DRIVER, Generated};
 use crate::params::Params;
-use crate::recipe::{Launch, Limits, RECIPE_FORMAT, Recipe, Step, Value};
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, Limits, RECIPE_FORMAT, RecipeStep};
 use axes::{Axes, strides};
 
 const MACHINE: &str = include_str!("../cuda/machine.cu");
@@ -25,12 +25,12 @@ const THREADS: u64 = 256;
 /// The source and the recipe of a combination for GPUs of a compute capability.
 #[must_use]
 pub fn generate_combination(of: &ValidCombination, sm: u32) -> Generated {
-    let writer = Writer::new(of);
+    let writer = CombinationWriter::new(of);
     Generated { source: writer.source(), options: vec!["--std=c++17".to_owned()], recipe: writer.recipe(sm) }
 }
 
 /// An operand as the kernel sees it.
-struct Operand {
+struct KernelOperand {
     role: Role,
     field: String,
     /// Its type in CUDA C.
@@ -41,17 +41,17 @@ struct Operand {
     size: i64,
 }
 
-struct Writer<'a> {
+struct CombinationWriter<'a> {
     of: &'a ValidCombination,
-    operands: Vec<Operand>,
+    operands: Vec<KernelOperand>,
     /// What is written, with the strides of all operands in their order.
     axes: Axes,
     result: Tensor,
     chunk: i64,
 }
 
-impl<'a> Writer<'a> {
-    fn new(of: &'a ValidCombination) -> Writer<'a> {
+impl<'a> CombinationWriter<'a> {
+    fn new(of: &'a ValidCombination) -> CombinationWriter<'a> {
         let (result, adds) = match &**of {
             Combination::Merge { o, .. } => (*o, true),
             Combination::Sum { into, .. } => (*into, true),
@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
             });
             let element = if adds { added(t.dtype) } else { "Element" };
             let (role, output, size) = (operand.role, operand.output, t.dtype.size() as i64);
-            operands.push(Operand { role, field, element, output, wide, size });
+            operands.push(KernelOperand { role, field, element, output, wide, size });
         }
         if matches!(**of, Combination::Keep { .. }) {
             // The places of a chunk: as if a tensor counted one dim each.
@@ -91,9 +91,9 @@ impl<'a> Writer<'a> {
         }
         // A number for each row keeps rows apart.
         let by_row = operands.iter().any(|operand| !operand.wide);
-        let axes = Axes::of(result.dims, &lie, !by_row);
+        let axes = Axes::in_memory_order(result.dims, &lie, !by_row);
         let chunk = if adds { 8 } else { 16 / result.dtype.size() as i64 };
-        Writer { of, operands, axes, result, chunk }
+        CombinationWriter { of, operands, axes, result, chunk }
     }
 
     /// Where the elements of a place lie in an operand, as an expression.
@@ -198,18 +198,18 @@ impl<'a> Writer<'a> {
 
     fn params(&self) -> Params {
         let mut params = Params::default();
-        for Operand { role, field, element, output, .. } in &self.operands {
+        for KernelOperand { role, field, element, output, .. } in &self.operands {
             if role.is_scalar() {
-                params.number("int", field, Value::Number(*role));
+                params.number("int", field, LaunchValue::Number(*role));
                 continue;
             }
             let element = if *output { (*element).to_owned() } else { format!("const {element}") };
-            params.pointer(&element, field, Value::Address(*role));
+            params.pointer(&element, field, LaunchValue::Address(*role));
         }
         params
     }
 
-    fn recipe(&self, sm: u32) -> Recipe {
+    fn recipe(&self, sm: u32) -> LaunchRecipe {
         let blocks = self.axes.chunks(self.chunk).div_ceil(THREADS).min(Limits::GRID_X.into());
         let launch = Launch {
             module: 0,
@@ -221,8 +221,8 @@ impl<'a> Writer<'a> {
             overlap: false,
             params: vec![self.params().param()],
         };
-        let steps = vec![Step::Launch(launch)];
-        Recipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), steps }
+        let steps = vec![RecipeStep::Launch(launch)];
+        LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), steps }
     }
 }
 

@@ -4,7 +4,7 @@ use qkvault_graph::Tensor;
 
 /// A dim: its extent, and elements between neighbours in each tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Axis {
+pub(super) struct ConvertedAxis {
     pub(super) n: i64,
     pub(super) wide: i64,
     pub(super) narrow: i64,
@@ -12,20 +12,20 @@ pub(super) struct Axis {
 
 /// Rows of neighbouring elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct ConvertedRows {
     /// The dims around a row, outermost first; dims of one element fill the list.
-    pub(super) outer: [Axis; 3],
+    pub(super) outer: [ConvertedAxis; 3],
     /// Elements of a row.
     pub(super) row: i64,
 }
 
-impl Rows {
+impl ConvertedRows {
     /// The rows of two tensors, in the memory order of the second. Both have a head dim of stride 1.
-    pub(super) fn of(wide: &Tensor, narrow: &Tensor) -> Rows {
-        let axis = |i: usize| Axis { n: wide.dims[i], wide: wide.strides[i], narrow: narrow.strides[i] };
-        let mut axes: Vec<Axis> = (0..3).map(axis).filter(|axis| axis.n > 1).collect();
+    pub(super) fn between(wide: &Tensor, narrow: &Tensor) -> ConvertedRows {
+        let axis = |i: usize| ConvertedAxis { n: wide.dims[i], wide: wide.strides[i], narrow: narrow.strides[i] };
+        let mut axes: Vec<ConvertedAxis> = (0..3).map(axis).filter(|axis| axis.n > 1).collect();
         axes.sort_by_key(|axis| axis.narrow);
-        let mut joined = vec![Axis { n: wide.dims[3], wide: 1, narrow: 1 }];
+        let mut joined = vec![ConvertedAxis { n: wide.dims[3], wide: 1, narrow: 1 }];
         for axis in axes {
             match joined.last_mut() {
                 Some(last) if [axis.wide, axis.narrow] == [last.wide * last.n, last.narrow * last.n] => {
@@ -34,9 +34,9 @@ impl Rows {
                 _ => joined.push(axis),
             }
         }
-        let mut outer = [Axis { n: 1, wide: 0, narrow: 0 }; 3];
+        let mut outer = [ConvertedAxis { n: 1, wide: 0, narrow: 0 }; 3];
         outer.iter_mut().rev().zip(&joined[1..]).for_each(|(place, axis)| *place = *axis);
-        Rows { outer, row: joined[0].n }
+        ConvertedRows { outer, row: joined[0].n }
     }
 
     /// Whether every row begins at a multiple of so many elements in both tensors.
@@ -54,22 +54,22 @@ mod tests {
     fn a_contiguous_tensor_is_one_row_whatever_its_order() {
         for order in Order::ALL {
             let t = Tensor::dense(order, [2, 3, 5, 24], DType::BF16);
-            assert_eq!(Rows::of(&t, &t).row, 2 * 3 * 5 * 24);
+            assert_eq!(ConvertedRows::between(&t, &t).row, 2 * 3 * 5 * 24);
         }
     }
 
     #[test]
     fn a_change_of_order_leaves_rows_of_the_head_dim_and_gaps_leave_what_is_together() {
         let (wide, narrow) = (Tensor::bshd(2, 3, 5, 24, DType::BF16), Tensor::bhsd(2, 3, 5, 24, DType::E4M3));
-        let rows = Rows::of(&wide, &narrow);
-        let axis = |n, wide, narrow| Axis { n, wide, narrow };
+        let rows = ConvertedRows::between(&wide, &narrow);
+        let axis = |n, wide, narrow| ConvertedAxis { n, wide, narrow };
         assert_eq!((rows.outer, rows.row), ([axis(2, 360, 360), axis(3, 24, 120), axis(5, 72, 24)], 24));
         assert!(rows.aligned(8) && !rows.aligned(16));
         // The queries of a projection that has keys and values behind them in each row.
         let part = Tensor { strides: [5 * 216, 24, 216, 1], ..wide };
-        let rows = Rows::of(&part, &wide);
+        let rows = ConvertedRows::between(&part, &wide);
         assert_eq!((rows.outer, rows.row), ([axis(1, 0, 0), axis(1, 0, 0), axis(10, 216, 72)], 72));
         let one = Tensor::bshd(1, 1, 7, 1, DType::F32);
-        assert_eq!(Rows::of(&one, &one).row, 7);
+        assert_eq!(ConvertedRows::between(&one, &one).row, 7);
     }
 }

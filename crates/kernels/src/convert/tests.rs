@@ -24,17 +24,17 @@ fn a_recipe_of_a_conversion_refers_to_its_operands_alone() {
         let wide = dense(2, 3, 1000, 192, DType::BF16);
         let conversion = Conversion::to(DType::E5M2, wide, kinds(seed)).validate().expect("sound");
         let made = generate_conversion(&conversion, 100).expect("is taken");
-        let whole = Recipe { modules: vec![10], ..made.recipe };
+        let whole = LaunchRecipe { modules: vec![10], ..made.recipe };
         let bindings = conversion.bindings();
-        assert_eq!(codec::decode::<Recipe>(&codec::encode(&whole)).expect("reads"), whole);
+        assert_eq!(codec::decode::<LaunchRecipe>(&codec::encode(&whole)).expect("reads"), whole);
         let checked = whole.check(&bindings, 10).unwrap_or_else(|bad| panic!("{conversion}: {bad}"));
         let params = checked.steps.iter().filter_map(|step| match step {
-            Step::Launch(launch) => Some(&launch.params[0].patches),
-            Step::Clear { .. } => None,
+            RecipeStep::Launch(launch) => Some(&launch.params[0].patches),
+            RecipeStep::Clear { .. } => None,
         });
         for binding in &bindings {
             let names = |patches: &Vec<crate::recipe::Patch>| {
-                patches.iter().any(|patch| patch.value == Value::Address(binding.role))
+                patches.iter().any(|patch| patch.value == LaunchValue::Address(binding.role))
             };
             assert!(params.clone().all(names), "{conversion}: no kernel gets {}", binding.role);
         }

@@ -16,14 +16,14 @@ struct Point { int batch, head, query, key, queries, keys; };
 ";
 
 /// Queries, keys, band and origins of an attention of one row a query.
-struct Case {
+struct BandCase {
     seq: (i64, i64),
     band: Band,
     origins: [i64; 2],
     bottom_right: bool,
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<BandCase> {
     let mut state = 7_u64;
     let mut within = |least: i64, most: i64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -39,14 +39,14 @@ fn cases() -> Vec<Case> {
                 _ => Band { corner: Corner::TopLeft, left: Some(left), right: None },
             };
             let origins = [within(0, 1500), within(0, 1000)];
-            Case { seq, band, origins, bottom_right: n % 4 == 3 }
+            BandCase { seq, band, origins, bottom_right: n % 4 == 3 }
         })
         .collect()
 }
 
 /// Prints, for each tile of rows, its first tile, the number of tiles, and what each of its rows sees.
-fn program(at: usize, case: &Case) -> (String, i64) {
-    let Case { seq, band, origins: [query, key], bottom_right } = case;
+fn program(at: usize, case: &BandCase) -> (String, i64) {
+    let BandCase { seq, band, origins: [query, key], bottom_right } = case;
     let corner = if *bottom_right { Corner::BottomRight } else { Corner::TopLeft };
     let mut a = Attention::bshd(1, (1, 1), *seq, 64, DType::F16).with_band(Band { corner, ..*band });
     // With origins, lengths and corners change nothing.
@@ -84,7 +84,7 @@ fn tiles_begin_at_the_window_and_hold_every_key_that_is_seen() {
         tiles.push(tile);
     }
     text.push_str("int main() {\n");
-    for (at, Case { seq: (queries, keys), .. }) in cases.iter().enumerate() {
+    for (at, BandCase { seq: (queries, keys), .. }) in cases.iter().enumerate() {
         let _ = writeln!(text, "  program{at}::tell({queries}, {keys});");
     }
     text.push_str("}\n");
@@ -98,13 +98,13 @@ fn tiles_begin_at_the_window_and_hold_every_key_that_is_seen() {
             range = first * tiles[at]..(first + second) * tiles[at];
             late += usize::from(first > 0);
             // The row that reaches back furthest is the first one: its window begins in the first tile.
-            let Case { band, origins: [query, key], .. } = case;
+            let BandCase { band, origins: [query, key], .. } = case;
             let ahead = query - key;
             let begin = band.left.map_or(0, |left| (row + ahead - left + 1).max(0));
             assert_eq!(first, begin / tiles[at], "the first tile of rows {row} on");
             continue;
         }
-        let Case { seq, band, origins: [query, key], .. } = case;
+        let BandCase { seq, band, origins: [query, key], .. } = case;
         let (queries, keys) = *seq;
         for col in 0..keys {
             let kept = band.keeps(row + query, col + key, queries, keys);

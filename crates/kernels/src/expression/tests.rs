@@ -94,7 +94,7 @@ fn origins(program: usize) -> [i32; 2] {
 
 /// Runs all programs at the same points: for each program, the values found and expected.
 fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
-    let places: Vec<Place> = (0..points)
+    let places: Vec<ScoredPlace> = (0..points)
         .map(|i| {
             let at = [0, 1, 2, 3].map(|axis| ((i * [1, 3, 5, 7][axis] + i / 2) % DIMS[axis] as usize) as i32);
             (at, [at[2].max(6) + 1, at[3].max(8) + 1], number(i * 13 + 1) * 1.3)
@@ -104,10 +104,10 @@ fn run(programs: &[&Program], points: usize) -> Vec<Vec<(f64, f64)>> {
 }
 
 /// A place, its lengths and its score.
-type Place = ([i32; 4], [i32; 2], f32);
+type ScoredPlace = ([i32; 4], [i32; 2], f32);
 
 /// The same at these places.
-fn run_at(programs: &[&Program], places: &[Place]) -> Vec<Vec<(f64, f64)>> {
+fn run_at(programs: &[&Program], places: &[ScoredPlace]) -> Vec<Vec<(f64, f64)>> {
     let mut text = format!("struct Point {{ int batch, head, query, key, queries, keys; }};\n{FUNCTIONS}");
     programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program, origins(at))));
     text.push_str("int main() {\n");
@@ -125,7 +125,7 @@ fn run_at(programs: &[&Program], places: &[Place]) -> Vec<Vec<(f64, f64)>> {
         .iter()
         .enumerate()
         .map(|(n, program)| {
-            let one = |(at, lengths, score): &Place| {
+            let one = |(at, lengths, score): &ScoredPlace| {
                 (found.next().expect("a line each"), expected(program, *at, origins(n), *lengths, (*score).into()))
             };
             places.iter().map(one).collect()

@@ -3,7 +3,10 @@
 use qkvault_graph::Binding;
 use qkvault_graph::{DType, Role};
 
-use super::{Checked, CubinKernel, Launch, Param, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value};
+use super::{
+    Checked, CubinKernel, Launch, LaunchRecipe, LaunchValue, Param, RECIPE_FORMAT, RecipeStep, TENSOR_MAP_BYTES,
+    TensorMap,
+};
 
 /// Limits of launches that hold on every GPU of compute capability 9.0 and later, from the CUDA programming guide
 /// (technical specifications per compute capability).
@@ -66,7 +69,7 @@ fn within(place: &str, given: u64, most: u64) -> Result<(), BadRecipe> {
     if given <= most { Ok(()) } else { Err(wrong(place, given, format!("at most {most} is possible"))) }
 }
 
-impl Recipe {
+impl LaunchRecipe {
     /// Compares everything in the recipe with what it refers to: the operands that a launch binds, and the bytes of the
     /// plan's cubins.
     ///
@@ -92,11 +95,11 @@ impl Recipe {
         }
         for (i, step) in self.steps.iter().enumerate() {
             match step {
-                Step::Clear { at, bytes, value: _ } => {
+                RecipeStep::Clear { at, bytes, value: _ } => {
                     let end = at.checked_add(*bytes).unwrap_or(u64::MAX);
                     within(&format!("the end of what step {i} clears"), end, self.scratch)?;
                 }
-                Step::Launch(launch) => self.check_launch(i, launch, bindings)?,
+                RecipeStep::Launch(launch) => self.check_launch(i, launch, bindings)?,
             }
         }
         Ok(Checked(self))
@@ -126,8 +129,8 @@ impl Recipe {
             return Err(wrong("the code behind the cubins", format!("{} bytes", rest.len()), "nothing follows them"));
         }
         let launches = self.steps.iter().enumerate().filter_map(|(i, step)| match step {
-            Step::Launch(launch) => Some((i, launch)),
-            Step::Clear { .. } => None,
+            RecipeStep::Launch(launch) => Some((i, launch)),
+            RecipeStep::Clear { .. } => None,
         });
         for (i, Launch { module, function, block, params, .. }) in launches {
             let kernels = modules.get(*module as usize).map_or(&[][..], Vec::as_slice);
@@ -205,11 +208,11 @@ impl Recipe {
                 wrong(of("the operand"), role.name(), format!("the plan binds no such {kind}"))
             };
             let size = match &patch.value {
-                Value::Address(role) => find(*role, false).map(|_| 8).ok_or_else(|| missing(*role, "tensor"))?,
-                Value::Number(role) => {
+                LaunchValue::Address(role) => find(*role, false).map(|_| 8).ok_or_else(|| missing(*role, "tensor"))?,
+                LaunchValue::Number(role) => {
                     find(*role, true).map(|b| b.dtype.size()).ok_or_else(|| missing(*role, "number"))?
                 }
-                Value::Product(role, by) => {
+                LaunchValue::Product(role, by) => {
                     let number = find(*role, true).ok_or_else(|| missing(*role, "number"))?;
                     let by = f32::from_bits(*by);
                     if number.dtype != DType::F32 || !by.is_finite() {
@@ -218,11 +221,11 @@ impl Recipe {
                     }
                     number.dtype.size()
                 }
-                Value::Scratch(at) => {
+                LaunchValue::Scratch(at) => {
                     within(&of("the offset in the scratch memory"), *at, self.scratch)?;
                     8
                 }
-                Value::Map(map) => {
+                LaunchValue::Map(map) => {
                     let binding = find(map.role, false).ok_or_else(|| missing(map.role, "tensor"))?;
                     check_map(&of("the tensor map"), map, binding)?;
                     if patch.at % 64 != 0 {

@@ -3,7 +3,7 @@
 use qkvault_graph::Binding;
 use qkvault_graph::{KEY_FORMAT, PlanKey, Valid, codec};
 
-use super::Recipe;
+use super::LaunchRecipe;
 
 /// The tag that separates these hashes from those of cuDNN's plans.
 const TAG: &str = "qkvault plan of kernels, key format 2";
@@ -11,23 +11,23 @@ const TAG: &str = "qkvault plan of kernels, key format 2";
 /// What the code of a plan is compiled from. Source and recipe say everything that a launch computes: what a
 /// description has besides, such as how many pages a pool has, is in no key.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin<'a> {
+pub struct CodeOrigin<'a> {
     /// The CUDA source.
     pub source: &'a str,
     /// The compiler's options, without the architecture.
     pub options: &'a [String],
     /// The recipe, without cubins.
-    pub recipe: &'a Recipe,
+    pub recipe: &'a LaunchRecipe,
     /// NVRTC's version, major and minor: another update of it gives the same code.
     pub nvrtc: (u32, u32),
 }
 
-impl Origin<'_> {
+impl CodeOrigin<'_> {
     /// The key of the plan: the same on every GPU of the architecture, whatever its multiprocessors, its memory bus,
     /// its driver and its cuDNN. The architecture follows from the recipe.
     #[must_use]
     pub fn key(&self) -> PlanKey {
-        let Origin { source, options, recipe, nvrtc } = *self;
+        let CodeOrigin { source, options, recipe, nvrtc } = *self;
         let arch = architecture(recipe.sm);
         let bytes = codec::encode(&(KEY_FORMAT, source, options, recipe, nvrtc, arch));
         let mut hasher = blake3::Hasher::new_derive_key(TAG);

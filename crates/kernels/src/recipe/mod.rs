@@ -5,9 +5,9 @@
 //! each kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
 //!
 //! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
-//! [`Recipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe is
-//! launched. [`Recipe::check_code`] compares it with what the cubins tell of their kernels. What a kernel does with its
-//! parameters is in the machine code, which is as trusted as cuDNN's plans are.
+//! [`LaunchRecipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe
+//! is launched. [`LaunchRecipe::check_code`] compares it with what the cubins tell of their kernels. What a kernel does
+//! with its parameters is in the machine code, which is as trusted as cuDNN's plans are.
 
 mod check;
 mod cubin;
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::{BadRecipe, Limits};
 pub use cubin::{BadCubin, CubinKernel};
-pub use key::{Origin, architecture, bindings};
+pub use key::{CodeOrigin, architecture, bindings};
 
 /// The format of recipes. Readers refuse every other one.
 pub const RECIPE_FORMAT: u32 = 2;
@@ -37,7 +37,7 @@ pub const TENSOR_MAP_BYTES: usize = 128;
 /// What a launch does, step by step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
+pub struct LaunchRecipe {
     /// [`RECIPE_FORMAT`].
     pub format: u32,
     /// Compute capability of the GPUs that run the code, as major * 10 + minor.
@@ -50,13 +50,13 @@ pub struct Recipe {
     /// The cubins, one after the other in the plan's bytes: the length of each.
     pub modules: Vec<u64>,
     /// What is queued, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecipeStep>,
 }
 
 /// One thing that a launch queues on its stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Step {
+pub enum RecipeStep {
     /// Sets bytes of the scratch memory.
     Clear {
         /// Offset of the first byte.
@@ -74,7 +74,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// The cubin, by its place in [`Recipe::modules`].
+    /// The cubin, by its place in [`LaunchRecipe::modules`].
     pub module: u32,
     /// The name of the kernel in the cubin.
     pub function: String,
@@ -110,13 +110,13 @@ pub struct Patch {
     /// Offset of the first byte.
     pub at: u32,
     /// The value.
-    pub value: Value,
+    pub value: LaunchValue,
 }
 
 /// A value that follows from a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub enum Value {
+pub enum LaunchValue {
     /// The address of an operand: 8 bytes.
     Address(Role),
     /// An address in the scratch memory: 8 bytes.
@@ -129,11 +129,11 @@ pub enum Value {
     Product(Role, u32),
 }
 
-impl Value {
+impl LaunchValue {
     /// A number on the host times a constant.
     #[must_use]
-    pub fn product(number: Role, by: f32) -> Value {
-        Value::Product(number, by.to_bits())
+    pub fn product(number: Role, by: f32) -> LaunchValue {
+        LaunchValue::Product(number, by.to_bits())
     }
 }
 
@@ -167,12 +167,12 @@ const RAGGED_STEP: u64 = 1 << 35;
 
 /// A recipe whose every offset and size was compared with what it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked(Recipe);
+pub struct Checked(LaunchRecipe);
 
 impl Deref for Checked {
-    type Target = Recipe;
+    type Target = LaunchRecipe;
 
-    fn deref(&self) -> &Recipe {
+    fn deref(&self) -> &LaunchRecipe {
         &self.0
     }
 }
@@ -180,7 +180,7 @@ impl Deref for Checked {
 impl Checked {
     /// The recipe itself.
     #[must_use]
-    pub fn into_inner(self) -> Recipe {
+    pub fn into_inner(self) -> LaunchRecipe {
         self.0
     }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::{Launch, Param, Patch, Recipe, Step, TensorMap, Value};
+use super::{Launch, LaunchRecipe, LaunchValue, Param, Patch, RecipeStep, TensorMap};
 
-impl fmt::Display for Recipe {
+impl fmt::Display for LaunchRecipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Recipe { format, sm, driver, scratch, modules, steps } = self;
+        let LaunchRecipe { format, sm, driver, scratch, modules, steps } = self;
         let sizes = modules.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         write!(
             f,
@@ -17,8 +17,10 @@ impl fmt::Display for Recipe {
         )?;
         for (i, step) in steps.iter().enumerate() {
             match step {
-                Step::Clear { at, bytes, value } => write!(f, "\n{i}: set {bytes} bytes at scratch + {at} to {value}")?,
-                Step::Launch(launch) => write!(f, "\n{i}: {launch}")?,
+                RecipeStep::Clear { at, bytes, value } => {
+                    write!(f, "\n{i}: set {bytes} bytes at scratch + {at} to {value}")?
+                }
+                RecipeStep::Launch(launch) => write!(f, "\n{i}: {launch}")?,
             }
         }
         Ok(())
@@ -42,14 +44,14 @@ impl fmt::Display for Launch {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for LaunchValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Address(role) => write!(f, "address of {role}"),
-            Value::Scratch(at) => write!(f, "address of scratch + {at}"),
-            Value::Number(role) => write!(f, "number {role}"),
-            Value::Product(role, by) => write!(f, "number {role} times {}", f32::from_bits(*by)),
-            Value::Map(map) => write!(f, "tensor map {map}"),
+            LaunchValue::Address(role) => write!(f, "address of {role}"),
+            LaunchValue::Scratch(at) => write!(f, "address of scratch + {at}"),
+            LaunchValue::Number(role) => write!(f, "number {role}"),
+            LaunchValue::Product(role, by) => write!(f, "number {role} times {}", f32::from_bits(*by)),
+            LaunchValue::Map(map) => write!(f, "tensor map {map}"),
         }
     }
 }

@@ -4,7 +4,9 @@
 use qkvault_graph::Binding;
 use qkvault_graph::{Attention, DType, Role, codec, validate};
 
-use super::{Launch, Param, Patch, RECIPE_FORMAT, Recipe, Step, TENSOR_MAP_BYTES, TensorMap, Value, bindings};
+use super::{
+    Launch, LaunchRecipe, LaunchValue, Param, Patch, RECIPE_FORMAT, RecipeStep, TENSOR_MAP_BYTES, TensorMap, bindings,
+};
 
 /// Bytes of the cubins that [`sample`] names.
 pub const CODE: u64 = 300;
@@ -22,7 +24,7 @@ pub fn operands() -> Vec<Binding> {
 
 /// A recipe with each kind of step and of value.
 #[must_use]
-pub fn sample() -> Recipe {
+pub fn sample() -> LaunchRecipe {
     let map = TensorMap {
         role: Role::K,
         dtype: DType::BF16,
@@ -32,26 +34,26 @@ pub fn sample() -> Recipe {
         swizzle: 128,
     };
     let values = [
-        (0, Value::Map(map)),
-        (128, Value::Address(Role::Q)),
-        (136, Value::Address(Role::O)),
-        (144, Value::Scratch(64)),
-        (152, Value::Number(Role::Scale)),
+        (0, LaunchValue::Map(map)),
+        (128, LaunchValue::Address(Role::Q)),
+        (136, LaunchValue::Address(Role::O)),
+        (144, LaunchValue::Scratch(64)),
+        (152, LaunchValue::Number(Role::Scale)),
     ];
     let patches = values.into_iter().map(|(at, value)| Patch { at, value }).collect();
     let launch = |overlap, cluster, params| {
         let (function, grid, block) = ("attend".to_owned(), [2, 2, 1], [64, 2, 1]);
-        Step::Launch(Launch { module: 1, function, grid, block, shared: 1024, cluster, overlap, params })
+        RecipeStep::Launch(Launch { module: 1, function, grid, block, shared: 1024, cluster, overlap, params })
     };
     let params = vec![Param { bytes: vec![0; 160], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
-    Recipe {
+    LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
         scratch: 512,
         modules: vec![100, 200],
         steps: vec![
-            Step::Clear { at: 0, bytes: 512, value: 255 },
+            RecipeStep::Clear { at: 0, bytes: 512, value: 255 },
             launch(false, Some([2, 1, 1]), params.clone()),
             launch(true, None, params),
         ],
@@ -60,18 +62,18 @@ pub fn sample() -> Recipe {
 
 /// Whether nothing in a recipe refers outside. It is written from the definition, and uses nothing of the check.
 #[must_use]
-pub fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
+pub fn inside(recipe: &LaunchRecipe, operands: &[Binding]) -> bool {
     let modules: u128 = recipe.modules.iter().map(|bytes| u128::from(*bytes)).sum();
     let value = |of: &Patch, room: usize| {
         let tensor = |role: &Role| operands.iter().find(|b| b.role == *role && !b.scalar);
         let size = match &of.value {
-            Value::Address(role) => tensor(role).map(|_| 8),
-            Value::Scratch(at) => (*at <= recipe.scratch).then_some(8),
-            Value::Number(role) => operands.iter().find(|b| b.role == *role && b.scalar).map(|b| b.dtype.size()),
-            Value::Product(role, _) => {
+            LaunchValue::Address(role) => tensor(role).map(|_| 8),
+            LaunchValue::Scratch(at) => (*at <= recipe.scratch).then_some(8),
+            LaunchValue::Number(role) => operands.iter().find(|b| b.role == *role && b.scalar).map(|b| b.dtype.size()),
+            LaunchValue::Product(role, _) => {
                 operands.iter().any(|b| b.role == *role && b.scalar && b.dtype == DType::F32).then_some(4)
             }
-            Value::Map(map) => tensor(&map.role).and_then(|operand| {
+            LaunchValue::Map(map) => tensor(&map.role).and_then(|operand| {
                 let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
                 // A last extent of 0 is open: what a launch makes of it ends within the operand, from one on.
                 let rank = map.dims.len();
@@ -84,9 +86,9 @@ pub fn inside(recipe: &Recipe, operands: &[Binding]) -> bool {
         };
         size.is_some_and(|size| of.at as usize + size <= room)
     };
-    let step = |step: &Step| match step {
-        Step::Clear { at, bytes, .. } => u128::from(*at) + u128::from(*bytes) <= u128::from(recipe.scratch),
-        Step::Launch(launch) => {
+    let step = |step: &RecipeStep| match step {
+        RecipeStep::Clear { at, bytes, .. } => u128::from(*at) + u128::from(*bytes) <= u128::from(recipe.scratch),
+        RecipeStep::Launch(launch) => {
             let threads: u64 = launch.block.iter().map(|n| u64::from(*n)).product();
             (launch.module as usize) < recipe.modules.len()
                 && (1..=1024).contains(&threads)
@@ -116,9 +118,9 @@ pub fn encoded() -> Vec<u8> {
 ///
 /// If it is accepted and refers to something outside, or changes when it is written and read again.
 pub fn read(bytes: &[u8]) -> Result<(), String> {
-    let recipe: Recipe = codec::decode(bytes).map_err(|error| error.to_string())?;
+    let recipe: LaunchRecipe = codec::decode(bytes).map_err(|error| error.to_string())?;
     let written = codec::encode(&recipe);
-    let again: Recipe = codec::decode(&written).map_err(|error| error.to_string())?;
+    let again: LaunchRecipe = codec::decode(&written).map_err(|error| error.to_string())?;
     assert_eq!(again, recipe, "what was written reads the same");
     let checked = recipe.check(&operands(), CODE).map_err(|error| error.to_string())?;
     assert!(inside(&checked, &operands()), "an accepted recipe refers outside: {checked:?}");

@@ -18,7 +18,7 @@ pub(crate) fn operands() -> Vec<Binding> {
 
 /// A recipe that uses everything once: a step that clears, two launches with overlap, a cluster, and each kind of
 /// value.
-pub(crate) fn sample() -> Recipe {
+pub(crate) fn sample() -> LaunchRecipe {
     let patch = |at, value| Patch { at, value };
     let map = TensorMap {
         role: Role::K,
@@ -31,10 +31,10 @@ pub(crate) fn sample() -> Recipe {
     let whole = Param {
         bytes: vec![0; 192],
         patches: vec![
-            patch(0, Value::Map(map)),
-            patch(128, Value::Address(Role::Q)),
-            patch(136, Value::Scratch(256)),
-            patch(144, Value::Number(Role::Scale)),
+            patch(0, LaunchValue::Map(map)),
+            patch(128, LaunchValue::Address(Role::Q)),
+            patch(136, LaunchValue::Scratch(256)),
+            patch(144, LaunchValue::Number(Role::Scale)),
         ],
     };
     let launch = |function: &str, overlap, cluster| Launch {
@@ -47,41 +47,41 @@ pub(crate) fn sample() -> Recipe {
         overlap,
         params: vec![whole.clone(), Param { bytes: vec![7, 0, 0, 0], patches: Vec::new() }],
     };
-    Recipe {
+    LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
         scratch: 1024,
         modules: vec![1000],
         steps: vec![
-            Step::Clear { at: 256, bytes: 768, value: 0 },
-            Step::Launch(launch("attend", false, Some([2, 1, 1]))),
-            Step::Launch(launch("merge", true, None)),
+            RecipeStep::Clear { at: 256, bytes: 768, value: 0 },
+            RecipeStep::Launch(launch("attend", false, Some([2, 1, 1]))),
+            RecipeStep::Launch(launch("merge", true, None)),
         ],
     }
 }
 
 /// The message for a recipe that was changed at one place.
-fn refused(change: impl FnOnce(&mut Recipe)) -> String {
+fn refused(change: impl FnOnce(&mut LaunchRecipe)) -> String {
     let mut recipe = sample();
     change(&mut recipe);
     recipe.check(&operands(), 1000).map(|_| "accepted".to_owned()).unwrap_or_else(|error| error.to_string())
 }
 
-fn launch(recipe: &mut Recipe) -> &mut Launch {
+fn launch(recipe: &mut LaunchRecipe) -> &mut Launch {
     match &mut recipe.steps[1] {
-        Step::Launch(launch) => launch,
-        Step::Clear { .. } => unreachable!("the second step launches"),
+        RecipeStep::Launch(launch) => launch,
+        RecipeStep::Clear { .. } => unreachable!("the second step launches"),
     }
 }
 
-fn patch(recipe: &mut Recipe, at: usize) -> &mut Patch {
+fn patch(recipe: &mut LaunchRecipe, at: usize) -> &mut Patch {
     &mut launch(recipe).params[0].patches[at]
 }
 
-fn map(recipe: &mut Recipe) -> &mut TensorMap {
+fn map(recipe: &mut LaunchRecipe) -> &mut TensorMap {
     match &mut patch(recipe, 0).value {
-        Value::Map(map) => map,
+        LaunchValue::Map(map) => map,
         _ => unreachable!("the first value is a tensor map"),
     }
 }
@@ -94,11 +94,11 @@ fn the_sample_is_accepted() {
     assert_eq!(refused(|_| ()), "accepted");
 }
 
-type Change = fn(&mut Recipe);
+type RecipeChange = fn(&mut LaunchRecipe);
 
 #[test]
 fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
-    let changes: &[(&str, Change)] = &[
+    let changes: &[(&str, RecipeChange)] = &[
         ("has format 3", |r| r.format = 3),
         ("scratch memory in bytes is 1099511627777", |r| r.scratch = (1 << 40) + 1),
         ("the number of steps is 0", |r| r.steps.clear()),
@@ -106,8 +106,8 @@ fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
         ("the number of cubins is 65", |r| r.modules = vec![0; 65]),
         ("the length of all cubins is 999 bytes", |r| r.modules = vec![999]),
         ("the length of all cubins is more than 64 bits", |r| r.modules = vec![u64::MAX, 1001]),
-        ("the end of what step 0 clears is 1025", |r| r.steps[0] = Step::Clear { at: 1, bytes: 1024, value: 0 }),
-        ("the end of what step 0 clears", |r| r.steps[0] = Step::Clear { at: u64::MAX, bytes: 2, value: 0 }),
+        ("the end of what step 0 clears is 1025", |r| r.steps[0] = RecipeStep::Clear { at: 1, bytes: 1024, value: 0 }),
+        ("the end of what step 0 clears", |r| r.steps[0] = RecipeStep::Clear { at: u64::MAX, bytes: 2, value: 0 }),
         ("the cubin of step 1 is 1", |r| launch(r).module = 1),
         ("the kernel's name of step 1 is 0 bytes", |r| launch(r).function.clear()),
         ("the kernel's name of step 1 is 256 bytes", |r| launch(r).function = "a".repeat(256)),
@@ -140,10 +140,10 @@ fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
             launch(r).params[0].bytes.truncate(127);
         }),
         ("no two values share a byte", |r| patch(r, 2).at = 135),
-        ("is d_k, and the plan binds no such tensor", |r| patch(r, 1).value = Value::Address(Role::DK)),
-        ("is scale, and the plan binds no such tensor", |r| patch(r, 1).value = Value::Address(Role::Scale)),
-        ("is q, and the plan binds no such number", |r| patch(r, 3).value = Value::Number(Role::Q)),
-        ("the offset in the scratch memory at byte 136", |r| patch(r, 2).value = Value::Scratch(1025)),
+        ("is d_k, and the plan binds no such tensor", |r| patch(r, 1).value = LaunchValue::Address(Role::DK)),
+        ("is scale, and the plan binds no such tensor", |r| patch(r, 1).value = LaunchValue::Address(Role::Scale)),
+        ("is q, and the plan binds no such number", |r| patch(r, 3).value = LaunchValue::Number(Role::Q)),
+        ("the offset in the scratch memory at byte 136", |r| patch(r, 2).value = LaunchValue::Scratch(1025)),
         ("must be a multiple of 64", |r| {
             let params = &mut launch(r).params[0];
             params.patches.truncate(1);
@@ -244,25 +244,25 @@ fn a_tensor_map_needs_an_operand_at_multiples_of_16() {
 
 #[test]
 fn a_product_is_of_a_number_in_f32_and_a_finite_one() {
-    let product = |role, by| refused(|r| patch(r, 3).value = Value::product(role, by));
+    let product = |role, by| refused(|r| patch(r, 3).value = LaunchValue::product(role, by));
     assert_eq!(product(Role::Scale, 1.5), "accepted");
     assert!(product(Role::Q, 1.5).contains("is q, and the plan binds no such number"));
     assert!(product(Role::Scale, f32::NAN).contains("is scale in f32 times NaN, and it is a number in f32"));
     let mut operands = operands();
     operands[3].dtype = DType::I32;
     let mut recipe = sample();
-    patch(&mut recipe, 3).value = Value::product(Role::Scale, 2.0);
+    patch(&mut recipe, 3).value = LaunchValue::product(Role::Scale, 2.0);
     let error = recipe.clone().check(&operands, 1000).expect_err("an integer").to_string();
     assert!(error.contains("is scale in i32 times 2"), "{error}");
     assert!(recipe.to_string().contains("144: number Scale times 2"), "{recipe}");
-    assert_eq!(codec::decode::<Recipe>(&codec::encode(&recipe)).expect("reads"), recipe);
+    assert_eq!(codec::decode::<LaunchRecipe>(&codec::encode(&recipe)).expect("reads"), recipe);
 }
 
 /// Plans on disks have these bytes. Other bytes need another [`RECIPE_FORMAT`].
 #[test]
 fn the_bytes_of_a_recipe_do_not_change() {
     let bytes = codec::encode(&sample());
-    assert_eq!(codec::decode::<Recipe>(&bytes).expect("reads"), sample());
+    assert_eq!(codec::decode::<LaunchRecipe>(&bytes).expect("reads"), sample());
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines: Vec<&str> = hex.as_bytes().chunks(100).map(|line| std::str::from_utf8(line).expect("ascii")).collect();
     let (golden, path) = (lines.join("\n") + "\n", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/recipe.txt"));
@@ -290,7 +290,7 @@ fn a_recipe_prints_steps_grids_parameters_and_what_is_written() {
 #[test]
 fn a_plans_key_has_what_changes_the_code_and_nothing_of_the_gpu_but_its_architecture() {
     let (recipe, options) = (sample(), vec!["--std=c++17".to_owned()]);
-    let base = Origin { source: "kernel", options: &options, recipe: &recipe, nvrtc: (13, 0) };
+    let base = CodeOrigin { source: "kernel", options: &options, recipe: &recipe, nvrtc: (13, 0) };
     let (other_sm, other_grid) = {
         let (mut sm, mut grid) = (sample(), sample());
         sm.sm = 100;
@@ -298,13 +298,13 @@ fn a_plans_key_has_what_changes_the_code_and_nothing_of_the_gpu_but_its_architec
         (sm, grid)
     };
     let others = [
-        Origin { source: "kernel ", ..base },
-        Origin { options: &[], ..base },
-        Origin { recipe: &other_sm, ..base },
-        Origin { recipe: &other_grid, ..base },
-        Origin { nvrtc: (13, 1), ..base },
+        CodeOrigin { source: "kernel ", ..base },
+        CodeOrigin { options: &[], ..base },
+        CodeOrigin { recipe: &other_sm, ..base },
+        CodeOrigin { recipe: &other_grid, ..base },
+        CodeOrigin { nvrtc: (13, 1), ..base },
     ];
-    let keys: std::collections::BTreeSet<_> = others.iter().map(Origin::key).chain([base.key()]).collect();
+    let keys: std::collections::BTreeSet<_> = others.iter().map(CodeOrigin::key).chain([base.key()]).collect();
     assert_eq!(keys.len(), others.len() + 1);
     assert_eq!((architecture(90), architecture(100)), ("sm_90a".to_owned(), "sm_100".to_owned()));
 }

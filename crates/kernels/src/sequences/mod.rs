@@ -13,7 +13,7 @@ use qkvault_graph::{Gradients, Lengths, Pass, Role, Storage, Tensor, Valid};
 
 use crate::generate::MACHINE;
 use crate::params::Params;
-use crate::recipe::{Launch, Param, Value};
+use crate::recipe::{Launch, LaunchValue, Param};
 
 const SEQUENCES: &str = include_str!("../cuda/sequences.cu");
 
@@ -52,17 +52,17 @@ pub struct Sequences {
 
 /// An operand with rows of sequences.
 #[derive(Clone, Copy, Debug)]
-struct Rows {
+struct SequenceRows {
     role: Role,
     tensor: Tensor,
     written: bool,
 }
 
 /// Room in the scratch memory.
-struct Room(u64);
+struct ScratchRoom(u64);
 
-impl Room {
-    fn of(&mut self, numbers: u64) -> u64 {
+impl ScratchRoom {
+    fn take(&mut self, numbers: u64) -> u64 {
         let at = self.0.next_multiple_of(SCRATCH_ALIGNMENT);
         self.0 = at + numbers * 4;
         at
@@ -73,27 +73,27 @@ impl Sequences {
     /// The lists of an attention with lengths whose sequences lie one after another ([`sequence_rows`]), keys also in
     /// pages; `scratch` is where they begin in the scratch memory. `None` for any other attention.
     #[must_use]
-    pub fn of(a: &Valid, scratch: u64) -> Option<Sequences> {
+    pub fn for_attention(a: &Valid, scratch: u64) -> Option<Sequences> {
         let [queries, keys] = sides(a);
-        let capacity = |side: &[Rows]| side.iter().map(|rows| sequence_rows(&rows.tensor)).min().flatten();
+        let capacity = |side: &[SequenceRows]| side.iter().map(|rows| sequence_rows(&rows.tensor)).min().flatten();
         let all = queries.iter().chain(&keys).all(|rows| sequence_rows(&rows.tensor).is_some());
         if a.mask.lengths != Lengths::PerSequence || !all {
             return None;
         }
         let (s_q, s_kv) = a.seq();
-        let paged = pages::Pages::of(a);
+        let paged = pages::Pages::for_attention(a);
         // Rows of pages are not counted through, so each sequence has those of the longest.
         let (query_rows, key_rows) = (capacity(&queries)?, if paged.is_some() { s_kv } else { capacity(&keys)? });
         let batch = a.batch().unsigned_abs();
-        let mut room = Room(scratch);
-        let at = [batch + 1, batch + 1, batch, batch].map(|count| room.of(count));
+        let mut room = ScratchRoom(scratch);
+        let at = [batch + 1, batch + 1, batch, batch].map(|count| room.take(count));
         let mut params = params(&queries, &keys, at);
         let tables = paged.as_ref().map(|paged| {
-            let (good, tables) = (room.of(batch), room.of(paged.entries(batch)));
+            let (good, tables) = (room.take(batch), room.take(paged.entries(batch)));
             paged.params(&mut params, good, tables);
             tables
         });
-        let more = rows::More::of(a, &queries, &keys, &mut params, &mut room);
+        let more = rows::More::for_attention(a, &queries, &keys, &mut params, &mut room);
         let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}", params.text());
         for (name, value) in [
             ("BATCH", a.batch()),
@@ -147,12 +147,12 @@ pub fn sequence_rows(tensor: &Tensor) -> Option<i64> {
 }
 
 /// Operands with rows of queries and of keys. Dense Stats are none of them: their heads lie between sequences.
-fn sides(a: &Valid) -> [Vec<Rows>; 2] {
+fn sides(a: &Valid) -> [Vec<SequenceRows>; 2] {
     let backward = a.is_backward();
-    let of = |role, tensor, written| Rows { role, tensor, written };
+    let of = |role, tensor, written| SequenceRows { role, tensor, written };
     let mut queries = vec![of(Role::Q, a.q, false), of(Role::O, a.o, !backward)];
     let keys = [of(Role::K, a.k, false), of(Role::V, a.v, false)];
-    let mut keys: Vec<Rows> = keys.into_iter().filter(|rows| !rows.tensor.is_paged()).collect();
+    let mut keys: Vec<SequenceRows> = keys.into_iter().filter(|rows| !rows.tensor.is_paged()).collect();
     let stats = a.row_tensor();
     if a.outputs.stats && is_varlen(&stats) {
         // Numbers in f32 are not written here: O tells that something is wrong.
@@ -174,33 +174,33 @@ fn name(role: Role) -> String {
     role.name().replace('.', "_")
 }
 
-fn params(queries: &[Rows], keys: &[Rows], at: [u64; 4]) -> Params {
+fn params(queries: &[SequenceRows], keys: &[SequenceRows], at: [u64; 4]) -> Params {
     let mut p = Params::default();
     for (name, at) in ["rows_q", "rows_k", "used_q", "used_k"].into_iter().zip(at) {
-        p.pointer("int", name, Value::Scratch(at));
+        p.pointer("int", name, LaunchValue::Scratch(at));
     }
-    p.pointer("const int", "len_q", Value::Address(Role::SeqLenQ));
-    p.pointer("const int", "len_k", Value::Address(Role::SeqLenKv));
-    for Rows { role, tensor, written } in queries.iter().chain(keys) {
+    p.pointer("const int", "len_q", LaunchValue::Address(Role::SeqLenQ));
+    p.pointer("const int", "len_k", LaunchValue::Address(Role::SeqLenKv));
+    for SequenceRows { role, tensor, written } in queries.iter().chain(keys) {
         if let (true, Some(offsets)) = (is_varlen(tensor), role.offsets()) {
             let name = format!("offsets_{}", name(*role));
-            p.pointer("const i64", &name, Value::Address(Role::Offsets(offsets)));
+            p.pointer("const i64", &name, LaunchValue::Address(Role::Offsets(offsets)));
         }
         if *written {
-            p.pointer("u16", &name(*role), Value::Address(*role));
+            p.pointer("u16", &name(*role), LaunchValue::Address(*role));
         }
     }
     p
 }
 
 /// Functions that say where sequences of operands begin, and whether all of a side agree.
-fn operands(queries: &[Rows], keys: &[Rows]) -> String {
+fn operands(queries: &[SequenceRows], keys: &[SequenceRows]) -> String {
     let mut text = String::new();
-    let offset = |Rows { role, tensor, .. }: &Rows| match is_varlen(tensor) {
+    let offset = |SequenceRows { role, tensor, .. }: &SequenceRows| match is_varlen(tensor) {
         true => format!("p.offsets_{}[batch]", name(*role)),
         false => format!("batch * {}ll", tensor.dims[2] * tensor.strides[2]),
     };
-    let row = |rows: &Rows| format!("row_of({}, {}ll)", offset(rows), rows.tensor.strides[2]);
+    let row = |rows: &SequenceRows| format!("row_of({}, {}ll)", offset(rows), rows.tensor.strides[2]);
     for (one, all, side) in [("query_row", "queries_agree", queries), ("key_row", "keys_agree", keys)] {
         let begin = "__device__ __forceinline__";
         if side.is_empty() {

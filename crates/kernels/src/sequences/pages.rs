@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use qkvault_graph::{Role, Storage, Valid};
 
 use crate::params::Params;
-use crate::recipe::Value;
+use crate::recipe::LaunchValue;
 
 const PAGES: &str = include_str!("../cuda/pages.cu");
 
@@ -22,7 +22,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Those of an attention, if its keys are in pages.
-    pub(super) fn of(a: &Valid) -> Option<Pages> {
+    pub(super) fn for_attention(a: &Valid) -> Option<Pages> {
         let pool = |storage| match storage {
             Storage::Paged { pages, page_size } => Some((pages, page_size)),
             Storage::Dense | Storage::Varlen { .. } => None,
@@ -38,10 +38,10 @@ impl Pages {
 
     /// What the kernel reads; it writes a number for each sequence at `at`, and the table at `tables`.
     pub(super) fn params(&self, params: &mut Params, at: u64, tables: u64) {
-        params.pointer("const int", "table_k", Value::Address(Role::PageTableK));
-        params.pointer("const int", "table_v", Value::Address(Role::PageTableV));
-        params.pointer("int", "pages_good", Value::Scratch(at));
-        params.pointer("int", "tables", Value::Scratch(tables));
+        params.pointer("const int", "table_k", LaunchValue::Address(Role::PageTableK));
+        params.pointer("const int", "table_v", LaunchValue::Address(Role::PageTableV));
+        params.pointer("int", "pages_good", LaunchValue::Scratch(at));
+        params.pointer("int", "tables", LaunchValue::Scratch(tables));
     }
 
     /// The kernel, and what stands for the rows of keys.

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use qkvault_graph::{PaddedRows, Role, Tensor, Valid};
 
-use super::{Room, Rows, is_varlen, name, sequence_rows};
+use super::{ScratchRoom, SequenceRows, is_varlen, name, sequence_rows};
 use crate::params::Params;
-use crate::recipe::Value;
+use crate::recipe::LaunchValue;
 
 const ROWS: &str = include_str!("../cuda/rows.cu");
 const STATS: &str = include_str!("../cuda/stats.cu");
@@ -35,15 +35,21 @@ pub(super) struct More {
 
 impl More {
     /// Those of an attention; what they read and write goes into `params`.
-    pub(super) fn of(a: &Valid, queries: &[Rows], keys: &[Rows], params: &mut Params, room: &mut Room) -> More {
+    pub(super) fn for_attention(
+        a: &Valid,
+        queries: &[SequenceRows],
+        keys: &[SequenceRows],
+        params: &mut Params,
+        room: &mut ScratchRoom,
+    ) -> More {
         let mut more = More::default();
         let stats = a.row_tensor();
         let reads = a.outputs.stats || a.is_backward();
         if reads && !is_varlen(&stats) {
             let count = [a.batch(), a.seq().0, a.q.heads()].map(i64::unsigned_abs).into_iter().product();
-            let at = room.of(count);
-            params.pointer("float", "stats_rows", Value::Scratch(at));
-            params.pointer("float", "dense_stats", Value::Address(Role::Stats));
+            let at = room.take(count);
+            params.pointer("float", "stats_rows", LaunchValue::Scratch(at));
+            params.pointer("float", "dense_stats", LaunchValue::Address(Role::Stats));
             more.stats = Some(at);
             let [batch_step, head_step, row_step, _] = stats.strides;
             for (name, value) in [
@@ -62,11 +68,11 @@ impl More {
             }
         }
         if a.padded_rows == PaddedRows::Zero {
-            let written = |side: &[Rows]| side.iter().filter(|rows| rows.written).copied().collect::<Vec<_>>();
+            let written = |side: &[SequenceRows]| side.iter().filter(|rows| rows.written).copied().collect::<Vec<_>>();
             let lists = [("p.len_q", written(queries)), ("p.len_k", written(keys))];
             let of_rows = a.outputs.stats && !a.is_backward() && is_varlen(&stats);
             if of_rows {
-                params.pointer("float", "stats_of_rows", Value::Address(Role::Stats));
+                params.pointer("float", "stats_of_rows", LaunchValue::Address(Role::Stats));
             }
             more.source.push_str(ROWS);
             more.source.push_str("\nextern \"C\" __global__ void __launch_bounds__(THREADS) fill_rows(");

@@ -5,11 +5,11 @@ use crate::recipe::Limits;
 
 impl Tiling {
     /// Other tilings for these sizes, each with a name: other tiles, two blocks for a multiprocessor, single warps in
-    /// place of groups of four, and for wide rows other columns of the merge. Each is different from [`Tiling::of`] and
-    /// from the others.
+    /// place of groups of four, and for wide rows other columns of the merge. Each is different from
+    /// [`Tiling::for_sizes`] and from the others.
     #[must_use]
     pub fn others(sizes: Sizes) -> Vec<(String, Tiling)> {
-        let usual = Tiling::of(sizes);
+        let usual = Tiling::for_sizes(sizes);
         let mut list: Vec<(String, Tiling)> = Vec::new();
         let mut add = |name: String, tiling: Tiling| {
             let tiling = tiling.with_stages(sizes);
@@ -68,7 +68,10 @@ mod tests {
             let sizes = Sizes { head_dim, value_dim, rows };
             let list = Tiling::others(sizes);
             assert!(list.len() >= least, "{sizes:?}: {list:?}");
-            assert!(list.iter().all(|(_, tiling)| *tiling != Tiling::of(sizes) && tiling.fits(sizes)), "{list:?}");
+            assert!(
+                list.iter().all(|(_, tiling)| *tiling != Tiling::for_sizes(sizes) && tiling.fits(sizes)),
+                "{list:?}"
+            );
             let mut names: Vec<&String> = list.iter().map(|(name, _)| name).collect();
             names.dedup();
             assert_eq!(names.len(), list.len());

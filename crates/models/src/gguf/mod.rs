@@ -39,7 +39,7 @@ fn read(metadata: &BTreeMap<String, Value>) -> Result<Model, Refusal> {
     }
     let mut model = crate::read::model(&config).map_err(|refusal| {
         let reasons: Vec<Reason> = Vec::from(refusal).into_iter().map(|reason| in_keys(reason, architecture)).collect();
-        Refusal::of(reasons).unwrap_or_else(|| fault(ARCHITECTURE, architecture, "a model with attention"))
+        Refusal::from_reasons(reasons).unwrap_or_else(|| fault(ARCHITECTURE, architecture, "a model with attention"))
     })?;
     if let Some((layers, blocks)) = further {
         let (what, why) = (NEXTN.to_owned(), "these blocks predict tokens beyond the next one".to_owned());

@@ -1,7 +1,7 @@
 //! GGUF files made by hand: whole, cut short at every byte, and lying about lengths.
 
 use super::*;
-use crate::{Kind, LayerKind};
+use crate::{AttentionKind, LayerKind};
 
 #[derive(Clone)]
 enum GgufEntry<'a> {
@@ -82,7 +82,7 @@ fn a_gguf_file_is_the_model_of_its_config() {
     let [LayerKind { count, heads, kv_heads, d_qk, d_v, kind, causal, window, .. }] = model.layers[..] else {
         panic!("one kind of layer: {model:?}")
     };
-    assert_eq!((count, heads, kv_heads, d_qk, d_v, kind), (32, 32, 8, 128, 128, Kind::SelfAttention));
+    assert_eq!((count, heads, kv_heads, d_qk, d_v, kind), (32, 32, 8, 128, 128, AttentionKind::SelfAttention));
     assert_eq!((causal, window, model.max_positions), (true, None, Some(131_072)));
 }
 

@@ -88,7 +88,7 @@ text = "q: bf16 [1,8,$seq"
 #[test]
 fn a_grid_of_too_many_sizes_is_refused() {
     let sizes: Vec<i64> = (1..=300).collect();
-    let entry = Entry {
+    let entry = AttentionEntry {
         model: String::new(),
         layer: String::new(),
         layers: 1,

@@ -7,7 +7,7 @@ use crate::codes;
 use super::by_layer::{ByLayer, Fit, LayerAt};
 use super::lists::LISTS;
 use super::stacks::Stack;
-use crate::Kind;
+use crate::AttentionKind;
 use crate::defaults::KnownDefaults;
 use crate::fields::{Faults, FieldNames, shown};
 
@@ -54,7 +54,7 @@ pub(super) fn window(stack: &Stack<'_>, at: Option<LayerAt>, faults: &mut Faults
         return Some(if stack.causal { length / 2 } else { length / 2 + 1 });
     }
     // Windows of images are squares of patches, each a sequence of its own.
-    if stack.kind == Kind::Vision {
+    if stack.kind == AttentionKind::Vision {
         return None;
     }
     let (name, value) = fields.value(WINDOW)?;
@@ -82,7 +82,7 @@ fn is_none(value: &Value) -> bool {
 /// which is a period of the layers (vLLM's `transformers_utils/configs/mistral.py`, `_remap_mistral_sliding_window`).
 pub(super) fn listed(stack: &Stack<'_>, count: Option<usize>, faults: &mut Faults) -> Option<Vec<Sort>> {
     let Some((name, Value::Array(list))) = stack.fields.value(WINDOW) else { return None };
-    if unused(stack) || switched_off(stack, faults) || stack.kind == Kind::Vision {
+    if unused(stack) || switched_off(stack, faults) || stack.kind == AttentionKind::Vision {
         return None;
     }
     let count = count?;
@@ -114,7 +114,7 @@ pub(super) fn not_used(stack: &Stack<'_>, layers: usize, faults: &mut Faults) ->
     if unused(stack) && said(stack).is_some() {
         return Some("the config has a sliding window, which the code of the family does not use".to_owned());
     }
-    let (name, length) = said(stack).filter(|_| stack.kind != Kind::Vision)?;
+    let (name, length) = said(stack).filter(|_| stack.kind != AttentionKind::Vision)?;
     let given = format!("{} {} is not used", stack.fields.at(name), shown(length));
     if switched_off(stack, faults) {
         let said = stack.fields.said(&["use_sliding_window"]).is_some();

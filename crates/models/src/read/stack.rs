@@ -14,7 +14,7 @@ use super::row::{self, Sink};
 use super::scale;
 use super::stacks::Stack;
 use crate::fields::Faults;
-use crate::{Alibi, Kind, LayerKind};
+use crate::{Alibi, AttentionKind, LayerKind};
 
 const PATCHES: &str = "some layers see windows of patches: each window is a sequence of its own";
 
@@ -25,8 +25,8 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
         return vec![Layer::left_out(0, stack_name(stack), reason)];
     }
     let count = dims::layers(stack, faults);
-    let of_encoder = if stack.kind == Kind::Encoder { row.undescribed_encoder } else { "" };
-    let sparse = stack.fields.text(&["attention_type"]) == Some("block_sparse") && stack.kind == Kind::Encoder;
+    let of_encoder = if stack.kind == AttentionKind::Encoder { row.undescribed_encoder } else { "" };
+    let sparse = stack.fields.text(&["attention_type"]) == Some("block_sparse") && stack.kind == AttentionKind::Encoder;
     let windows = stack.fields.value(&["sliding_windows"]).is_some();
     let undescribed = match row.undescribed {
         "" if windows => "each layer has a window of its own to each side",
@@ -42,7 +42,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     let layers = sorts.len();
     let window = masks::window(stack, None, faults);
     let chunk = masks::chunk(stack, faults);
-    if sorts.contains(&Sort::Sliding) && stack.kind == Kind::Vision {
+    if sorts.contains(&Sort::Sliding) && stack.kind == AttentionKind::Vision {
         note(stack, PATCHES, notes);
     } else if sorts.contains(&Sort::Sliding) && window.is_none() {
         faults.add(no_window(stack));
@@ -52,7 +52,7 @@ pub(super) fn read(stack: &Stack<'_>, dtype: DType, faults: &mut Faults, notes: 
     }
     note(stack, row.note, notes);
     let windows = &["fullatt_block_indexes", "global_attn_indexes", "window_block_indices"];
-    if stack.kind == Kind::Vision && stack.fields.value(windows).is_some() {
+    if stack.kind == AttentionKind::Vision && stack.fields.value(windows).is_some() {
         note(stack, PATCHES, notes);
     }
     if row.position_bias {
@@ -137,7 +137,7 @@ impl Reader<'_, '_> {
         let sliding = *sort == Sort::Sliding;
         let cross = *sort == Sort::Cross;
         let window = sliding.then(|| masks::window(stack, Some(at), faults)).flatten();
-        if sliding && window.is_none() && stack.kind != Kind::Vision {
+        if sliding && window.is_none() && stack.kind != AttentionKind::Vision {
             faults.add(no_window(stack));
         }
         if let (Sort::Full, Some(length)) = (sort, masks::contradicts(stack, at, faults)) {
@@ -166,7 +166,7 @@ impl Reader<'_, '_> {
         if prefix {
             note(stack, "the tokens of a prefix see each other: bind their number to the tensor `prefix`", notes);
         }
-        let kind = if cross { Kind::Cross } else { stack.kind };
+        let kind = if cross { AttentionKind::Cross } else { stack.kind };
         let mut layer = LayerKind {
             label: String::new(),
             kind,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::names::{DEPTHS, HEADS, LAYERS, NameSide};
 use super::row::FamilyRow;
 use super::rows;
-use crate::Kind;
+use crate::AttentionKind;
 use crate::defaults::StackRole;
 use crate::fields::ConfigFields;
 
@@ -21,7 +21,7 @@ pub(super) struct Stack<'a> {
     pub(super) row: Option<&'static FamilyRow>,
     /// Which part of the config's names are its own.
     pub(super) side: NameSide,
-    pub(super) kind: Kind,
+    pub(super) kind: AttentionKind,
     pub(super) causal: bool,
     /// Whether each layer has cross-attention too.
     pub(super) cross: bool,
@@ -69,9 +69,9 @@ pub(super) fn find<'a>(json: &'a Map<String, Value>, family: &str) -> (Vec<Stack
     let mut search = StackSearch { stacks: Vec::new(), unknown: Vec::new() };
     search.visit(&StackPlace { path: "", key: "", cross: false, depth: 0 }, json, family);
     let rank = |stack: &Stack<'_>| match stack.kind {
-        Kind::SelfAttention | Kind::Cross => 0,
-        Kind::Encoder => 1,
-        Kind::Vision => 2,
+        AttentionKind::SelfAttention | AttentionKind::Cross => 0,
+        AttentionKind::Encoder => 1,
+        AttentionKind::Vision => 2,
     };
     search.stacks.sort_by_key(rank);
     (search.stacks, search.unknown)
@@ -154,17 +154,17 @@ impl<'a> StackSearch<'a> {
             by_architecture,
         };
         let decoder_layers = fields.value(NameSide::Decoder.layers()).is_some() || fields.value(LAYERS).is_some();
-        if coded && decoder_layers && !matches!(kind, Kind::Vision) {
+        if coded && decoder_layers && !matches!(kind, AttentionKind::Vision) {
             // The sound part of another model has the encoder alone.
-            if place.key.is_empty() || kind == Kind::SelfAttention {
-                self.stacks.push(stack(NameSide::Decoder, Kind::SelfAttention, true, true));
+            if place.key.is_empty() || kind == AttentionKind::SelfAttention {
+                self.stacks.push(stack(NameSide::Decoder, AttentionKind::SelfAttention, true, true));
             }
-            self.stacks.push(stack(NameSide::Encoder, Kind::Encoder, false, false));
+            self.stacks.push(stack(NameSide::Encoder, AttentionKind::Encoder, false, false));
             return;
         }
         let side = match kind {
-            Kind::Encoder | Kind::Vision => NameSide::Encoder,
-            Kind::SelfAttention | Kind::Cross => NameSide::Decoder,
+            AttentionKind::Encoder | AttentionKind::Vision => NameSide::Encoder,
+            AttentionKind::SelfAttention | AttentionKind::Cross => NameSide::Decoder,
         };
         let added = fields.flag(&["add_cross_attention"]).ok().flatten() == Some(true);
         // Diffusion transformers that read a text beside the tokens say how wide it is.
@@ -213,7 +213,7 @@ fn by_architecture(json: &Map<String, Value>) -> Option<String> {
 }
 
 /// What a stack is, by its fields, by its family, by the key of its config.
-fn role(key: &str, fields: &ConfigFields<'_>) -> (StackRole, Kind) {
+fn role(key: &str, fields: &ConfigFields<'_>) -> (StackRole, AttentionKind) {
     let has = |words: &[&str]| words.iter().any(|word| key.contains(word));
     // The name of a family counts only if nothing else is known of it.
     let named = |word: &str| fields.known.is_none() && fields.family.split(['_', '-']).any(|part| part == word);
@@ -244,11 +244,11 @@ fn role(key: &str, fields: &ConfigFields<'_>) -> (StackRole, Kind) {
     let usual = known.or(by_name).or_else(|| (masked && fields.known.is_none()).then_some(StackRole::Encoder));
     let role = forced.or(usual).unwrap_or(if by_class { StackRole::Encoder } else { StackRole::Decoder });
     let kind = match (role, by_name) {
-        (StackRole::Vision, _) | (_, Some(StackRole::Vision)) => Kind::Vision,
+        (StackRole::Vision, _) | (_, Some(StackRole::Vision)) => AttentionKind::Vision,
         // The tokens of a diffusion transformer are those that it makes.
-        (StackRole::Encoder, _) if by_class => Kind::SelfAttention,
-        (StackRole::Encoder, _) | (_, Some(StackRole::Encoder)) => Kind::Encoder,
-        (StackRole::Decoder, _) => Kind::SelfAttention,
+        (StackRole::Encoder, _) if by_class => AttentionKind::SelfAttention,
+        (StackRole::Encoder, _) | (_, Some(StackRole::Encoder)) => AttentionKind::Encoder,
+        (StackRole::Decoder, _) => AttentionKind::SelfAttention,
     };
     (role, kind)
 }

@@ -9,12 +9,12 @@ use std::ffi::c_void;
 
 pub use error::CommError;
 pub use hello::{Hello, agree};
-pub use threads::{Fault, Threads};
+pub use threads::{RankFault, Threads};
 pub use wait::wait;
 
 /// One message of an exchange: memory of this rank that is sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct RankMessage {
     /// The other rank.
     pub peer: u32,
     /// Whether this rank sends it.
@@ -56,7 +56,7 @@ pub trait Communicator: Send {
     ///
     /// Each address has so many bytes of memory, writable if it receives, which stay until the exchange is done; those
     /// that receive overlap nothing. The stream is one of the communicator's GPU.
-    unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError>;
+    unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError>;
 
     /// Whether everything is well, without waiting. A host that waits for a stream asks again and again.
     ///

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{CommError, Communicator, Message};
+use super::{CommError, Communicator, RankMessage};
 use crate::store::at_fault;
 
 /// A rank that is a thread. Messages are host memory.
@@ -24,13 +24,13 @@ use crate::store::at_fault;
 pub struct Threads {
     rank: u32,
     hub: Arc<Hub>,
-    fault: Option<Fault>,
+    fault: Option<RankFault>,
     exchanges: u32,
 }
 
 /// What goes wrong on a rank, for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum RankFault {
     /// The rank ends before this exchange, counted from 0.
     Dies(u32),
     /// The rank comes so much later to this exchange.
@@ -68,7 +68,7 @@ impl Threads {
 
     /// The rank with a fault.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Threads {
+    pub fn with_fault(mut self, fault: RankFault) -> Threads {
         self.fault = Some(fault);
         self
     }
@@ -117,15 +117,15 @@ impl Threads {
         let now = self.exchanges;
         self.exchanges += 1;
         match self.fault {
-            Some(Fault::Dies(at)) if at == now => {
+            Some(RankFault::Dies(at)) if at == now => {
                 self.abort();
                 Err(CommError::Gone { rank: self.rank, how: "it was told to end".to_owned() })
             }
-            Some(Fault::Late(at, by)) if at == now => {
+            Some(RankFault::Late(at, by)) if at == now => {
                 std::thread::sleep(by);
                 self.check().map(|()| false)
             }
-            Some(Fault::Partial(at)) => Ok(at == now),
+            Some(RankFault::Partial(at)) => Ok(at == now),
             _ => Ok(false),
         }
     }
@@ -146,7 +146,7 @@ impl Communicator for Threads {
         self.hub.size
     }
 
-    unsafe fn exchange(&mut self, messages: &[Message], _: *mut c_void) -> Result<(), CommError> {
+    unsafe fn exchange(&mut self, messages: &[RankMessage], _: *mut c_void) -> Result<(), CommError> {
         let partial = self.faulty()?;
         let what = format!("exchange {}", self.exchanges - 1);
         let sent = messages.iter().filter(|m| m.send);

@@ -9,13 +9,13 @@ use qkvault_graph::Role;
 use super::RunError;
 use super::layout::{RankLayout, Where};
 use super::prepare::{Act, Figure, PreparedRank};
-use crate::comm::Message;
+use crate::comm::RankMessage;
 
 /// The arguments of an act.
 #[derive(Debug)]
 pub(super) enum Arguments {
     Launch { tensors: Vec<DeviceBuffer>, numbers: Vec<Number>, workspace: DeviceBuffer },
-    Exchange(Vec<Message>),
+    Exchange(Vec<RankMessage>),
     Mark,
 }
 
@@ -73,7 +73,7 @@ impl Addresses {
             Act::Exchange(list) => {
                 let message = |(transfer, place, bytes): &(crate::Transfer, Where, u64)| {
                     let DeviceBuffer { address, bytes } = find(*place, *bytes)?;
-                    Ok(Message { peer: transfer.peer, send: transfer.send, address, bytes })
+                    Ok(RankMessage { peer: transfer.peer, send: transfer.send, address, bytes })
                 };
                 Ok(Arguments::Exchange(list.iter().map(message).collect::<Result<_, RunError>>()?))
             }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUevent, CUevent_wait_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaEvent, DriverError, result};
 use qkvault_exec::cudarc;
 
-use crate::comm::{CommError, Communicator, Fault, Message, Threads};
+use crate::comm::{CommError, Communicator, RankFault, RankMessage, Threads};
 
 /// A rank that is a thread with a GPU. The receiver of a message copies it, in the order of both streams; threads meet
 /// twice in each exchange, to tell each other addresses and to know that copies are queued.
@@ -54,16 +54,20 @@ impl InProcess {
 
     /// The rank with a fault, for tests. Threads meet twice in each exchange, so exchange `n` is `2 * n` here.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> InProcess {
+    pub fn with_fault(mut self, fault: RankFault) -> InProcess {
         self.host = self.host.with_fault(fault);
         self
     }
 
     /// Sends a list of numbers to each of some ranks, and receives as many as expected from each of others.
     fn tell(&mut self, sent: &[(u32, Vec<u64>)], received: &mut [(u32, Vec<u64>)]) -> Result<(), CommError> {
-        let message =
-            |send: bool, peer: u32, address: u64, len: usize| Message { peer, send, address, bytes: len as u64 * 8 };
-        let mut list: Vec<Message> =
+        let message = |send: bool, peer: u32, address: u64, len: usize| RankMessage {
+            peer,
+            send,
+            address,
+            bytes: len as u64 * 8,
+        };
+        let mut list: Vec<RankMessage> =
             sent.iter().map(|(peer, words)| message(true, *peer, words.as_ptr() as u64, words.len())).collect();
         list.extend(received.iter_mut().map(|(peer, words)| {
             let len = words.len();
@@ -93,7 +97,7 @@ impl Communicator for InProcess {
         true
     }
 
-    unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError> {
+    unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError> {
         let stream: CUstream = stream.cast();
         let events = Arc::clone(&self.events);
         let own = &events[self.rank() as usize];

@@ -2,7 +2,7 @@
 
 use qkvault_graph::DType;
 
-use crate::{PerSequence, Rank, Slice};
+use crate::{PerSequence, RankSchedule, Slice};
 
 /// Every part of the block begins at a multiple of this many bytes.
 pub(super) const ALIGNMENT: u64 = 256;
@@ -37,7 +37,7 @@ pub(super) struct RankLayout {
 }
 
 impl RankLayout {
-    pub(super) fn new(rank: &Rank) -> RankLayout {
+    pub(super) fn new(rank: &RankSchedule) -> RankLayout {
         let mut layout = RankLayout::default();
         for buffer in &rank.buffers {
             let bytes = buffer.tensor.bytes().map_or(0, i64::unsigned_abs);

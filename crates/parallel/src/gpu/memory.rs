@@ -17,7 +17,7 @@ use super::rank::GpuRank;
 pub struct OperandBuffer {
     /// Its role in the whole attention.
     pub role: Role,
-    /// Bytes of the rank's part, in the strides of its buffer ([`crate::Rank::buffers`]).
+    /// Bytes of the rank's part, in the strides of its buffer ([`crate::RankSchedule::buffers`]).
     pub bytes: u64,
     /// Whether a run writes it.
     pub output: bool,

@@ -8,7 +8,7 @@ use qkvault_graph::{DType, GraphKey, Role};
 use super::RunError;
 use super::layout::{RankLayout, Where};
 use super::plans::Plans;
-use crate::step::{Bind, Launch, Piece, Rank, Step, Stream};
+use crate::step::{Bind, BufferBox, PlanLaunch, RankSchedule, RankStep, Stream};
 use crate::{Schedule, Transfer};
 
 /// What a run queues.
@@ -49,7 +49,7 @@ pub(super) struct Acts {
     pub(super) marks: usize,
 }
 
-pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Result<Acts, RunError> {
+pub(super) fn acts(schedule: &Schedule, rank: &RankSchedule, plans: &dyn Plans) -> Result<Acts, RunError> {
     let mut layout = RankLayout::new(rank);
     let mut attentions = Vec::with_capacity(schedule.plans.len());
     for of in &schedule.plans {
@@ -60,16 +60,20 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
     let (mut list, mut marks, mut workspace) = (Vec::new(), 0, 0);
     for step in &rank.steps {
         let act = match step {
-            Step::Launch(launch) => {
+            RankStep::Launch(launch) => {
                 Act::Launch(Box::new(attention(rank, launch, &attentions[launch.plan as usize], &mut layout)?))
             }
-            Step::Exchange { transfers } => Act::Exchange(transfers.iter().map(|t| message(rank, t)).collect()),
-            Step::Record { on, mark } => {
+            RankStep::Exchange { transfers } => Act::Exchange(transfers.iter().map(|t| message(rank, t)).collect()),
+            RankStep::Record { on, mark } => {
                 marks = marks.max(*mark as usize + 1);
                 Act::Record(*on, *mark as usize)
             }
-            Step::Wait { on, mark } => Act::Wait(*on, *mark as usize),
-            Step::Copy { .. } | Step::Fill { .. } | Step::Merge { .. } | Step::Sum { .. } | Step::Keep { .. } => {
+            RankStep::Wait { on, mark } => Act::Wait(*on, *mark as usize),
+            RankStep::Copy { .. }
+            | RankStep::Fill { .. }
+            | RankStep::Merge { .. }
+            | RankStep::Sum { .. }
+            | RankStep::Keep { .. } => {
                 let Some(combined) = rank.combination(step) else { continue };
                 let (of, binds) = combined?;
                 let plan = match combinations.get(&of.key()) {
@@ -93,8 +97,8 @@ pub(super) fn acts(schedule: &Schedule, rank: &Rank, plans: &dyn Plans) -> Resul
 }
 
 fn attention(
-    rank: &Rank,
-    launch: &Launch,
+    rank: &RankSchedule,
+    launch: &PlanLaunch,
     plan: &LoadedPlan,
     layout: &mut RankLayout,
 ) -> Result<PreparedRank, RunError> {
@@ -102,7 +106,7 @@ fn attention(
 }
 
 fn prepared(
-    rank: &Rank,
+    rank: &RankSchedule,
     plan: &LoadedPlan,
     on: Stream,
     binds: &[(Role, Bind)],
@@ -112,7 +116,7 @@ fn prepared(
     let wrong = |detail: String| RunError::Bind { what: plan.facts().what.clone(), detail };
     let bound = |role: Role| binds.iter().find(|(of, _)| *of == role).map(|(_, bind)| bind);
     let mut tensors = Vec::new();
-    let mut pieces: Vec<(Role, Piece, bool)> = Vec::new();
+    let mut pieces: Vec<(Role, BufferBox, bool)> = Vec::new();
     for binding in plan.raw().tensors() {
         let place = match bound(binding.role) {
             Some(Bind::Piece(piece)) => {
@@ -145,13 +149,13 @@ fn prepared(
     Ok(PreparedRank { plan: plan.clone(), on, tensors, numbers, interleaved })
 }
 
-fn place(rank: &Rank, piece: &Piece) -> Where {
+fn place(rank: &RankSchedule, piece: &BufferBox) -> Where {
     let tensor = rank.buffers[piece.buffer as usize].tensor;
     let offset = piece.offset(&tensor).unsigned_abs() * tensor.dtype.size() as u64;
     Where::Buffer { buffer: piece.buffer as usize, offset }
 }
 
-fn message(rank: &Rank, transfer: &Transfer) -> (Transfer, Where, u64) {
+fn message(rank: &RankSchedule, transfer: &Transfer) -> (Transfer, Where, u64) {
     let size = rank.buffers[transfer.piece.buffer as usize].tensor.dtype.size() as u64;
     (*transfer, place(rank, &transfer.piece), transfer.piece.len().unsigned_abs() * size)
 }

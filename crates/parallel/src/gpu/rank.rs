@@ -16,7 +16,7 @@ use super::memory::{OperandBuffer, address};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
 use crate::comm::{CommError, Communicator, Hello, agree, wait};
-use crate::{Buffer, Schedule, Stream};
+use crate::{RankBuffer, Schedule, Stream};
 
 /// One rank of a schedule on a GPU: plans are loaded, memory and events are there, and a run only queues.
 ///
@@ -26,7 +26,7 @@ pub struct GpuRank {
     number: u32,
     ranks: u32,
     pub(super) acts: Acts,
-    pub(super) buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<RankBuffer>,
     pub(super) outputs: Vec<bool>,
     /// Most queries and keys of a sequence, and of all together.
     pub(super) most: [(i64, i64); 2],
@@ -103,7 +103,7 @@ impl GpuRank {
         let marks = (0..acts.marks).map(|_| event()).collect::<Result<_, _>>()?;
         let a = schedule.attention.get();
         let numbers = HashMap::from([(Role::Scale, Number::F32((1.0 / (a.q.dims[3] as f64).sqrt()) as f32))]);
-        let output = |b: &Buffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
+        let output = |b: &RankBuffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
         let batch = a.batch() as usize;
         let slopes = constant_values(a).into_iter().filter_map(|(role, values)| {
             let whole: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();

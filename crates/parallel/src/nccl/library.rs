@@ -153,7 +153,8 @@ impl NcclLibrary {
     /// NCCL at this path.
     fn load(path: &PathBuf) -> Result<NcclLibrary, String> {
         // SAFETY: NCCL's initialisers only register its own tables; the path is the user's or the system's choice.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| Unloaded::of(path, &e).why().to_owned())?;
+        let library =
+            unsafe { libloading::Library::new(path) }.map_err(|e| Unloaded::new(path, &e).why().to_owned())?;
         // SAFETY: a library that has `ncclGetVersion` and the others is NCCL; a version below is refused before any
         // other of its functions is called.
         let functions = unsafe { NcclFunctions::from_library(&library) }?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use library::{NcclConfig, NcclHandle, NcclStatus};
 pub use library::{NcclId, NcclLibrary};
 
-use crate::comm::{CommError, Communicator, Message};
+use crate::comm::{CommError, Communicator, RankMessage};
 use crate::store::Store;
 
 /// NCCL's number of the type of bytes.
@@ -225,7 +225,7 @@ impl Communicator for Nccl {
         true
     }
 
-    unsafe fn exchange(&mut self, messages: &[Message], stream: *mut c_void) -> Result<(), CommError> {
+    unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError> {
         self.ready()?;
         let functions = &self.library.functions;
         // SAFETY: the function takes nothing.

@@ -5,7 +5,7 @@ use qkvault_reference::{Buffer, Defined, Inputs, Whole, backward_part, forward};
 
 use super::SimulateError;
 use super::memory::RankMemory;
-use crate::{Bind, Counted, Launch, Lengths, PerSequence, Piece, Schedule, Slice, Step};
+use crate::{Bind, BufferBox, Counted, PartLengths, PerSequence, PlanLaunch, RankStep, Schedule, Slice};
 
 /// The numbers that the caller gives for the whole attention.
 pub(super) struct LaunchNumbers<'a> {
@@ -39,7 +39,7 @@ impl<'a> LaunchNumbers<'a> {
 pub(super) fn run(
     schedule: &Schedule,
     rank: u32,
-    launch: &Launch,
+    launch: &PlanLaunch,
     numbers: &LaunchNumbers<'_>,
     memory: &mut RankMemory,
 ) -> Result<(), SimulateError> {
@@ -72,10 +72,10 @@ pub(super) fn run(
                 }
             }
             Bind::Given(of) => numbers.inputs.buffer(*of)?.clone(),
-            Bind::Int(n) => Buffer::of(DType::I32, [f64::from(*n)]),
+            Bind::Int(n) => Buffer::from_values(DType::I32, [f64::from(*n)]),
             Bind::Sequences(which) => {
                 let list = numbers.by_sequence(*which, launch.slice).map_err(wrong)?;
-                Buffer::of(dtype, list.into_iter().map(|n| n as f64))
+                Buffer::from_values(dtype, list.into_iter().map(|n| n as f64))
             }
         };
         inputs.insert(role, buffer);
@@ -107,14 +107,14 @@ pub(super) fn run(
 
 impl Schedule {
     /// Whether a launch writes a partial result there, which a merge or a sum puts together with others.
-    fn is_partial(&self, rank: u32, role: Role, piece: Piece) -> bool {
+    fn is_partial(&self, rank: u32, role: Role, piece: BufferBox) -> bool {
         let steps = &self.ranks[rank as usize].steps;
-        let reads = |step: &Step| match step {
-            Step::Merge { parts, .. } => {
+        let reads = |step: &RankStep| match step {
+            RankStep::Merge { parts, .. } => {
                 parts.iter().any(|(o, stats)| [o.buffer, stats.buffer].contains(&piece.buffer))
             }
             // Gradients of keys are sent, and added up elsewhere.
-            Step::Sum { parts, .. } => {
+            RankStep::Sum { parts, .. } => {
                 matches!(role, Role::DK | Role::DV) || parts.iter().any(|p| p.buffer == piece.buffer)
             }
             _ => false,
@@ -124,7 +124,7 @@ impl Schedule {
 }
 
 /// What an H200 leaves of a sequence without keys, or of the keys of one without queries: numbers that nobody wrote.
-fn leave_empty(of: &Operand, part: &Lengths, to: &mut [f64]) {
+fn leave_empty(of: &Operand, part: &PartLengths, to: &mut [f64]) {
     let by_key = match of.role {
         Role::O | Role::Stats | Role::DQ => false,
         Role::DK | Role::DV => true,
@@ -145,7 +145,7 @@ fn leave_empty(of: &Operand, part: &Lengths, to: &mut [f64]) {
 
 /// The numbers in an element type; `None` if one of them is rounded by it.
 fn exact(dtype: DType, numbers: &[f64]) -> Option<Buffer> {
-    let buffer = Buffer::of(dtype, numbers.iter().copied());
+    let buffer = Buffer::from_values(dtype, numbers.iter().copied());
     let same = |(at, x): (usize, &f64)| x.is_nan() || buffer.get(at) == *x;
     numbers.iter().enumerate().all(same).then_some(buffer)
 }

@@ -5,11 +5,11 @@ use qkvault_reference::Places;
 
 use super::Gathered;
 use crate::maker::flat;
-use crate::{Buffer, Piece, Rank, Schedule};
+use crate::{BufferBox, RankBuffer, RankSchedule, Schedule};
 
 /// The buffers of one rank.
 pub(super) struct RankMemory {
-    buffers: Vec<Buffer>,
+    buffers: Vec<RankBuffer>,
     numbers: Vec<Vec<f64>>,
 }
 
@@ -29,8 +29,12 @@ fn counts(rows: &[Vec<i64>], part: usize, row: usize, [_, h, s, _]: [i64; 4]) ->
 
 impl RankMemory {
     /// Poisoned buffers with the rank's parts of the inputs.
-    pub(super) fn new(schedule: &Schedule, rank: &Rank, values: impl Fn(Role) -> Option<Vec<f64>>) -> RankMemory {
-        let size = |b: &Buffer| b.tensor.span().unwrap_or(0).max(0) as usize;
+    pub(super) fn new(
+        schedule: &Schedule,
+        rank: &RankSchedule,
+        values: impl Fn(Role) -> Option<Vec<f64>>,
+    ) -> RankMemory {
+        let size = |b: &RankBuffer| b.tensor.span().unwrap_or(0).max(0) as usize;
         let numbers = rank.buffers.iter().map(|b| vec![f64::NAN; size(b)]).collect();
         let mut memory = RankMemory { buffers: rank.buffers.clone(), numbers };
         for o in operands(schedule.attention.get()).into_iter().filter(|o| !o.output) {
@@ -46,32 +50,32 @@ impl RankMemory {
         memory
     }
 
-    fn places(&self, piece: Piece) -> impl Iterator<Item = usize> + use<> {
+    fn places(&self, piece: BufferBox) -> impl Iterator<Item = usize> + use<> {
         addresses(piece.start, piece.dims, self.buffers[piece.buffer as usize].tensor.strides)
     }
 
-    fn read(&self, piece: Piece) -> Vec<f64> {
+    fn read(&self, piece: BufferBox) -> Vec<f64> {
         self.places(piece).map(|at| self.numbers[piece.buffer as usize][at]).collect()
     }
 
-    fn write(&mut self, piece: Piece, values: impl IntoIterator<Item = f64>) {
+    fn write(&mut self, piece: BufferBox, values: impl IntoIterator<Item = f64>) {
         for (at, x) in self.places(piece).zip(values) {
             self.numbers[piece.buffer as usize][at] = x;
         }
     }
 
-    pub(super) fn copy(&mut self, from: Piece, to: Piece) {
+    pub(super) fn copy(&mut self, from: BufferBox, to: BufferBox) {
         assert_eq!(from.dims, to.dims, "a copy between pieces of different extents");
         let values = self.read(from);
         self.write(to, values);
     }
 
-    pub(super) fn fill(&mut self, piece: Piece, x: f64) {
+    pub(super) fn fill(&mut self, piece: BufferBox, x: f64) {
         self.write(piece, std::iter::repeat(x));
     }
 
     /// Draws a part of a dropout mask.
-    pub(super) fn keep(&mut self, into: Piece, first: [i64; 3], drawn: &Places) {
+    pub(super) fn keep(&mut self, into: BufferBox, first: [i64; 3], drawn: &Places) {
         let [b, h, s, d] = into.dims;
         let places = (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..s).map(move |s| [b, h, s])));
         let all = places.flat_map(|[b, h, s]| (0..d).map(move |d| [b, h + first[0], s + first[1], d + first[2]]));
@@ -80,7 +84,7 @@ impl RankMemory {
     }
 
     /// Adds up the rows that count: all of them if there are no lists of rows.
-    pub(super) fn sum(&mut self, parts: &[Piece], rows: &[Vec<i64>], into: Piece) {
+    pub(super) fn sum(&mut self, parts: &[BufferBox], rows: &[Vec<i64>], into: BufferBox) {
         let mut sum = vec![0.0; into.len() as usize];
         let d = into.dims[3] as usize;
         for (n, part) in parts.iter().enumerate() {
@@ -97,11 +101,11 @@ impl RankMemory {
     /// Merges by the definition: the weight of each part is its share of the sum of exponentials.
     pub(super) fn merge(
         &mut self,
-        parts: &[(Piece, Piece)],
+        parts: &[(BufferBox, BufferBox)],
         rows_of: &[Vec<i64>],
-        sink: Option<Piece>,
-        o: Piece,
-        stats: Piece,
+        sink: Option<BufferBox>,
+        o: BufferBox,
+        stats: BufferBox,
     ) {
         let d = o.dims[3] as usize;
         let sinks = sink.map(|sink| self.read(sink));
@@ -138,31 +142,31 @@ impl RankMemory {
     }
 
     /// The numbers from the first element of a piece on.
-    pub(super) fn behind(&self, piece: Piece) -> &[f64] {
+    pub(super) fn behind(&self, piece: BufferBox) -> &[f64] {
         let tensor = self.buffers[piece.buffer as usize].tensor;
         &self.numbers[piece.buffer as usize][piece.offset(&tensor) as usize..]
     }
 
-    pub(super) fn behind_mut(&mut self, piece: Piece) -> &mut [f64] {
+    pub(super) fn behind_mut(&mut self, piece: BufferBox) -> &mut [f64] {
         let tensor = self.buffers[piece.buffer as usize].tensor;
         &mut self.numbers[piece.buffer as usize][piece.offset(&tensor) as usize..]
     }
 
     /// Address and bytes of a piece, if it is contiguous.
-    pub(super) fn bytes_of(&self, piece: Piece) -> Option<(u64, u64)> {
+    pub(super) fn bytes_of(&self, piece: BufferBox) -> Option<(u64, u64)> {
         let tensor = self.buffers[piece.buffer as usize].tensor;
         let fits = piece.is_contiguous(&tensor) && piece.fits(&tensor);
         fits.then(|| (self.behind(piece).as_ptr() as u64, piece.len() as u64 * 8))
     }
 
     /// The rank's buffer of an operand.
-    pub(super) fn values(&self, rank: &Rank, role: Role) -> Option<&[f64]> {
+    pub(super) fn values(&self, rank: &RankSchedule, role: Role) -> Option<&[f64]> {
         let at = rank.buffers.iter().position(|b| b.operand == Some(role))?;
         Some(&self.numbers[at])
     }
 
     /// Puts the rank's parts of outputs into those of the whole.
-    pub(super) fn collect(&self, schedule: &Schedule, rank: &Rank, whole: &mut Gathered) {
+    pub(super) fn collect(&self, schedule: &Schedule, rank: &RankSchedule, whole: &mut Gathered) {
         for held in &rank.held {
             let Some(role) = rank.buffers[held.piece.buffer as usize].operand else { continue };
             let Some(o) = operand(schedule.attention.get(), role).filter(|o| o.output) else { continue };

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use qkvault_graph::{Refusal, Role, Valid, operands, validate};
-use qkvault_reference::{Inputs, Outputs, Places, ReferenceError, backward, forward};
+use qkvault_reference::{ExactOutputs, Inputs, Places, ReferenceError, backward, forward};
 
 use self::launch::LaunchNumbers;
 use self::memory::RankMemory;
-use crate::comm::{CommError, Communicator, Hello, Message, Threads, agree};
-use crate::{Schedule, Step};
+use crate::comm::{CommError, Communicator, Hello, RankMessage, Threads, agree};
+use crate::{RankStep, Schedule};
 
 /// Why a schedule cannot be run on the CPU.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +96,8 @@ pub fn simulate_rank(
 /// As [`simulate`].
 pub fn difference(schedule: &Schedule, inputs: &Inputs) -> Result<(f64, String), SimulateError> {
     let whole = &schedule.attention;
-    let expected: Outputs = if whole.get().is_backward() { backward(whole, inputs)? } else { forward(whole, inputs)? };
+    let expected: ExactOutputs =
+        if whole.get().is_backward() { backward(whole, inputs)? } else { forward(whole, inputs)? };
     let gathered = simulate(schedule, inputs)?;
     let mut worst = (0.0, String::new());
     for output in expected.iter() {
@@ -164,38 +165,38 @@ fn run(
     let mut memory = RankMemory::new(schedule, rank, |role| given.values(role));
     for step in &rank.steps {
         match step {
-            Step::Copy { from, to, .. } => memory.copy(*from, *to),
-            Step::Fill { piece, hidden, .. } => memory.fill(*piece, if *hidden { f64::NEG_INFINITY } else { 0.0 }),
-            Step::Exchange { transfers } => {
+            RankStep::Copy { from, to, .. } => memory.copy(*from, *to),
+            RankStep::Fill { piece, hidden, .. } => memory.fill(*piece, if *hidden { f64::NEG_INFINITY } else { 0.0 }),
+            RankStep::Exchange { transfers } => {
                 let message = |t: &crate::Transfer| {
                     let (address, bytes) = memory.bytes_of(t.piece).ok_or_else(|| SimulateError::Bind {
                         rank: number,
                         what: format!("a message that is not contiguous: {:?}", t.piece),
                     })?;
-                    Ok(Message { peer: t.peer, send: t.send, address, bytes })
+                    Ok(RankMessage { peer: t.peer, send: t.send, address, bytes })
                 };
-                let messages: Vec<Message> = transfers.iter().map(message).collect::<Result<_, SimulateError>>()?;
+                let messages: Vec<RankMessage> = transfers.iter().map(message).collect::<Result<_, SimulateError>>()?;
                 // SAFETY: each address is that of a contiguous piece inside a vector of this thread's memory, which
                 // lives on and is not touched until the exchange of a host communicator returns.
                 unsafe { communicator.exchange(&messages, std::ptr::null_mut())? };
             }
-            Step::Launch(launch) => {
+            RankStep::Launch(launch) => {
                 launch::run(schedule, number, launch, &numbers, &mut memory)?;
             }
-            Step::Merge { parts, rows, sink, o, stats } => {
+            RankStep::Merge { parts, rows, sink, o, stats } => {
                 let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
                 memory.merge(parts, &rows, *sink, *o, *stats);
             }
-            Step::Sum { parts, rows, into } => {
+            RankStep::Sum { parts, rows, into } => {
                 let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
                 memory.sum(parts, &rows, *into);
             }
-            Step::Keep { into, seed, offset, first, heads, below } => {
-                let number = |piece: &crate::Piece| memory.behind(*piece)[0].to_bits() as i64;
+            RankStep::Keep { into, seed, offset, first, heads, below } => {
+                let number = |piece: &crate::BufferBox| memory.behind(*piece)[0].to_bits() as i64;
                 let (seed, offset) = (number(seed), number(offset));
                 memory.keep(*into, *first, &Places { seed, offset, heads: *heads, below: *below });
             }
-            Step::Record { .. } | Step::Wait { .. } => {}
+            RankStep::Record { .. } | RankStep::Wait { .. } => {}
         }
     }
     Ok(memory)

@@ -8,7 +8,7 @@ use super::World;
 use super::join::Join;
 use super::meet::{Listening, join, listen};
 use super::wire::{self, Ask, StoreAnswer, StoreFault};
-use crate::comm::{CommError, Communicator, Message};
+use crate::comm::{CommError, Communicator, RankMessage};
 
 /// A rank that has met the others over TCP.
 ///
@@ -199,7 +199,7 @@ impl Communicator for Store {
         self.world.size
     }
 
-    unsafe fn exchange(&mut self, messages: &[Message], _: *mut c_void) -> Result<(), CommError> {
+    unsafe fn exchange(&mut self, messages: &[RankMessage], _: *mut c_void) -> Result<(), CommError> {
         for message in messages.iter().filter(|m| m.send) {
             let number = &mut self.counts[message.peer as usize].0;
             let name = format!("message {number}");

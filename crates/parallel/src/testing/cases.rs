@@ -6,9 +6,9 @@ use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Lengths, Order as Axes, Outputs,
     PaddedRows, Storage, Tensor, Valid, validate,
 };
-use qkvault_reference::{Choice, Family, Inputs, LengthChoice, ReferenceError};
+use qkvault_reference::{Family, Inputs, LengthChoice, RandomChoice, ReferenceError};
 
-use crate::{Order, Scheme, Sharding};
+use crate::{Scheme, Sharding, TokenOrder};
 
 /// The sizes of random cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl CaseSpace {
 
 /// A case: the attention, how it is shared, and the seed of its operands.
 #[derive(Debug)]
-pub struct Case {
+pub struct ShardedCase {
     /// The attention of all ranks together.
     pub attention: Valid,
     /// How it is shared.
@@ -50,7 +50,7 @@ pub struct Case {
     pub seed: u64,
 }
 
-impl Case {
+impl ShardedCase {
     /// Random operands of the whole attention, with random lengths: packed documents are as long as their keys, but for
     /// a ring without a band.
     ///
@@ -58,9 +58,9 @@ impl Case {
     ///
     /// What the oracle says against it.
     pub fn inputs(&self, family: Family) -> Result<Inputs, ReferenceError> {
-        let Case { attention, sharding, seed } = self;
+        let ShardedCase { attention, sharding, seed } = self;
         let varlen = attention.q.storage != Storage::Dense;
-        let mut choice = Choice { family, ..Choice::default() };
+        let mut choice = RandomChoice { family, ..RandomChoice::default() };
         if attention.mask.lengths == Lengths::PerSequence && varlen {
             let (most, room) = (attention.q.dims[2] as usize, attention.q.extents()[2] as usize);
             let mut draw = Rng::new(*seed);
@@ -97,7 +97,7 @@ fn chance(rng: &mut Rng, one_in: usize) -> bool {
 ///
 /// Never: every description that is drawn is valid.
 #[must_use]
-pub fn case(space: &CaseSpace, seed: u64) -> Case {
+pub fn case(space: &CaseSpace, seed: u64) -> ShardedCase {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51);
     let rng = &mut rng;
     let drawn = rng.within(1, space.ranks as usize) as u32;
@@ -151,7 +151,7 @@ fn predicate(rng: &mut Rng, [b, _, q, k]: [i64; 4], tensors: bool) -> Option<Str
 }
 
 /// A case of gather, heads or ring.
-fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> Case {
+fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64) -> ShardedCase {
     let (kv_heads, group) = (pick(rng, &[1_i64, 2, 4]), pick(rng, &[1_i64, 2, 3]));
     let (mut h, mut h_k) = (kv_heads * group, kv_heads);
     let mut ranks = ranks;
@@ -170,7 +170,7 @@ fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64
     };
     let mut sharding = Sharding::new(ranks, scheme);
     if chance(rng, 4) {
-        let other = if sharding.order == Order::ZigZag { Order::Contiguous } else { Order::ZigZag };
+        let other = if sharding.order == TokenOrder::ZigZag { TokenOrder::Contiguous } else { TokenOrder::ZigZag };
         sharding = sharding.with_order(other);
     }
     let chunks = sharding.chunks();
@@ -215,9 +215,9 @@ fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64
         a.dropout = Some(Dropout::new(source, 0.25));
     }
     let backward = chance(rng, 2);
-    a.outputs = Outputs::of(backward || chance(rng, 2), false, false);
+    a.outputs = Outputs::new(backward || chance(rng, 2), false, false);
     if !backward && scheme != Scheme::Ring && chance(rng, 4) {
-        a.outputs = Outputs::of(true, true, true);
+        a.outputs = Outputs::new(true, true, true);
     }
     let forward = validate(a).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let attention = if backward {
@@ -226,11 +226,11 @@ fn shared(space: &CaseSpace, rng: &mut Rng, ranks: u32, scheme: usize, seed: u64
     } else {
         forward
     };
-    Case { attention, sharding, seed }
+    ShardedCase { attention, sharding, seed }
 }
 
 /// A case of decode over a cache.
-fn cached(space: &CaseSpace, rng: &mut Rng, ranks: u32, seed: u64) -> Case {
+fn cached(space: &CaseSpace, rng: &mut Rng, ranks: u32, seed: u64) -> ShardedCase {
     let (h_k, group, batch) = (pick(rng, &[1_i64, 2]), pick(rng, &[1_i64, 2, 4]), rng.within(1, 3) as i64);
     let (s_q, s_kv) = (pick(rng, &[1_i64, 1, 3]), rng.within(1, space.tokens as usize) as i64);
     let (d, page_size) = (space.head_dim, pick(rng, &space.pages));
@@ -251,7 +251,7 @@ fn cached(space: &CaseSpace, rng: &mut Rng, ranks: u32, seed: u64) -> Case {
     a.score_mod = score(rng, scores, true).map(|text| parse_expr(text).expect("parses"));
     a.mask.mask_mod = predicate(rng, scores, true).map(|text| parse_expr(&text).expect("parses"));
     a.sink = chance(rng, 3);
-    a.outputs = Outputs::of(chance(rng, 2), false, false);
+    a.outputs = Outputs::new(chance(rng, 2), false, false);
     let attention = validate(a).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    Case { attention, sharding: Sharding::new(ranks, Scheme::Decode { run }), seed }
+    ShardedCase { attention, sharding: Sharding::new(ranks, Scheme::Decode { run }), seed }
 }

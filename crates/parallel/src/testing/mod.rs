@@ -6,6 +6,6 @@ mod cases;
 mod on_gpu;
 
 pub use crate::store::{store_message, store_messages};
-pub use cases::{Case, CaseSpace, case};
+pub use cases::{CaseSpace, ShardedCase, case};
 #[cfg(feature = "exec")]
 pub use on_gpu::{Member, Ran, collected, expected, give, together, wrong};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use qkvault_exec::Number;
 use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_graph::{DType, Role, buffer_len, operand, operands};
-use qkvault_reference::{Buffer, Inputs, LaunchJudge, Outputs, POISON, ReferenceError, backward, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, LaunchJudge, POISON, ReferenceError, backward, forward};
 
 use crate::gpu::{GpuRank, Plans, RunError};
 use crate::{Communicator, Schedule};
@@ -126,14 +126,19 @@ pub fn collected(schedule: &Schedule, ranks: &[BTreeMap<Role, Vec<u8>>]) -> BTre
 /// # Errors
 ///
 /// What the oracle says against the attention.
-pub fn expected(schedule: &Schedule, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+pub fn expected(schedule: &Schedule, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     let whole = &schedule.attention;
     if whole.is_backward() { backward(whole, inputs) } else { forward(whole, inputs) }
 }
 
 /// What differs from one attention, empty if nothing does.
 #[must_use]
-pub fn wrong(schedule: &Schedule, inputs: &Inputs, expected: &Outputs, found: &BTreeMap<Role, Buffer>) -> Vec<String> {
+pub fn wrong(
+    schedule: &Schedule,
+    inputs: &Inputs,
+    expected: &ExactOutputs,
+    found: &BTreeMap<Role, Buffer>,
+) -> Vec<String> {
     let whole = &schedule.attention;
     let judge = LaunchJudge::new(whole, inputs);
     let judged = expected.iter().filter(|output| operand(whole.get(), output.role()).is_some_and(|o| o.output));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::reports::{LIBRARIES, Library};
 
-use super::{Guard, Known, Range, Seen, Wrong, known_wrong};
+use super::{Guard, Known, KnownRange, Seen, Wrong, known_wrong};
 
 const INTRODUCTION: &str = "\
 # Attention that is computed wrongly
@@ -76,7 +76,7 @@ fn in_reasons(code: &str) -> String {
 }
 
 /// Versions and GPUs in brackets; nothing for all of them.
-fn ranges(affected: &[Range]) -> String {
+fn ranges(affected: &[KnownRange]) -> String {
     let ranges: Vec<&str> = affected.iter().map(|range| range.short.as_str()).filter(|text| !text.is_empty()).collect();
     if ranges.is_empty() { String::new() } else { format!(" ({})", ranges.join("; ")) }
 }

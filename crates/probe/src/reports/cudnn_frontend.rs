@@ -3,7 +3,7 @@
 
 use super::{CUDNN, Finding, Project, RANDOM, Report, every};
 use qkvault_cudnn::registry::codes::*;
-use qkvault_graph::registry::{Gpus, Versions};
+use qkvault_cudnn::registry::{Gpus, Versions};
 
 const SURFACE: &str =
     "https://github.com/NVIDIA/cudnn-frontend/blob/main/include/cudnn_frontend/node/sdpa_support_surface.h";

@@ -1,7 +1,7 @@
 //! Wrong results that this project found first, which another form avoids, and those of other engines.
 
 use super::{CUDNN, Finding, Library, Project, Report, every};
-use qkvault_graph::registry::{Gpus, Standing};
+use qkvault_cudnn::registry::{Gpus, Standing};
 
 const FA4: Report = Report { library: Library::Fa4, affected: &[every(Gpus::HOPPER)], ..CUDNN };
 

@@ -2,7 +2,7 @@
 
 use super::{CUDNN, Finding, LOWEST, Project, RANDOM, Report, every, from};
 use qkvault_cudnn::registry::codes::*;
-use qkvault_graph::registry::{Gpus, Standing, Versions};
+use qkvault_cudnn::registry::{Gpus, Standing, Versions};
 
 const FILE: &str = "https://github.com/jax-ml/jax/blob/main/jax/_src/cudnn/fused_attention_stablehlo.py";
 

@@ -2,7 +2,7 @@
 
 use super::{CUDNN, Finding, LOWEST, Project, RANDOM, Report, SERVING, every, from};
 use qkvault_cudnn::registry::codes::*;
-use qkvault_graph::registry::{Affected, Gpus, Sight, Standing, Versions};
+use qkvault_cudnn::registry::{Affected, Gpus, Sight, Standing, Versions};
 
 const UTILS: &str = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp";
 const MHA: &str = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cudnn/MHA.cpp";

@@ -2,7 +2,7 @@
 
 use super::{CUDNN, Finding, Project, RANDOM, Report, every};
 use qkvault_cudnn::registry::codes::*;
-use qkvault_graph::registry::{Gpus, Standing, Versions};
+use qkvault_cudnn::registry::{Gpus, Standing, Versions};
 
 const THREAD: Report = Report { by: Project::CudnnFrontend, ..CUDNN };
 

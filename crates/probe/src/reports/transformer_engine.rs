@@ -2,7 +2,7 @@
 
 use super::{CUDNN, Finding, Project, RANDOM, Report, SERVING, Sight, every, from};
 use qkvault_cudnn::registry::codes::*;
-use qkvault_graph::registry::{Gpus, Versions};
+use qkvault_cudnn::registry::{Gpus, Versions};
 
 const FUSED: &str =
     "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/common/fused_attn/fused_attn.cpp";

@@ -22,7 +22,7 @@ impl Cpu {
     }
 
     fn buffer(&self, values: &[f32]) -> Buffer {
-        Buffer::of(self.dtype, values.iter().map(|&x| f64::from(x)))
+        Buffer::from_values(self.dtype, values.iter().map(|&x| f64::from(x)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use qkvault::exec::{ScaleRecipe, Scales, Training};
 use qkvault::graph::{Role, Scaled, Valid, ValidConversion, operands};
-use qkvault_reference::{Buffer, Inputs, Outputs, backward_of_o, convert, forward};
+use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward_of_o, convert, forward};
 
 use crate::Failure;
 use crate::cpu::floats;
@@ -56,7 +56,7 @@ impl Layer {
         values: &[f32],
     ) -> Result<(), Failure> {
         let mut inputs = Inputs::new();
-        inputs.insert(Role::Wide, Buffer::of(conversion.wide.dtype, values.iter().map(|&x| f64::from(x))));
+        inputs.insert(Role::Wide, Buffer::from_values(conversion.wide.dtype, values.iter().map(|&x| f64::from(x))));
         inputs.set_f32(Role::NarrowScale, self.scales.number(Role::ScaleOf(which)).ok_or("a tensor without a scale")?);
         let mut out = convert(conversion, &inputs)?;
         let mut take = |role| out.remove(&role).ok_or("a conversion lacks an output");
@@ -67,7 +67,7 @@ impl Layer {
     }
 
     /// The real numbers of an output.
-    fn dequantize(&mut self, outputs: &Outputs, role: Role, which: Scaled) -> Result<Vec<f32>, Failure> {
+    fn dequantize(&mut self, outputs: &ExactOutputs, role: Role, which: Scaled) -> Result<Vec<f32>, Failure> {
         if let Some(amax) = outputs.get(Role::Amax(which)) {
             self.seen.push((which, amax.values()[0] as f32));
         }

@@ -7,7 +7,7 @@ use qkvault_exec::raw::{PlanTable, RawPlan, RawSession};
 use qkvault_graph::ValidConversion;
 
 use crate::Error;
-use crate::raw::{Inner, RawRuntime};
+use crate::raw::{RawInner, RawRuntime};
 
 impl RawRuntime {
     /// The plan of a conversion for GPUs of a compute capability (major * 10 + minor, such as 90), from the vault or
@@ -42,7 +42,7 @@ impl RawRuntime {
         stream: *mut c_void,
     ) -> Result<RawPlan, Error> {
         self.session(gpu)?;
-        let Inner { planner, on_miss, .. } = &*self.inner;
+        let RawInner { planner, on_miss, .. } = &*self.inner;
         let load = |session: &RawSession| session.prepare_conversion(planner, of, *on_miss).map(|(plan, _source)| plan);
         // SAFETY: the caller's promise.
         let loaded = unsafe { PlanTable::of_process().load(gpu, of.key().bytes(), stream, load) };

@@ -47,10 +47,10 @@ pub use ready::{PrepareTimes, RawReady};
 /// ```
 #[derive(Clone)]
 pub struct RawRuntime {
-    inner: Arc<Inner>,
+    inner: Arc<RawInner>,
 }
 
-struct Inner {
+struct RawInner {
     search: Search,
     planner: Planner,
     compile: CompileOptions,
@@ -84,7 +84,7 @@ impl RuntimeOptions {
         let planner = Planner::new(Vault::open(vault)?, None);
         let compiling = Planner::opening(planner.vault().clone(), search.clone());
         let (library, ready) = (OnceLock::new(), RwLock::default());
-        let inner = Inner { search, planner, compile, on_miss, handles, salt, library, compiling, ready, recorder };
+        let inner = RawInner { search, planner, compile, on_miss, handles, salt, library, compiling, ready, recorder };
         Ok(RawRuntime { inner: Arc::new(inner) })
     }
 }
@@ -145,7 +145,7 @@ impl RawRuntime {
     #[must_use]
     pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
         let (policy, sm) = (self.inner.compile.engine, target.sm());
-        let mut said = Explanation::of(&Request::new(attention, target).with_policy(self.inner.compile));
+        let mut said = Explanation::for_request(&Request::new(attention, target).with_policy(self.inner.compile));
         let engines = self.inner.planner.engines();
         let named = match policy {
             EnginePolicy::Named(name) if name != CUDNN.name() => engines.named(name),
@@ -266,7 +266,7 @@ impl RawRuntime {
         }
         let started = Instant::now();
         self.session(gpu)?;
-        let Inner { planner, compiling, compile, on_miss, ready, recorder, .. } = &*self.inner;
+        let RawInner { planner, compiling, compile, on_miss, ready, recorder, .. } = &*self.inner;
         let planner = if *on_miss == OnMiss::Compile { compiling } else { planner };
         let name = self.name(fingerprint.bytes());
         let (mut source, mut engine, mut times) = (None, None, PrepareTimes::default());
@@ -338,7 +338,7 @@ fn profile(gpu: &str) -> Result<Profile, Error> {
 
 impl fmt::Debug for RawRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { compile, on_miss, handles, .. } = &*self.inner;
+        let RawInner { compile, on_miss, handles, .. } = &*self.inner;
         let mut shown = f.debug_struct("RawRuntime");
         shown.field("compile", compile).field("on_miss", on_miss).field("handles", handles).finish_non_exhaustive()
     }

@@ -16,7 +16,7 @@ fn prefill(seq: i64) -> Valid {
 }
 
 /// The attentions of a file.
-fn of(path: &Path) -> Vec<Valid> {
+fn recorded(path: &Path) -> Vec<Valid> {
     let manifest = Manifest::parse(&fs::read_to_string(path).expect("a file")).expect("a manifest");
     let listed = manifest.attentions().expect("attentions");
     listed.into_iter().map(|listed| validate(listed.attention).expect("valid")).collect()
@@ -44,7 +44,7 @@ fn every_distinct_attention_is_read_back_as_it_was_asked_for() {
         recorder.record(one);
     }
     recorder.flush();
-    assert_eq!(of(&path), asked);
+    assert_eq!(recorded(&path), asked);
     let manifest = Manifest::parse(&fs::read_to_string(&path).expect("a file")).expect("a manifest");
     let phases: Vec<Phase> = manifest.attention.iter().map(|entry| entry.phase).collect();
     assert_eq!(phases[..4], [Phase::Prefill, Phase::Decode, Phase::Prefill, Phase::Train]);
@@ -64,7 +64,7 @@ fn what_the_file_has_stays_and_a_run_without_news_does_not_touch_it() {
     assert_eq!(fs::read_to_string(&path).expect("a file"), known);
     recorder.record(&prefill(2048));
     drop(recorder);
-    assert_eq!(of(&path), [prefill(512), prefill(1024), prefill(2048)]);
+    assert_eq!(recorded(&path), [prefill(512), prefill(1024), prefill(2048)]);
     assert!(fs::read_to_string(&path).expect("a file").contains("model = \"mine\""));
 }
 
@@ -85,7 +85,7 @@ fn recorders_of_one_file_lose_nothing_of_each_other() {
             });
         }
     });
-    let found = of(&path);
+    let found = recorded(&path);
     let wanted: HashSet<Valid> = (1..=36).map(|times| prefill(64 * times)).collect();
     assert_eq!((found.len(), found.into_iter().collect::<HashSet<_>>()), (36, wanted));
 }
@@ -99,7 +99,7 @@ fn the_file_is_written_without_a_flush() {
     let started = Instant::now();
     for seq in [128, 256] {
         recorder.record(&prefill(seq));
-        while !path.exists() || !of(&path).contains(&prefill(seq)) {
+        while !path.exists() || !recorded(&path).contains(&prefill(seq)) {
             assert!(started.elapsed() < Duration::from_secs(60), "the thread has not written");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -133,7 +133,7 @@ fn a_folder_that_is_missing_fails_nobody_and_what_was_not_written_is_written_lat
     fs::create_dir(&missing).expect("it can be made");
     recorder.record(&prefill(1024));
     recorder.flush();
-    assert_eq!(of(&path), [prefill(512), prefill(1024)]);
+    assert_eq!(recorded(&path), [prefill(512), prefill(1024)]);
     // A reader sees whole files: nothing half-written is left beside it.
     let mut names: Vec<_> =
         fs::read_dir(&missing).expect("a folder").map(|file| file.expect("a file").file_name()).collect();

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use qkvault_base::Bounds;
+use qkvault_base::CacheBounds;
 use qkvault_exec::LoadedPlan;
 use qkvault_graph::Fingerprint;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Weighter};
 
 /// Loaded plans by the fingerprint of their description.
-pub(super) struct Loaded(Cache<Fingerprint, Arc<LoadedPlan>, Weight>);
+pub(super) struct LoadedPlans(Cache<Fingerprint, Arc<LoadedPlan>, Weight>);
 
 /// A plan weighs what it takes of the number of plans or of their bytes.
 #[derive(Clone, Debug)]
-struct Weight(Bounds);
+struct Weight(CacheBounds);
 
 impl Weighter<Fingerprint, Arc<LoadedPlan>> for Weight {
     fn weight(&self, _: &Fingerprint, plan: &Arc<LoadedPlan>) -> u64 {
@@ -21,10 +21,10 @@ impl Weighter<Fingerprint, Arc<LoadedPlan>> for Weight {
     }
 }
 
-impl Loaded {
-    pub(super) fn new(plans: usize, bytes: u64) -> Loaded {
-        let bounds = Bounds { number: plans as u64, bytes };
-        Loaded(Cache::with(
+impl LoadedPlans {
+    pub(super) fn new(plans: usize, bytes: u64) -> LoadedPlans {
+        let bounds = CacheBounds { number: plans as u64, bytes };
+        LoadedPlans(Cache::with(
             plans,
             bounds.capacity(),
             Weight(bounds),

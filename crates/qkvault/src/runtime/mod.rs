@@ -17,7 +17,7 @@ use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::record::{Recorder, VARIABLE};
 use crate::{Error, ErrorKind};
-use loaded::Loaded;
+use loaded::LoadedPlans;
 pub use options::RuntimeOptions;
 pub use preload::Preload;
 
@@ -43,12 +43,12 @@ pub use preload::Preload;
 /// ```
 #[derive(Clone)]
 pub struct Runtime {
-    inner: Arc<Inner>,
+    inner: Arc<RuntimeInner>,
 }
 
-struct Inner {
+struct RuntimeInner {
     // Dropped before the session that they are loaded in.
-    loaded: Loaded,
+    loaded: LoadedPlans,
     session: Session,
     planner: Planner,
     compile: CompileOptions,
@@ -84,8 +84,8 @@ impl Runtime {
             OnMiss::Memory | OnMiss::Load => Planner::new(vault, None),
         };
         let session = Session::with_options(&device, &search, session)?;
-        let loaded = Loaded::new(plans, plan_bytes);
-        Ok(Runtime { inner: Arc::new(Inner { loaded, session, planner, compile, on_miss, recorder }) })
+        let loaded = LoadedPlans::new(plans, plan_bytes);
+        Ok(Runtime { inner: Arc::new(RuntimeInner { loaded, session, planner, compile, on_miss, recorder }) })
     }
 
     /// The plan of an attention, loaded on the GPU: one that is loaded already in nanoseconds, one of the vault in
@@ -100,7 +100,7 @@ impl Runtime {
     /// plan of it and none may be built; [`ErrorKind::Library`] if the plan is one of cuDNN and there is no cuDNN;
     /// [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
     pub fn plan(&self, attention: &Valid) -> Result<Arc<LoadedPlan>, Error> {
-        let Inner { loaded, session, planner, compile, on_miss, recorder, .. } = &*self.inner;
+        let RuntimeInner { loaded, session, planner, compile, on_miss, recorder, .. } = &*self.inner;
         let of = attention.fingerprint();
         if let Some(plan) = loaded.get(&of) {
             return Ok(plan);
@@ -142,7 +142,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn conversion(&self, of: &ValidConversion) -> Result<Arc<LoadedPlan>, Error> {
-        let Inner { loaded, session, planner, on_miss, .. } = &*self.inner;
+        let RuntimeInner { loaded, session, planner, on_miss, .. } = &*self.inner;
         Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, *on_miss))?)
     }
 
@@ -175,7 +175,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn combination(&self, of: &ValidCombination) -> Result<Arc<LoadedPlan>, Error> {
-        let Inner { loaded, session, planner, on_miss, .. } = &*self.inner;
+        let RuntimeInner { loaded, session, planner, on_miss, .. } = &*self.inner;
         Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_combination(planner, of, *on_miss))?)
     }
 
@@ -255,7 +255,7 @@ impl Runtime {
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { loaded, session, on_miss, .. } = &*self.inner;
+        let RuntimeInner { loaded, session, on_miss, .. } = &*self.inner;
         let mut shown = f.debug_struct("Runtime");
         shown.field("device", session.device()).field("on_miss", on_miss);
         shown.field("loaded_plans", &loaded.len()).finish_non_exhaustive()

@@ -17,12 +17,12 @@ const THREADS: usize = 8;
 /// Plans that are being loaded. Dropping it stops after those that are under way.
 #[derive(Debug)]
 pub struct Preload {
-    shared: Arc<Shared>,
+    shared: Arc<PreloadShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PreloadShared {
     attentions: Vec<Valid>,
     next: AtomicUsize,
     done: AtomicUsize,
@@ -33,7 +33,7 @@ struct Shared {
 impl Preload {
     pub(super) fn start(runtime: Runtime, attentions: Vec<Valid>) -> Preload {
         let count = attentions.len();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PreloadShared {
             attentions,
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
@@ -77,7 +77,7 @@ impl Drop for Preload {
     }
 }
 
-impl Shared {
+impl PreloadShared {
     fn work(&self, runtime: &Runtime) {
         while !self.stopped.load(Relaxed) {
             let Some(attention) = self.attentions.get(self.next.fetch_add(1, Relaxed)) else { return };

@@ -29,7 +29,7 @@ pub(super) struct Block<'a> {
 
 impl<'a> Block<'a> {
     pub(super) fn new(a: &'a Attention, inputs: &'a Inputs, lens: &SeqLens) -> Result<Block<'a>, ReferenceError> {
-        let source = |role| SetupSource::of(a, role, inputs, lens);
+        let source = |role| SetupSource::for_role(a, role, inputs, lens);
         let form = |role, which| Ok(BlockForm { source: source(role)?, scales: BlockScales::new(a, inputs, which)? });
         Ok(Block {
             q_t: form(Role::QT, Scaled::QT)?,

@@ -5,7 +5,7 @@ use qkvault_graph::{Attention, Role, operand};
 use crate::view::SeqLens;
 use crate::{Inputs, ReferenceError, View};
 
-/// O and Stats in float64, each in the memory order of its operand ([`crate::Output::values`]).
+/// O and Stats in float64, each in the memory order of its operand ([`crate::ExactOutput::values`]).
 ///
 /// If the keys of one attention are computed in several parts, each part has a backward of its own. It is exact if it
 /// reads the Stats and the O of the whole: the gradients of queries then are sums over parts of the keys, those of keys
@@ -38,7 +38,7 @@ impl<'a> BackwardGiven<'a> {
             if given < needed {
                 return Err(ReferenceError::TooShort { role, given, needed });
             }
-            View::of(&operand, inputs, lens)
+            View::for_operand(&operand, inputs, lens)
         };
         Ok(BackwardGiven { whole, o: view(Role::O, whole.o.len())?, stats: view(Role::Stats, whole.stats.len())? })
     }

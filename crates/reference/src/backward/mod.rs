@@ -26,7 +26,7 @@ use self::given::BackwardGiven;
 pub use self::given::Whole;
 use self::head::{HeadGradients, HeadShared};
 use crate::fp8::{Rounded, between, factor};
-use crate::outputs::{Output, Outputs};
+use crate::outputs::{ExactOutput, ExactOutputs};
 use crate::setup::{Setup, SetupSource};
 use crate::{Inputs, ReferenceError, memory, operand};
 
@@ -37,7 +37,7 @@ use crate::{Inputs, ReferenceError, memory, operand};
 ///
 /// [`ReferenceError::NotABackward`] for a forward; an error for each missing or invalid operand;
 /// [`ReferenceError::NotModelled`] for a feature that the oracle does not compute.
-pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     compute(attention, inputs, false, None)
 }
 
@@ -47,7 +47,7 @@ pub fn backward(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Reference
 /// # Errors
 ///
 /// The errors of [`backward`].
-pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
     compute(attention, inputs, true, None)
 }
 
@@ -60,7 +60,7 @@ pub fn backward_of_o(attention: &Valid, inputs: &Inputs) -> Result<Outputs, Refe
 ///
 /// The errors of [`backward`], and [`ReferenceError::TooShort`] for an O or Stats with too few numbers;
 /// [`ReferenceError::NotModelled`] in 8 bits.
-pub fn backward_part(attention: &Valid, inputs: &Inputs, whole: Whole<'_>) -> Result<Outputs, ReferenceError> {
+pub fn backward_part(attention: &Valid, inputs: &Inputs, whole: Whole<'_>) -> Result<ExactOutputs, ReferenceError> {
     if attention.fp8.is_some() {
         return Err(ReferenceError::NotModelled {
             what: "a part of a backward in 8 bits",
@@ -75,7 +75,7 @@ fn compute(
     inputs: &Inputs,
     of_o: bool,
     whole: Option<Whole<'_>>,
-) -> Result<Outputs, ReferenceError> {
+) -> Result<ExactOutputs, ReferenceError> {
     let a = attention.get();
     let Pass::Backward(Gradients { d_o, d_o_half: _, d_q: _, d_k: _, d_v: _, d_sink, deterministic: _ }) = a.pass
     else {
@@ -85,7 +85,7 @@ fn compute(
     let setup = Setup::new(a, inputs)?;
     let mut sums = GradientSums::new(a, inputs, &setup, d_sink)?;
     let shared = HeadShared {
-        d_o: SetupSource::of(a, Role::DO, inputs, &setup.lens)?,
+        d_o: SetupSource::for_role(a, Role::DO, inputs, &setup.lens)?,
         d_o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::DO))?,
@@ -100,7 +100,9 @@ fn compute(
             }),
         },
         given: whole.map(|whole| BackwardGiven::new(a, whole, inputs, &setup.lens)).transpose()?,
-        o: (of_o && a.fp8 != Some(Fp8::Block)).then(|| SetupSource::of(a, Role::O, inputs, &setup.lens)).transpose()?,
+        o: (of_o && a.fp8 != Some(Fp8::Block))
+            .then(|| SetupSource::for_role(a, Role::O, inputs, &setup.lens))
+            .transpose()?,
         o_factor: match a.fp8 {
             None | Some(Fp8::Block) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::O))?,
@@ -117,18 +119,18 @@ fn compute(
 
 /// The gradients, summed over query heads.
 struct GradientSums {
-    d_q: Output,
-    d_k: Output,
-    d_v: Output,
-    d_sink: Option<Output>,
-    tensors: Vec<Output>,
+    d_q: ExactOutput,
+    d_k: ExactOutput,
+    d_v: ExactOutput,
+    d_sink: Option<ExactOutput>,
+    tensors: Vec<ExactOutput>,
     /// Largest magnitude of the gradients of scores.
     amax: f64,
 }
 
 impl GradientSums {
     fn new(a: &Attention, inputs: &Inputs, setup: &Setup<'_>, d_sink: bool) -> Result<GradientSums, ReferenceError> {
-        let output = |role| Output::new(a, role, inputs, &setup.lens);
+        let output = |role| ExactOutput::new(a, role, inputs, &setup.lens);
         let tensors = setup.score.iter().flat_map(|score| score.differentiated());
         Ok(GradientSums {
             d_q: output(Role::DQ)?,
@@ -156,7 +158,7 @@ impl GradientSums {
             }
             self.amax = self.amax.max(head.amax);
         }
-        let by_group = |h_kv: i64, out: &mut Output, of: fn(&HeadGradients) -> &[f64], d: usize| {
+        let by_group = |h_kv: i64, out: &mut ExactOutput, of: fn(&HeadGradients) -> &[f64], d: usize| {
             for (h, group) in heads.chunks((h_q / h_kv) as usize).enumerate() {
                 for s in 0..setup.lens.kv[b] {
                     let row = (s * d..(s + 1) * d).map(|at| group.iter().map(|head| of(head)[at]).sum());
@@ -169,7 +171,7 @@ impl GradientSums {
     }
 
     /// In 8 bits: measures each gradient and multiplies it by its scale.
-    fn finish(self, a: &Attention, inputs: &Inputs) -> Result<Outputs, ReferenceError> {
+    fn finish(self, a: &Attention, inputs: &Inputs) -> Result<ExactOutputs, ReferenceError> {
         let GradientSums { d_q, d_k, d_v, d_sink, tensors, amax } = self;
         let mut list = Vec::new();
         let mut measured = vec![(Scaled::DP, amax)];
@@ -181,15 +183,15 @@ impl GradientSums {
         }
         list.extend(d_sink);
         list.extend(tensors);
-        let lens = crate::view::SeqLens::of(a, inputs)?;
+        let lens = crate::view::SeqLens::for_attention(a, inputs)?;
         for (which, amax) in measured {
             let role = Role::Amax(which);
             if operand(a, role).is_some() {
-                let mut out = Output::new(a, role, inputs, &lens)?;
+                let mut out = ExactOutput::new(a, role, inputs, &lens)?;
                 out.put(0, 0, 0, [amax]);
                 list.push(out);
             }
         }
-        Ok(Outputs(list))
+        Ok(ExactOutputs(list))
     }
 }

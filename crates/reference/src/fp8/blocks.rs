@@ -27,7 +27,7 @@ impl Blocks {
     }
 
     /// The layout for a tensor with such scales in this attention; `None` for other tensors.
-    pub(crate) fn of(a: &Attention, which: Scaled) -> Option<Blocks> {
+    pub(crate) fn for_scales(a: &Attention, which: Scaled) -> Option<Blocks> {
         let gradients = match &a.pass {
             Pass::Forward => None,
             Pass::Backward(gradients) => Some(gradients),
@@ -63,7 +63,7 @@ impl<'a> BlockScales<'a> {
     pub(crate) fn new(a: &Attention, inputs: &'a Inputs, which: Scaled) -> Result<BlockScales<'a>, ReferenceError> {
         let role = Role::Descale(which);
         let missing = || ReferenceError::Missing { role };
-        let blocks = Blocks::of(a, which).ok_or_else(missing)?;
+        let blocks = Blocks::for_scales(a, which).ok_or_else(missing)?;
         Ok(BlockScales { buffer: inputs.checked(&operand(a, role).ok_or_else(missing)?)?, blocks })
     }
 
@@ -77,7 +77,7 @@ impl<'a> BlockScales<'a> {
         let mut out = source.rows(b, h, rows.clone());
         for (row, x) in rows.zip(out.chunks_exact_mut(source.view.dims[3])) {
             for (column, x) in x.iter_mut().enumerate() {
-                *x = *x * T::of(self.buffer.get(self.blocks.at((b, h), row, column)));
+                *x = *x * T::from_f64(self.buffer.get(self.blocks.at((b, h), row, column)));
             }
         }
         out

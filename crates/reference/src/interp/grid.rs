@@ -4,7 +4,7 @@ use qkvault_cudnn::op::{Op, OpTensor, TensorId, TensorKind};
 use qkvault_graph::{DType, Order, Role};
 use rayon::prelude::*;
 
-use super::{InterpretError, Machine};
+use super::{InterpretError, Interpreter};
 use crate::{Buffer, ReferenceError};
 
 /// Maximum number of elements of one tensor; larger graphs take too long for a test.
@@ -131,7 +131,7 @@ fn pool(op: &Op) -> Option<TensorId> {
     }
 }
 
-impl Machine<'_> {
+impl Interpreter<'_> {
     /// The values of an operand, scalar or constant.
     pub(super) fn load(&self, id: TensorId) -> Result<Grid, InterpretError> {
         let tensor = self.graph.tensor(id);

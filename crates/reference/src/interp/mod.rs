@@ -52,7 +52,7 @@ pub fn interpret(
     precision: Precision,
 ) -> Result<BTreeMap<Role, Grid>, InterpretError> {
     check(graph)?;
-    let mut machine = Machine { graph, inputs, precision, values: vec![None; graph.tensors.len()] };
+    let mut machine = Interpreter { graph, inputs, precision, values: vec![None; graph.tensors.len()] };
     let written: std::collections::BTreeSet<TensorId> = graph.ops.iter().flat_map(Op::outputs).collect();
     let read: std::collections::BTreeSet<TensorId> = graph.ops.iter().flat_map(Op::inputs).collect();
     for &id in read.difference(&written) {
@@ -82,14 +82,14 @@ pub fn interpret(
     Ok(results)
 }
 
-struct Machine<'a> {
+struct Interpreter<'a> {
     graph: &'a OpGraph,
     inputs: &'a Inputs,
     precision: Precision,
     values: Vec<Option<Grid>>,
 }
 
-impl Machine<'_> {
+impl Interpreter<'_> {
     /// A value that an earlier step computed. [`check`] and the order of the steps guarantee that it exists.
     fn get(&self, id: TensorId) -> Result<&Grid, InterpretError> {
         self.values[id.0 as usize].as_ref().ok_or(InterpretError::NoValue { id })

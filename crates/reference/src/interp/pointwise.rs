@@ -12,7 +12,7 @@ use crate::score::scalar;
 const UNDEFINED: f64 = -1_234_567_891.0;
 
 /// The computation of a mode.
-enum Kind {
+enum ModeKind {
     Unary(Unary),
     Binary(Binary),
     Compare(Compare),
@@ -23,50 +23,50 @@ enum Kind {
     Select,
 }
 
-const fn kind(mode: Pointwise) -> Kind {
+const fn kind(mode: Pointwise) -> ModeKind {
     match mode {
-        Pointwise::Add => Kind::Binary(Binary::Add),
-        Pointwise::Mul => Kind::Binary(Binary::Mul),
-        Pointwise::Min => Kind::Binary(Binary::Min),
-        Pointwise::Max => Kind::Binary(Binary::Max),
-        Pointwise::Div => Kind::Binary(Binary::Div),
-        Pointwise::Mod => Kind::Binary(Binary::Rem),
-        Pointwise::Pow => Kind::Binary(Binary::Pow),
-        Pointwise::Sub => Kind::Binary(Binary::Sub),
-        Pointwise::Atan2 => Kind::Binary(Binary::Atan2),
-        Pointwise::Sqrt => Kind::Unary(Unary::Sqrt),
-        Pointwise::Abs => Kind::Unary(Unary::Abs),
-        Pointwise::Ceil => Kind::Unary(Unary::Ceil),
-        Pointwise::Cos => Kind::Unary(Unary::Cos),
-        Pointwise::Exp => Kind::Unary(Unary::Exp),
-        Pointwise::Floor => Kind::Unary(Unary::Floor),
-        Pointwise::Log => Kind::Unary(Unary::Log),
-        Pointwise::Neg => Kind::Unary(Unary::Neg),
-        Pointwise::Rsqrt => Kind::Unary(Unary::Rsqrt),
-        Pointwise::Sin => Kind::Unary(Unary::Sin),
-        Pointwise::Tan => Kind::Unary(Unary::Tan),
-        Pointwise::Erf => Kind::Unary(Unary::Erf),
-        Pointwise::Reciprocal => Kind::Unary(Unary::Reciprocal),
-        Pointwise::Relu => Kind::Unary(Unary::Relu),
-        Pointwise::Tanh => Kind::Unary(Unary::Tanh),
-        Pointwise::Sigmoid => Kind::Unary(Unary::Sigmoid),
-        Pointwise::Elu => Kind::Unary(Unary::Elu),
-        Pointwise::Gelu => Kind::Unary(Unary::Gelu),
-        Pointwise::Softplus => Kind::Unary(Unary::Softplus),
-        Pointwise::Swish => Kind::Unary(Unary::Swish),
-        Pointwise::GeluTanh => Kind::Unary(Unary::GeluTanh),
-        Pointwise::CmpEq => Kind::Compare(Compare::Eq),
-        Pointwise::CmpNeq => Kind::Compare(Compare::Ne),
-        Pointwise::CmpGt => Kind::Compare(Compare::Gt),
-        Pointwise::CmpGe => Kind::Compare(Compare::Ge),
-        Pointwise::CmpLt => Kind::Compare(Compare::Lt),
-        Pointwise::CmpLe => Kind::Compare(Compare::Le),
-        Pointwise::And => Kind::Logic(Logic::And),
-        Pointwise::Or => Kind::Logic(Logic::Or),
-        Pointwise::Not => Kind::Not,
-        Pointwise::Identity => Kind::Identity,
-        Pointwise::GenIndex => Kind::Index,
-        Pointwise::Select => Kind::Select,
+        Pointwise::Add => ModeKind::Binary(Binary::Add),
+        Pointwise::Mul => ModeKind::Binary(Binary::Mul),
+        Pointwise::Min => ModeKind::Binary(Binary::Min),
+        Pointwise::Max => ModeKind::Binary(Binary::Max),
+        Pointwise::Div => ModeKind::Binary(Binary::Div),
+        Pointwise::Mod => ModeKind::Binary(Binary::Rem),
+        Pointwise::Pow => ModeKind::Binary(Binary::Pow),
+        Pointwise::Sub => ModeKind::Binary(Binary::Sub),
+        Pointwise::Atan2 => ModeKind::Binary(Binary::Atan2),
+        Pointwise::Sqrt => ModeKind::Unary(Unary::Sqrt),
+        Pointwise::Abs => ModeKind::Unary(Unary::Abs),
+        Pointwise::Ceil => ModeKind::Unary(Unary::Ceil),
+        Pointwise::Cos => ModeKind::Unary(Unary::Cos),
+        Pointwise::Exp => ModeKind::Unary(Unary::Exp),
+        Pointwise::Floor => ModeKind::Unary(Unary::Floor),
+        Pointwise::Log => ModeKind::Unary(Unary::Log),
+        Pointwise::Neg => ModeKind::Unary(Unary::Neg),
+        Pointwise::Rsqrt => ModeKind::Unary(Unary::Rsqrt),
+        Pointwise::Sin => ModeKind::Unary(Unary::Sin),
+        Pointwise::Tan => ModeKind::Unary(Unary::Tan),
+        Pointwise::Erf => ModeKind::Unary(Unary::Erf),
+        Pointwise::Reciprocal => ModeKind::Unary(Unary::Reciprocal),
+        Pointwise::Relu => ModeKind::Unary(Unary::Relu),
+        Pointwise::Tanh => ModeKind::Unary(Unary::Tanh),
+        Pointwise::Sigmoid => ModeKind::Unary(Unary::Sigmoid),
+        Pointwise::Elu => ModeKind::Unary(Unary::Elu),
+        Pointwise::Gelu => ModeKind::Unary(Unary::Gelu),
+        Pointwise::Softplus => ModeKind::Unary(Unary::Softplus),
+        Pointwise::Swish => ModeKind::Unary(Unary::Swish),
+        Pointwise::GeluTanh => ModeKind::Unary(Unary::GeluTanh),
+        Pointwise::CmpEq => ModeKind::Compare(Compare::Eq),
+        Pointwise::CmpNeq => ModeKind::Compare(Compare::Ne),
+        Pointwise::CmpGt => ModeKind::Compare(Compare::Gt),
+        Pointwise::CmpGe => ModeKind::Compare(Compare::Ge),
+        Pointwise::CmpLt => ModeKind::Compare(Compare::Lt),
+        Pointwise::CmpLe => ModeKind::Compare(Compare::Le),
+        Pointwise::And => ModeKind::Logic(Logic::And),
+        Pointwise::Or => ModeKind::Logic(Logic::Or),
+        Pointwise::Not => ModeKind::Not,
+        Pointwise::Identity => ModeKind::Identity,
+        Pointwise::GenIndex => ModeKind::Index,
+        Pointwise::Select => ModeKind::Select,
     }
 }
 
@@ -102,29 +102,29 @@ pub(super) fn pointwise(
         });
     };
     match kind(mode) {
-        Kind::Unary(f) if whole && f.takes_int() => one(&|x| scalar::unary_int(f, x)),
-        Kind::Unary(f) => one(&|x| scalar::unary(f, x)),
-        Kind::Identity => one(&|x| x),
-        Kind::Not => one(&|x| truth(x == 0.0)),
+        ModeKind::Unary(f) if whole && f.takes_int() => one(&|x| scalar::unary_int(f, x)),
+        ModeKind::Unary(f) => one(&|x| scalar::unary(f, x)),
+        ModeKind::Identity => one(&|x| x),
+        ModeKind::Not => one(&|x| truth(x == 0.0)),
         // The result on a device is undefined.
-        Kind::Binary(Binary::Rem) if whole => {
+        ModeKind::Binary(Binary::Rem) if whole => {
             let rem = |a, b| if b == 0.0 { UNDEFINED } else { scalar::binary_int(Binary::Rem, a, b) };
             two(&mut y, x, second()?, rem);
         }
         // Its power is one of a logarithm (seen: NaN of a negative base, H100, cuDNN 9.19).
-        Kind::Binary(Binary::Pow) => two(&mut y, x, second()?, |a, b| (b * (a + 0.0).log2()).exp2()),
-        Kind::Binary(f) if whole && f.takes_int() => two(&mut y, x, second()?, |a, b| scalar::binary_int(f, a, b)),
-        Kind::Binary(f) => two(&mut y, x, second()?, |a, b| scalar::binary(f, a, b)),
-        Kind::Compare(f) => two(&mut y, x, second()?, |a, b| truth(scalar::compare(f, a, b))),
-        Kind::Logic(f) => two(&mut y, x, second()?, |a, b| truth(scalar::logic(f, a, b))),
-        Kind::Select => {
+        ModeKind::Binary(Binary::Pow) => two(&mut y, x, second()?, |a, b| (b * (a + 0.0).log2()).exp2()),
+        ModeKind::Binary(f) if whole && f.takes_int() => two(&mut y, x, second()?, |a, b| scalar::binary_int(f, a, b)),
+        ModeKind::Binary(f) => two(&mut y, x, second()?, |a, b| scalar::binary(f, a, b)),
+        ModeKind::Compare(f) => two(&mut y, x, second()?, |a, b| truth(scalar::compare(f, a, b))),
+        ModeKind::Logic(f) => two(&mut y, x, second()?, |a, b| truth(scalar::logic(f, a, b))),
+        ModeKind::Select => {
             let (b, t) = (second()?, t.ok_or(lacks("a selection has no condition"))?);
             y.fill_rows(|at, out| {
                 let [x, b, t] = [x, b, t].map(|grid| grid.row(at, dims));
                 out.iter_mut().enumerate().for_each(|(i, y)| *y = if t.at(i) != 0.0 { x.at(i) } else { b.at(i) });
             });
         }
-        Kind::Index => {
+        ModeKind::Index => {
             let axis = axis.map(usize::from).filter(|&axis| axis < 4).ok_or(lacks("an index needs an axis below 4"))?;
             y.fill_with(|index| index[axis] as f64);
         }

@@ -7,7 +7,7 @@ use super::{Grid, InterpretError};
 
 /// The order `F8_128x4` of one scale tensor: tiles of 128 by 4, in which four rows that are 32 apart share 16 bytes.
 /// Columns count blocks, rows the other of the last two dims.
-struct Tiles {
+struct ScaleTiles {
     /// The axis of `x` along which 32 neighbours share a scale.
     axis: usize,
     /// Tiles from one head to the next.
@@ -16,10 +16,10 @@ struct Tiles {
     row: usize,
 }
 
-impl Tiles {
+impl ScaleTiles {
     /// The order for `x` of these dims and strides. Blocks along the head dim, which is contiguous, are one matrix for
     /// each head. Blocks along the sequence are one matrix for all heads.
-    fn of(x: [usize; 4], strides: [i64; 4], scales: [usize; 4]) -> Option<Tiles> {
+    fn for_dims(x: [usize; 4], strides: [i64; 4], scales: [usize; 4]) -> Option<ScaleTiles> {
         let [batch, heads, ..] = x;
         let padded = |axis: usize| {
             let other = 5 - axis;
@@ -30,7 +30,7 @@ impl Tiles {
         let (rows, columns) = (scales[5 - axis] / 128, scales[axis] / 4);
         let head_dim = if strides[3] == 1 { 3 } else { 2 };
         let (head, row) = if axis == head_dim { (rows * columns, columns) } else { (columns, batch * heads * columns) };
-        Some(Tiles { axis, head, row })
+        Some(ScaleTiles { axis, head, row })
     }
 
     /// The place of the scale of an element in memory.
@@ -50,7 +50,7 @@ pub(super) fn dequantize(
 ) -> Result<Grid, InterpretError> {
     same_dims(op, x.dims(), dims)?;
     let rule = "scales have the dims of their tensor, one for 32 elements and padded to 4, the other padded to 128";
-    let tiles = Tiles::of(dims, strides, scales.dims()).ok_or(InterpretError::Dims {
+    let tiles = ScaleTiles::for_dims(dims, strides, scales.dims()).ok_or(InterpretError::Dims {
         op,
         given: scales.dims(),
         with: dims,

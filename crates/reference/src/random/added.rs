@@ -102,7 +102,7 @@ fn sums(program: &Program, node: NodeId) -> bool {
 mod tests {
     use qkvault_graph::{text, validate};
 
-    use crate::{Choice, Family, Inputs, forward};
+    use crate::{Family, Inputs, RandomChoice, forward};
     use qkvault_graph::Role;
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             "q: {dtype} [1,2,6,16]\nk: {dtype} [1,2,8,16]\nmask: none\nscore_mod: tensor @t: {dtype}[1, 2, 6, 8]; score + @t\noutputs: stats"
         );
         let a = validate(text::parse(&of).expect("an attention")).expect("valid");
-        let inputs = Inputs::random_with(&a, 3, &Choice { family, ..Choice::default() }).expect("random");
+        let inputs = Inputs::random_with(&a, 3, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
         let outputs = forward(&a, &inputs).expect("computes");
         let of = |role| outputs.get(role).expect("asked for").values().to_vec();
         (of(Role::Stats), of(Role::O))

@@ -224,14 +224,15 @@ mod tests {
 
     use super::*;
     use crate::forward;
-    use crate::random::Choice;
+    use crate::random::RandomChoice;
 
     #[test]
     fn each_family_has_the_scores_that_it_promises() {
         let a = Attention::bshd(2, (4, 2), (9, 40), 64, DType::BF16).with_stats();
         let a = validate(a).expect("valid");
         let stats = |family| {
-            let inputs = Inputs::random_with(&a, 3, &Choice { family, ..Choice::default() }).expect("random");
+            let inputs =
+                Inputs::random_with(&a, 3, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
             let outputs = forward(&a, &inputs).expect("computes");
             let stats = outputs.get(Role::Stats).expect("asked for").values().to_vec();
             let least = stats.iter().copied().fold(f64::INFINITY, f64::min);
@@ -264,7 +265,8 @@ mod tests {
         a.fp8 = Some(Fp8::Delayed);
         let a = validate(a).expect("valid");
         for (family, level) in [(Family::Below, -120.0), (Family::Above, 120.0)] {
-            let inputs = Inputs::random_with(&a, 3, &Choice { family, ..Choice::default() }).expect("random");
+            let inputs =
+                Inputs::random_with(&a, 3, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
             let outputs = forward(&a, &inputs).expect("computes");
             let stats = outputs.get(Role::Stats).expect("asked for").values();
             assert!(stats.iter().all(|stat| (stat - level).abs() < 12.0), "{family}: {stats:?}");
@@ -274,8 +276,8 @@ mod tests {
     #[test]
     fn nothing_but_rows_within_lengths_is_a_number_in_behind() {
         let a = validate(Attention::bshd(2, (1, 1), (6, 9), 16, DType::F16).with_lengths()).expect("valid");
-        let inputs =
-            Inputs::random_with(&a, 5, &Choice { family: Family::Behind, ..Choice::default() }).expect("random");
+        let inputs = Inputs::random_with(&a, 5, &RandomChoice { family: Family::Behind, ..RandomChoice::default() })
+            .expect("random");
         let k = inputs.get(Role::K).expect("read");
         let lengths: Vec<usize> = (0..2).map(|b| inputs.get(Role::SeqLenKv).expect("read").int(b) as usize).collect();
         for (b, s) in (0..2).flat_map(|b| (0..9).map(move |s| (b, s))) {

@@ -3,7 +3,7 @@
 use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, Corner, DType, Lengths, Role, Storage, Tensor};
 
-use super::{Choice, LengthChoice};
+use super::{LengthChoice, RandomChoice};
 use crate::{Buffer, Inputs, Operand};
 
 /// Query and KV lengths of every sequence.
@@ -13,7 +13,7 @@ pub(super) struct DrawnLengths {
 }
 
 /// Draws lengths for this choice. Exact lengths are not checked here, but when they are used.
-pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &Choice, rng: &mut Rng) -> DrawnLengths {
+pub(super) fn draw(a: &Attention, operands: &[Operand], choice: &RandomChoice, rng: &mut Rng) -> DrawnLengths {
     let batch = a.batch() as usize;
     let (s_q, s_kv) = (a.q.dims[2] as usize, a.k.dims[2] as usize);
     let full = DrawnLengths { q: vec![s_q; batch], kv: vec![s_kv; batch] };
@@ -81,7 +81,13 @@ fn shrink(lens: &mut [usize], room: usize) {
 
 /// Binds the offsets of every varlen operand. Sequences are in order; unused room lies between them if `spread`, else
 /// at the end.
-pub(super) fn offsets(operands: &[Operand], drawn: &DrawnLengths, choice: &Choice, rng: &mut Rng, inputs: &mut Inputs) {
+pub(super) fn offsets(
+    operands: &[Operand],
+    drawn: &DrawnLengths,
+    choice: &RandomChoice,
+    rng: &mut Rng,
+    inputs: &mut Inputs,
+) {
     for operand in operands {
         let (Storage::Varlen { tokens }, Some(varlen)) = (operand.tensor.storage, operand.role.offsets()) else {
             continue;
@@ -102,7 +108,7 @@ pub(super) fn offsets(operands: &[Operand], drawn: &DrawnLengths, choice: &Choic
             starts.push(start);
         }
         let step = operand.tensor.strides[2] as f64;
-        inputs.insert(role, Buffer::of(DType::I64, starts.iter().map(|&token| token as f64 * step)));
+        inputs.insert(role, Buffer::from_values(DType::I64, starts.iter().map(|&token| token as f64 * step)));
     }
 }
 
@@ -121,7 +127,7 @@ pub(super) fn page_table(t: &Tensor, drawn: &DrawnLengths, rng: &mut Rng) -> Opt
             table.push(if entry < used { next.next().unwrap_or(0) } else { pool[0] } as f64);
         }
     }
-    Some(Buffer::of(DType::I32, table))
+    Some(Buffer::from_values(DType::I32, table))
 }
 
 #[cfg(test)]

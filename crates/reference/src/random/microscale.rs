@@ -19,12 +19,12 @@ pub(super) fn second_forms(a: &Attention, inputs: &mut Inputs) -> Result<(), Ref
         (Role::K, Scaled::K, Role::KT, Scaled::KT),
         (Role::DO, Scaled::DO, Role::DOT, Scaled::DOT),
     ] {
-        let numbers = Numbers::of(a, of, which, inputs)?;
+        let numbers = Numbers::for_role(a, of, which, inputs)?;
         let (data, scales) = numbers.stored(a, form, scaled, inputs)?;
         inputs.insert(form, data);
         inputs.insert(Role::Descale(scaled), scales);
     }
-    let d_o = Numbers::of(a, Role::DO, Scaled::DO, inputs)?;
+    let d_o = Numbers::for_role(a, Role::DO, Scaled::DO, inputs)?;
     let half = d_o.copied(a, Role::DOHalf, inputs)?;
     inputs.insert(Role::DOHalf, half);
     Ok(())
@@ -37,7 +37,7 @@ pub(super) fn forward_values(
     bound: &mut Inputs,
 ) -> Result<(), ReferenceError> {
     if forward.fp8 == Some(Fp8::Block) {
-        let numbers = Numbers::of(backward, Role::V, Scaled::V, bound)?;
+        let numbers = Numbers::for_role(backward, Role::V, Scaled::V, bound)?;
         let (data, scales) = numbers.stored(forward, Role::V, Scaled::V, bound)?;
         bound.insert(Role::V, data);
         bound.insert(Role::Descale(Scaled::V), scales);
@@ -53,9 +53,9 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(a: &Attention, role: Role, which: Scaled, inputs: &Inputs) -> Result<Numbers, ReferenceError> {
-        let lens = SeqLens::of(a, inputs)?;
-        let source = SetupSource::of(a, role, inputs, &lens)?;
+    fn for_role(a: &Attention, role: Role, which: Scaled, inputs: &Inputs) -> Result<Numbers, ReferenceError> {
+        let lens = SeqLens::for_attention(a, inputs)?;
+        let source = SetupSource::for_role(a, role, inputs, &lens)?;
         let scales = crate::fp8::BlockScales::new(a, inputs, which)?;
         let storage = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor.storage;
         let dims = source.view.dims;
@@ -91,8 +91,8 @@ impl Numbers {
         let missing = |role| ReferenceError::Missing { role };
         let form = operand(a, role).ok_or(missing(role))?;
         let descale = operand(a, Role::Descale(which)).ok_or(missing(Role::Descale(which)))?;
-        let blocks = Blocks::of(a, which).ok_or(missing(Role::Descale(which)))?;
-        let mut scales = Buffer::of(DType::E8M0, (0..elements(&descale)?).map(|_| 1.0));
+        let blocks = Blocks::for_scales(a, which).ok_or(missing(Role::Descale(which)))?;
+        let mut scales = Buffer::from_values(DType::E8M0, (0..elements(&descale)?).map(|_| 1.0));
         let largest = if form.tensor.dtype == DType::E4M3 { 8 } else { 15 };
         let [_, heads, _, d] = self.dims;
         for (plane, numbers) in self.planes.iter().enumerate() {
@@ -108,8 +108,8 @@ impl Numbers {
                 }
             }
         }
-        let view = crate::View::of(&form, inputs, &SeqLens::of(a, inputs)?)?;
-        let mut data = Buffer::of(form.tensor.dtype, (0..elements(&form)?).map(|_| 0.0));
+        let view = crate::View::for_operand(&form, inputs, &SeqLens::for_attention(a, inputs)?)?;
+        let mut data = Buffer::from_values(form.tensor.dtype, (0..elements(&form)?).map(|_| 0.0));
         self.each(|(b, h), row, column, x| {
             data.set(view.at(b, h, row, column), x / scales.get(blocks.at((b, h), row, column)));
         });
@@ -119,8 +119,8 @@ impl Numbers {
     /// The unscaled numbers, in another operand of the same dims.
     fn copied(&self, a: &Attention, role: Role, inputs: &Inputs) -> Result<Buffer, ReferenceError> {
         let to = operand(a, role).ok_or(ReferenceError::Missing { role })?;
-        let view = crate::View::of(&to, inputs, &SeqLens::of(a, inputs)?)?;
-        let mut data = Buffer::of(to.tensor.dtype, (0..elements(&to)?).map(|_| 0.0));
+        let view = crate::View::for_operand(&to, inputs, &SeqLens::for_attention(a, inputs)?)?;
+        let mut data = Buffer::from_values(to.tensor.dtype, (0..elements(&to)?).map(|_| 0.0));
         self.each(|(b, h), row, column, x| data.set(view.at(b, h, row, column), x));
         Ok(data)
     }

@@ -18,7 +18,7 @@ use crate::{Buffer, Inputs, ReferenceError, View, forward, memory};
 
 /// How to choose random operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct RandomChoice {
     /// Lengths of sequences, if the attention has lengths.
     pub lengths: LengthChoice,
     /// The content of memory outside the rows within lengths.
@@ -71,7 +71,7 @@ impl Inputs {
     ///
     /// [`ReferenceError::Memory`] if there is no room for them; the errors of [`forward`], for a backward.
     pub fn random(attention: &Valid, seed: u64) -> Result<Inputs, ReferenceError> {
-        Inputs::random_with(attention, seed, &Choice::default())
+        Inputs::random_with(attention, seed, &RandomChoice::default())
     }
 
     /// Random values for every operand as [`Inputs::random`] makes them, with choices.
@@ -79,7 +79,7 @@ impl Inputs {
     /// # Errors
     ///
     /// The errors of [`Inputs::random`], and errors for exact lengths that do not fit.
-    pub fn random_with(attention: &Valid, seed: u64, choice: &Choice) -> Result<Inputs, ReferenceError> {
+    pub fn random_with(attention: &Valid, seed: u64, choice: &RandomChoice) -> Result<Inputs, ReferenceError> {
         let a = attention.get();
         memory::for_random(a)?;
         let mut rng = Rng::new(seed);
@@ -120,7 +120,7 @@ impl Inputs {
         let mut rng = Rng::new(seed ^ 0x6d6f_7665);
         for operand in operands(attention).iter().filter(|o| matches!(o.role, Role::QueryOrigin | Role::KeyOrigin)) {
             let origin = origin(attention, operand.role, &mut rng);
-            self.insert(operand.role, Buffer::of(operand.tensor.dtype, [origin]));
+            self.insert(operand.role, Buffer::from_values(operand.tensor.dtype, [origin]));
         }
         if attention.is_backward() && attention.origins.is_some() {
             self.add_forward(attention)?;
@@ -201,8 +201,8 @@ fn fill(
     rng: &mut Rng,
 ) -> Result<Option<Buffer>, ReferenceError> {
     let (len, dtype) = (crate::inputs::elements(operand)?, operand.tensor.dtype);
-    let lens = |list: &[usize]| Buffer::of(DType::I32, list.iter().map(|&n| n as f64));
-    let one = |x: f64| Buffer::of(dtype, [x]);
+    let lens = |list: &[usize]| Buffer::from_values(DType::I32, list.iter().map(|&n| n as f64));
+    let one = |x: f64| Buffer::from_values(dtype, [x]);
     if let Some(slopes) = crate::alibi_slopes(a, operand.role) {
         return Ok(Some(slopes));
     }
@@ -210,7 +210,7 @@ fn fill(
         Role::Q | Role::K | Role::V | Role::DO | Role::Sink => normal(dtype, len, rng),
         Role::ScoreTensor(_) if dtype.is_float() => normal(dtype, len, rng),
         // A few small numbers that repeat, like document ids.
-        Role::ScoreTensor(_) => Buffer::of(dtype, (0..len).map(|_| rng.within(0, 3) as f64)),
+        Role::ScoreTensor(_) => Buffer::from_values(dtype, (0..len).map(|_| rng.within(0, 3) as f64)),
         Role::Scale => one(f64::from(a.default_scale())),
         Role::Scalar(_) if dtype.is_float() => one(0.5 + 3.5 * rng.unit()),
         Role::Scalar(_) => one(rng.within(1, (a.k.dims[2] as usize / 2).max(1)) as f64),
@@ -223,12 +223,12 @@ fn fill(
         Role::DropoutOffset => one(rng.within(0, 1000) as f64 * 4.0),
         Role::DropoutMask => {
             let keep = 1.0 - a.dropout.map_or(0.0, |d| f64::from(d.probability));
-            Buffer::of(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
+            Buffer::from_values(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
         }
-        Role::BlockMask => Buffer::of(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
+        Role::BlockMask => Buffer::from_values(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
         // Block scales: powers of two near the scale of 8-bit numbers, so that the products are about normal.
         Role::Descale(_) if dtype == DType::E8M0 => {
-            Buffer::of(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 6)))
+            Buffer::from_values(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 6)))
         }
         Role::Descale(which) => one(f64::from((1.0 / scale_of(which)) as f32)),
         Role::ScaleOf(which) => one(scale_of(which)),
@@ -285,14 +285,14 @@ const fn is_read_by_rows(role: Role) -> bool {
 
 /// Poisons Q, K, V and dO outside the rows within lengths, or only the pages without such rows.
 fn poison_unused(a: &Attention, list: &[Operand], unused: Unused, inputs: &mut Inputs) -> Result<(), ReferenceError> {
-    let lens = SeqLens::of(a, inputs)?;
+    let lens = SeqLens::for_attention(a, inputs)?;
     for operand in list.iter().filter(|o| is_read_by_rows(o.role)) {
         let page_size = match operand.tensor.storage {
             Storage::Paged { page_size, .. } if unused == Unused::Pages => page_size as usize,
             _ if unused == Unused::Pages => continue,
             _ => 1,
         };
-        let view = View::of(operand, inputs, &lens)?;
+        let view = View::for_operand(operand, inputs, &lens)?;
         let full = inputs.checked(operand)?;
         let mut kept = Buffer::poisoned(full.dtype(), full.len());
         let [_, heads, _, d] = view.dims;

@@ -66,8 +66,8 @@ pub(super) fn follow(a: &Attention, inputs: &Inputs, setup: &Setup<'_>) -> Resul
         differentiated.map(|(n, ..)| part(Role::DScoreTensor(n))).collect::<Result<_, ReferenceError>>()?;
     let shared = RoundedShared {
         setup,
-        d_o: SetupSource::of(a, Role::DO, inputs, &setup.lens)?,
-        o: SetupSource::of(a, Role::O, inputs, &setup.lens)?,
+        d_o: SetupSource::for_role(a, Role::DO, inputs, &setup.lens)?,
+        o: SetupSource::for_role(a, Role::O, inputs, &setup.lens)?,
     };
     let (h_q, h_k, h_v) = a.heads();
     for b in 0..a.batch() as usize {

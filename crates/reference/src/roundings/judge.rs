@@ -3,7 +3,7 @@
 use super::{ErrorPart, steps, variance};
 use crate::Buffer;
 use crate::compare::off;
-use crate::outputs::{Defined, Output};
+use crate::outputs::{Defined, ExactOutput};
 
 /// How many standard deviations of its independent errors an element may be off.
 const ELEMENT: f64 = 8.0;
@@ -36,7 +36,7 @@ impl RoundingDistance {
     }
 }
 
-pub(super) fn judge(part: &ErrorPart, expected: &Output, written: &Buffer) -> Judged {
+pub(super) fn judge(part: &ErrorPart, expected: &ExactOutput, written: &Buffer) -> Judged {
     let [step, least] = steps(written.dtype());
     let mut whole = RoundingDistance::default();
     let mut worst = (0.0_f64, String::new());

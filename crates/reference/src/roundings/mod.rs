@@ -14,7 +14,7 @@ mod row;
 use qkvault_graph::{Attention, DType, Pass, Role, Valid};
 
 pub use self::judge::Judged;
-use crate::outputs::Output;
+use crate::outputs::ExactOutput;
 use crate::setup::Setup;
 use crate::{Inputs, ReferenceError};
 
@@ -48,14 +48,14 @@ fn variance(largest: f64) -> f64 {
 struct ErrorPart {
     role: Role,
     /// The sum of the variances of independent errors, for each element.
-    variance: Output,
+    variance: ExactOutput,
     /// The largest error that a row has in common, for each element.
-    common: Output,
+    common: ExactOutput,
 }
 
 impl ErrorPart {
     fn new(a: &Attention, role: Role, inputs: &Inputs, setup: &Setup<'_>) -> Result<ErrorPart, ReferenceError> {
-        let output = || Output::new(a, role, inputs, &setup.lens);
+        let output = || ExactOutput::new(a, role, inputs, &setup.lens);
         Ok(ErrorPart { role, variance: output()?, common: output()? })
     }
 
@@ -95,7 +95,7 @@ impl Roundings {
     /// # Errors
     ///
     /// The errors of [`crate::forward`] and [`crate::backward`]; [`ReferenceError::NotModelled`] in 8 bits.
-    pub fn of(attention: &Valid, inputs: &Inputs) -> Result<Roundings, ReferenceError> {
+    pub fn for_attention(attention: &Valid, inputs: &Inputs) -> Result<Roundings, ReferenceError> {
         let a = attention.get();
         if a.fp8.is_some() {
             return Err(ReferenceError::NotModelled {
@@ -114,7 +114,7 @@ impl Roundings {
 
     /// Judges what a launch wrote to an output; `None` for an output whose roundings are not known.
     #[must_use]
-    pub fn judge(&self, expected: &Output, written: &crate::Buffer) -> Option<Judged> {
+    pub fn judge(&self, expected: &ExactOutput, written: &crate::Buffer) -> Option<Judged> {
         let part = self.0.iter().find(|part| part.role == expected.role())?;
         Some(judge::judge(part, expected, written))
     }

@@ -3,7 +3,7 @@
 use qkvault_graph::{Attention, BackwardOptions, DType, Role, Valid, validate};
 
 use super::*;
-use crate::{Buffer, Choice, Family, LaunchJudge, Outputs, backward, backward_of_o, forward, forward_f32};
+use crate::{Buffer, ExactOutputs, Family, LaunchJudge, RandomChoice, backward, backward_of_o, forward, forward_f32};
 
 fn pair(of: Attention) -> [Valid; 2] {
     let backward = of.clone().backward(BackwardOptions::default());
@@ -21,8 +21,8 @@ fn attentions() -> Vec<Valid> {
     [plain.clone(), plain.causal(), bias, cap].into_iter().flat_map(pair).collect()
 }
 
-fn exact(a: &Valid, family: Family) -> (Inputs, Outputs) {
-    let inputs = Inputs::random_with(a, 7, &Choice { family, ..Choice::default() }).expect("random");
+fn exact(a: &Valid, family: Family) -> (Inputs, ExactOutputs) {
+    let inputs = Inputs::random_with(a, 7, &RandomChoice { family, ..RandomChoice::default() }).expect("random");
     let outputs = if a.is_backward() { backward(a, &inputs) } else { forward(a, &inputs) };
     (inputs, outputs.expect("computes"))
 }
@@ -31,7 +31,7 @@ fn exact(a: &Valid, family: Family) -> (Inputs, Outputs) {
 fn outputs_of_lesser_precision_are_right_in_every_family() {
     for (a, family) in attentions().iter().flat_map(|a| Family::ALL.map(|family| (a, family))) {
         let (inputs, outputs) = exact(a, family);
-        let roundings = Roundings::of(a, &inputs).expect("followed");
+        let roundings = Roundings::for_attention(a, &inputs).expect("followed");
         // Two ways of computing with less precision: in f32, and from row sums of the rounded O.
         let other = if a.is_backward() { backward_of_o(a, &inputs) } else { forward_f32(a, &inputs) };
         for (output, other) in outputs.iter().zip(other.expect("computes").iter()) {
@@ -110,7 +110,7 @@ fn gradients_that_are_errors_of_row_sums_may_be_rounded() {
             written.set(d_q.view_at([0, h, s, d]), stored * scale * number(Role::K, [h, 0, d]));
         }
     }
-    let judged = Roundings::of(&a, &inputs).expect("followed").judge(d_q, &written).expect("known");
+    let judged = Roundings::for_attention(&a, &inputs).expect("followed").judge(d_q, &written).expect("known");
     assert_eq!(judged.fault, None);
     assert!(judged.worst > 0.5, "{}", judged.worst);
 }
@@ -122,17 +122,17 @@ fn gradients_of_sinks_whose_weights_are_nearly_zero_may_be_zero() {
     let a = Attention::bshd(1, (1, 1), (96, 96), 64, DType::BF16).with_sink().with_stats().backward(options);
     let a = validate(a).expect("valid");
     let mut inputs =
-        Inputs::random_with(&a, 7, &Choice { family: Family::Above, ..Choice::default() }).expect("random");
+        Inputs::random_with(&a, 7, &RandomChoice { family: Family::Above, ..RandomChoice::default() }).expect("random");
     let stats = inputs.buffer(Role::Stats).expect("an operand").get(0);
-    inputs.insert(Role::Sink, Buffer::of(DType::F32, [stats - 86.5]));
+    inputs.insert(Role::Sink, Buffer::from_values(DType::F32, [stats - 86.5]));
     inputs.add_forward(&a).expect("computes");
     let outputs = backward(&a, &inputs).expect("computes");
     let d_sink = outputs.get(Role::DSink).expect("a gradient");
     let size = d_sink.values()[0].abs();
     assert!(size > 0.0 && size < 1e-34, "{size}");
     let judge = LaunchJudge::new(&a, &inputs);
-    assert_eq!(judge.judge(d_sink, &Buffer::of(DType::F32, [0.0])).fault, None);
-    assert!(judge.judge(d_sink, &Buffer::of(DType::F32, [1e-30])).fault.is_some());
+    assert_eq!(judge.judge(d_sink, &Buffer::from_values(DType::F32, [0.0])).fault, None);
+    assert!(judge.judge(d_sink, &Buffer::from_values(DType::F32, [1e-30])).fault.is_some());
 }
 
 #[test]

@@ -21,11 +21,11 @@ fn inputs(e: &ScoreExpr, seed: u64) -> Inputs {
     };
     let scalars = (0..).map(Role::Scalar).zip(e.scalars());
     let scalars: Vec<_> =
-        scalars.map(|(role, s)| (role, Buffer::of(s.ty.dtype(), [number(s.ty == ScalarTy::Int)]))).collect();
+        scalars.map(|(role, s)| (role, Buffer::from_values(s.ty.dtype(), [number(s.ty == ScalarTy::Int)]))).collect();
     let tensors = (0..).map(Role::ScoreTensor).zip(e.tensors());
     let tensors = tensors.map(|(role, t)| {
         let len = t.dims.iter().product::<i64>();
-        (role, Buffer::of(t.dtype, (0..len).map(|_| number(!t.dtype.is_float()))))
+        (role, Buffer::from_values(t.dtype, (0..len).map(|_| number(!t.dtype.is_float()))))
     });
     scalars.into_iter().chain(tensors).collect()
 }

@@ -57,7 +57,7 @@ pub(crate) fn dense() -> impl Strategy<Value = Attention> {
             a.mask.lengths = if lengths { Lengths::PerSequence } else { Lengths::Full };
             // cuDNN has Max and Sum_exp only together, before 9.21 not beside Stats, and never beside a sink.
             let [stats, max, sink, _] = flags;
-            a.outputs = Outputs::of(stats && !max, max, max);
+            a.outputs = Outputs::new(stats && !max, max, max);
             a.sink = sink && !max;
             a
         },

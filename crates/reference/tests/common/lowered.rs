@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use qkvault_cudnn::{CompileOptions, Form, OpGraph, Profile, Target, VARIANTS, VariantSet, lower};
 use qkvault_graph::{CudnnVersion, DType, Fp8, Lengths, LibrarySet, Role, Valid};
 use qkvault_reference::{
-    Buffer, Choice, Defined, Inputs, Output, Outputs, Precision, ReferenceError, View, backward, backward_of_o,
-    forward, forward_rows, interpret,
+    Buffer, Defined, ExactOutput, ExactOutputs, Inputs, Precision, RandomChoice, ReferenceError, View, backward,
+    backward_of_o, forward, forward_rows, interpret,
 };
 
 use super::slack::Slack;
@@ -52,14 +52,14 @@ pub(crate) fn same(
     a: &Valid,
     graph: &OpGraph,
     inputs: &Inputs,
-    exact: &Outputs,
+    exact: &ExactOutputs,
     form: Form,
 ) -> Result<(), TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(format!("{e}\n{graph}"));
     let results = interpret(graph, inputs, Precision::Exact).map_err(|e| failed(&e))?;
     for out in exact.iter() {
         let role = out.role();
-        let slack = Slack::of(a, inputs, exact, out);
+        let slack = Slack::for_output(a, inputs, exact, out);
         let mut flips = 0;
         // The sum for a sink includes padded rows, whose contribution is undefined.
         if role == Role::DSink && a.mask.lengths == Lengths::PerSequence {
@@ -99,7 +99,7 @@ pub(crate) fn same(
 }
 
 /// Addresses of the rows of a forward's output that see no key.
-fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
+fn blind_rows(a: &Valid, inputs: &Inputs, out: &ExactOutput) -> Result<Vec<std::ops::Range<usize>>, ReferenceError> {
     let mut blind = Vec::new();
     if a.is_backward() || a.sink || matches!(out.role(), Role::Amax(_)) {
         return Ok(blind);
@@ -118,7 +118,7 @@ fn blind_rows(a: &Valid, inputs: &Inputs, out: &Output) -> Result<Vec<std::ops::
 }
 
 /// Lowers for every target and compares each graph with the attention. Returns the number of targets that lower it.
-pub(crate) fn check(a: &Valid, seed: u64, choice: &Choice) -> Result<usize, TestCaseError> {
+pub(crate) fn check(a: &Valid, seed: u64, choice: &RandomChoice) -> Result<usize, TestCaseError> {
     check_on(targets(), a, seed, choice)
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn check_on(
     targets: Vec<(Target, CompileOptions)>,
     a: &Valid,
     seed: u64,
-    choice: &Choice,
+    choice: &RandomChoice,
 ) -> Result<usize, TestCaseError> {
     let failed = |e: &dyn std::fmt::Display| TestCaseError::fail(e.to_string());
     let graphs: Vec<_> = targets
@@ -145,7 +145,7 @@ pub(crate) fn check_on(
 }
 
 /// Random operands, and the oracle's outputs for them.
-pub(crate) fn computed(a: &Valid, seed: u64, choice: &Choice) -> Result<(Inputs, Outputs), ReferenceError> {
+pub(crate) fn computed(a: &Valid, seed: u64, choice: &RandomChoice) -> Result<(Inputs, ExactOutputs), ReferenceError> {
     let mut inputs = Inputs::random_with(a, seed, choice)?;
     inputs.poison_between(a)?;
     with_dropout_mask(a, &mut inputs, seed);
@@ -175,7 +175,7 @@ fn with_exact_forward(a: &Valid, inputs: &Inputs) -> Inputs {
         let out = outputs.get(role).expect("a backward has both");
         let left = if role == Role::O { 7.0 } else { f64::NAN };
         let number = |at| if out.defined()[at] == Defined::Value { out.values()[at] } else { left };
-        wide.insert(role, Buffer::of(DType::F32, (0..out.values().len()).map(number)));
+        wide.insert(role, Buffer::from_values(DType::F32, (0..out.values().len()).map(number)));
     }
     wide
 }

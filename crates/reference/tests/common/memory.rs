@@ -4,7 +4,7 @@
 use qkvault_cudnn::OpGraph;
 use qkvault_cudnn::op::{OpTensor, TensorKind};
 use qkvault_graph::{Role, Valid};
-use qkvault_reference::{Grid, Inputs, Output};
+use qkvault_reference::{ExactOutput, Grid, Inputs};
 
 use super::lens;
 
@@ -16,7 +16,7 @@ pub(crate) fn written(
     a: &Valid,
     graph: &OpGraph,
     inputs: &Inputs,
-    out: &Output,
+    out: &ExactOutput,
     grid: &Grid,
 ) -> Result<Vec<Option<f64>>, String> {
     let role = out.role();

@@ -183,7 +183,7 @@ pub(crate) fn with_dropout_mask(a: &Valid, inputs: &mut Inputs, seed: u64) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         f64::from(u8::from((state >> 40) as f32 / (1 << 24) as f32 >= dropout.probability))
     });
-    inputs.insert(Role::DropoutMask, Buffer::of(DType::F32, mask));
+    inputs.insert(Role::DropoutMask, Buffer::from_values(DType::F32, mask));
     if a.is_backward() {
         inputs.add_forward(a).expect("computes");
     }

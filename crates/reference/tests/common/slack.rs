@@ -5,7 +5,7 @@
 //! to the other one, which changes one row of a gradient by one step of the format.
 
 use qkvault_graph::{DType, Fp8, Role, Scaled, Valid};
-use qkvault_reference::{Inputs, Output, Outputs};
+use qkvault_reference::{ExactOutput, ExactOutputs, Inputs};
 
 /// The differences that are accepted in one output.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Slack {
 }
 
 impl Slack {
-    pub(crate) fn of(a: &Valid, inputs: &Inputs, exact: &Outputs, out: &Output) -> Slack {
+    pub(crate) fn for_output(a: &Valid, inputs: &Inputs, exact: &ExactOutputs, out: &ExactOutput) -> Slack {
         let relative = if a.dropout.is_some() || a.is_backward() { 1e-5 } else { 0.0 };
         let mut slack = Slack { relative, floor: 1.0, flip: 0.0, flips: 0 };
         if a.fp8.is_none() || relative == 0.0 {

@@ -18,7 +18,7 @@ fn search(variables: &[(&str, &Path)]) -> Search {
 }
 
 fn files(search: &Search) -> Vec<(String, PathBuf)> {
-    let with_file = of(search).into_iter().filter_map(|place| match place.at {
+    let with_file = in_order(search).into_iter().filter_map(|place| match place.at {
         At::File(file) => Some((place.origin.to_string(), file)),
         At::Process | At::Name(_) | At::Nothing(..) => None,
     });
@@ -55,11 +55,17 @@ fn the_order_is_the_documented_one() {
     ];
     assert_eq!(files(&search), expected.map(|(origin, dir)| (origin.to_owned(), dir.join(SONAME))));
 
-    let origins = of(&search).into_iter().map(|place| place.origin).collect::<Vec<_>>();
-    let at = |origin: &Origin| origins.iter().position(|other| other == origin).expect("every origin is listed");
-    assert!(at(&Origin::Variable("CUDNN_HOME")) < at(&Origin::Process), "what the user names beats what is loaded");
-    assert!(at(&Origin::Process) < at(&Origin::Environment("VIRTUAL_ENV")), "what is loaded beats what is installed");
-    assert_eq!(origins.last(), Some(&Origin::Loader));
+    let origins = in_order(&search).into_iter().map(|place| place.origin).collect::<Vec<_>>();
+    let at = |origin: &SearchStep| origins.iter().position(|other| other == origin).expect("every origin is listed");
+    assert!(
+        at(&SearchStep::Variable("CUDNN_HOME")) < at(&SearchStep::Process),
+        "what the user names beats what is loaded"
+    );
+    assert!(
+        at(&SearchStep::Process) < at(&SearchStep::Environment("VIRTUAL_ENV")),
+        "what is loaded beats what is installed"
+    );
+    assert_eq!(origins.last(), Some(&SearchStep::Loader));
 }
 
 #[test]
@@ -70,12 +76,12 @@ fn a_path_given_and_the_own_variable_are_exact() {
     let given =
         Search { path: Some(here.clone()), ..search(&[("QKVAULT_CUDNN_PATH", &there), ("CUDNN_PATH", &there)]) };
     assert_eq!(files(&given), [("path given".to_owned(), here.join(SONAME))]);
-    assert_eq!(of(&given).len(), 1);
+    assert_eq!(in_order(&given).len(), 1);
     let named = search(&[("QKVAULT_CUDNN_PATH", &there.join(SONAME)), ("CUDNN_PATH", &here)]);
     assert_eq!(files(&named), [("QKVAULT_CUDNN_PATH".to_owned(), there.join(SONAME))]);
     let wrong = search(&[("QKVAULT_CUDNN_PATH", &root.path().join("nowhere")), ("CUDNN_PATH", &here)]);
     assert!(
-        matches!(of(&wrong)[..], [Place { at: At::Nothing(_, Reason::Absent), .. }]),
+        matches!(in_order(&wrong)[..], [SearchPlace { at: At::Nothing(_, UnusableReason::Absent), .. }]),
         "no fall-back behind the user's back"
     );
 }
@@ -98,10 +104,10 @@ fn fetched_sets_come_slim_and_new_first_and_only_when_complete() {
             put(root, &format!("libraries/cudnn/{name}"), MANIFEST);
         }
     }
-    let places = of(&search(&[("QKVAULT_CACHE_DIR", root)]));
-    let names = places.iter().filter(|place| place.origin == Origin::Fetched).map(|place| match &place.at {
+    let places = in_order(&search(&[("QKVAULT_CACHE_DIR", root)]));
+    let names = places.iter().filter(|place| place.origin == SearchStep::Fetched).map(|place| match &place.at {
         At::File(file) => file.iter().rev().nth(4).expect("five folders deep").to_string_lossy().into_owned(),
-        At::Nothing(Some(dir), Reason::Incomplete) => {
+        At::Nothing(Some(dir), UnusableReason::Incomplete) => {
             format!("{} incomplete", dir.file_name().expect("it has one").to_string_lossy())
         }
         other => panic!("{other:?}"),

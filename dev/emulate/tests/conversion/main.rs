@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use qkvault_emulate::Program;
+use qkvault_emulate::HostProgram;
 use qkvault_graph::Binding;
 use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
-use qkvault_kernels::recipe::{Recipe, Step};
+use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
 use qkvault_kernels::{Generated, generate_conversion};
 use qkvault_reference::{Buffer, Inputs, POISON, convert};
 use qkvault_skip::{Need, skip};
@@ -47,7 +47,7 @@ fn bytes(noise: &mut Noise, binding: &Binding, wild: bool) -> Buffer {
         let unit = noise.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0;
         unit * 2f64.powi((at / 32 % 7) as i32 * 3 - 9)
     };
-    Buffer::of(dtype, (0..count).map(number))
+    Buffer::from_values(dtype, (0..count).map(number))
 }
 
 impl Case {
@@ -58,9 +58,11 @@ impl Case {
         let mut inputs = Inputs::new();
         for binding in conversion.bindings().iter().filter(|b| !b.output) {
             let buffer = match binding.role {
-                Role::NarrowScale => Buffer::of(DType::F32, [[0.0, 1.0, 0.37, 448.0, 3e38, -2.5][seed as usize % 6]]),
+                Role::NarrowScale => {
+                    Buffer::from_values(DType::F32, [[0.0, 1.0, 0.37, 448.0, 3e38, -2.5][seed as usize % 6]])
+                }
                 Role::NarrowDescale if binding.dtype == DType::F32 => {
-                    Buffer::of(DType::F32, [[1.0, 0.0123, 2f64.powi(-20), 2f64.powi(120)][seed as usize % 4]])
+                    Buffer::from_values(DType::F32, [[1.0, 0.0123, 2f64.powi(-20), 2f64.powi(120)][seed as usize % 4]])
                 }
                 _ => bytes(&mut noise, binding, wild),
             };
@@ -70,7 +72,7 @@ impl Case {
     }
 
     /// The source in a namespace of its own, and the recipe with functions of that namespace.
-    fn written(&self, at: usize) -> (String, Recipe) {
+    fn written(&self, at: usize) -> (String, LaunchRecipe) {
         let Generated { source, mut recipe, .. } = generate_conversion(&self.conversion, 90).expect("is taken");
         let [of_gpu, by_hand] = INSTRUCTIONS;
         assert!(source.contains(of_gpu), "the instructions are in the source");
@@ -78,7 +80,7 @@ impl Case {
         let names = source.lines().filter_map(|line| line.strip_prefix("#define ")?.split([' ', '(']).next());
         let undefined: String = names.map(|name| format!("#undef {name}\n")).collect();
         for step in &mut recipe.steps {
-            if let Step::Launch(launch) = step {
+            if let RecipeStep::Launch(launch) = step {
                 launch.function = format!("case{at}::{}", launch.function);
             }
         }
@@ -86,7 +88,7 @@ impl Case {
     }
 
     /// Runs the recipe over outputs of poison, and compares every byte: the first difference of an output.
-    fn differs(&self, at: usize, program: &Program, recipe: &Recipe) -> Option<String> {
+    fn differs(&self, at: usize, program: &HostProgram, recipe: &LaunchRecipe) -> Option<String> {
         let buffer = |binding: &Binding| match binding.output {
             true => vec![POISON; binding.bytes as usize],
             false => self.inputs.get(binding.role).expect("bound").bytes().to_vec(),
@@ -109,11 +111,12 @@ impl Case {
 /// Compiles all cases as one program, with one text of the sources in place of another, and compares each with the
 /// oracle.
 fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         skip(Need::Cxx, "no C++ compiler of x86-64");
         return Vec::new();
     }
-    let (sources, recipes): (String, Vec<Recipe>) = cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
+    let (sources, recipes): (String, Vec<LaunchRecipe>) =
+        cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
     let mut all = recipes[0].clone();
     all.steps = recipes.iter().flat_map(|recipe| recipe.steps.clone()).collect();
     let sources = match fault {
@@ -125,8 +128,8 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
     };
     // The type of products of matrices, which these sources have none of.
     let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
-    let program = Program::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
-    let of = |(at, (case, recipe)): (usize, (&Case, &Recipe))| case.differs(at, &program, recipe);
+    let program = HostProgram::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
+    let of = |(at, (case, recipe)): (usize, (&Case, &LaunchRecipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }
 
@@ -178,7 +181,7 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_as_by_the_oracle() {
         let bytes = (0..count).flat_map(|bits| bits.to_ne_bytes()[..dtype.size()].to_vec()).collect();
         Buffer::new(dtype, bytes).expect("whole elements")
     };
-    let number = |x: f64| Buffer::of(DType::F32, [x]);
+    let number = |x: f64| Buffer::from_values(DType::F32, [x]);
     for narrow in [DType::E4M3, DType::E5M2] {
         for wide in [DType::F16, DType::BF16] {
             for scale in [1.0, 0.0371, 2f64.powi(20), 2f64.powi(-12)] {
@@ -203,7 +206,7 @@ fn every_number_of_16_bits_and_of_8_bits_is_converted_as_by_the_oracle() {
 
 #[test]
 fn faults_of_a_conversion_are_noticed() {
-    if !Program::can_run() {
+    if !HostProgram::can_run() {
         return;
     }
     let wide = Tensor::bshd(2, 2, 40, 64, DType::BF16);

@@ -8,7 +8,7 @@ mod vault;
 
 /// One thing that reads data from outside.
 #[derive(Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name, and that of its folder in the corpus.
     pub name: &'static str,
     /// What it reads.
@@ -22,23 +22,23 @@ pub struct Target {
     /// # Panics
     ///
     /// If it does what it must never do.
-    pub check: fn(&[u8]) -> Answer,
+    pub check: fn(&[u8]) -> FuzzOutcome,
 }
 
 /// What was said to an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct FuzzOutcome {
     /// Whether it was taken.
     pub accepted: bool,
     /// A number for what was said: inputs with a new one are worth to be changed further.
     pub kind: u64,
 }
 
-impl Answer {
+impl FuzzOutcome {
     /// The input was taken, and is of a kind that a text names.
     #[must_use]
-    pub fn taken(what: &str) -> Answer {
-        Answer { accepted: true, kind: kind(what) ^ 1 << 63 }
+    pub fn taken(what: &str) -> FuzzOutcome {
+        FuzzOutcome { accepted: true, kind: kind(what) ^ 1 << 63 }
     }
 
     /// The input was refused with an error.
@@ -47,9 +47,9 @@ impl Answer {
     ///
     /// If the error says nothing.
     #[must_use]
-    pub fn refused(error: &str) -> Answer {
+    pub fn refused(error: &str) -> FuzzOutcome {
         assert!(!error.trim().is_empty(), "an error that says nothing");
-        Answer { accepted: false, kind: kind(error) & !(1 << 63) }
+        FuzzOutcome { accepted: false, kind: kind(error) & !(1 << 63) }
     }
 }
 
@@ -62,7 +62,7 @@ fn kind(text: &str) -> u64 {
 }
 
 /// Every target.
-pub const ALL: &[Target] = &[
+pub const ALL: &[FuzzTarget] = &[
     vault::ENTRY,
     vault::ENTRY_SIGNED,
     vault::PACK,
@@ -80,7 +80,7 @@ pub const ALL: &[Target] = &[
 
 /// The target of a name. Beside [`ALL`] there are some that fail on purpose, for tests of this program.
 #[must_use]
-pub fn named(name: &str) -> Option<&'static Target> {
+pub fn named(name: &str) -> Option<&'static FuzzTarget> {
     ALL.iter().chain(trials::ALL).find(|target| target.name == name)
 }
 
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn answers_differ_by_their_words_and_not_by_numbers_and_quotes() {
-        assert_eq!(Answer::refused("12 bytes at 'a'"), Answer::refused("7 bytes at 'b'"));
-        assert_ne!(Answer::refused("bytes"), Answer::refused("entries"));
-        assert_ne!(Answer::refused("bytes").kind, Answer::taken("bytes").kind);
-        assert!(std::panic::catch_unwind(|| Answer::refused(" ")).is_err());
+        assert_eq!(FuzzOutcome::refused("12 bytes at 'a'"), FuzzOutcome::refused("7 bytes at 'b'"));
+        assert_ne!(FuzzOutcome::refused("bytes"), FuzzOutcome::refused("entries"));
+        assert_ne!(FuzzOutcome::refused("bytes").kind, FuzzOutcome::taken("bytes").kind);
+        assert!(std::panic::catch_unwind(|| FuzzOutcome::refused(" ")).is_err());
     }
 }

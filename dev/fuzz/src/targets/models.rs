@@ -4,31 +4,33 @@ use qkvault_graph::{arbitrary, text, validate};
 use qkvault_kernels::recipe::testing as recipes;
 use qkvault_models::{Manifest, Model, Phase};
 
-use super::{Answer, Target, none};
+use super::{FuzzOutcome, FuzzTarget, none};
 
 /// A launch recipe out of a plan.
-pub(super) const RECIPE: Target = Target {
+pub(super) const RECIPE: FuzzTarget = FuzzTarget {
     name: "recipe",
     about: "a launch recipe of a stored plan",
     seeds: || vec![recipes::encoded()],
     words: &["Address", "Scratch", "Number", "Map", "Product", "Clear", "Launch"],
-    check: |bytes| recipes::read(bytes).map_or_else(|error| Answer::refused(&error), |()| Answer::taken("inside")),
+    check: |bytes| {
+        recipes::read(bytes).map_or_else(|error| FuzzOutcome::refused(&error), |()| FuzzOutcome::taken("inside"))
+    },
 };
 
 /// Every stored or sent type of descriptions.
-pub(super) const BYTES: Target = Target {
+pub(super) const BYTES: FuzzTarget = FuzzTarget {
     name: "read_bytes",
     about: "MessagePack and JSON of descriptions, refusals, profiles, options and op graphs",
     seeds: none,
     words: &["null", "\"q\"", "\"dtype\"", "\"mask\"", "bf16"],
     check: |bytes| {
         let read = arbitrary::read_bytes(bytes);
-        if read.is_empty() { Answer::refused("nothing reads it") } else { Answer::taken(&read.join(" ")) }
+        if read.is_empty() { FuzzOutcome::refused("nothing reads it") } else { FuzzOutcome::taken(&read.join(" ")) }
     },
 };
 
 /// The text form of a description.
-pub(super) const TEXT: Target = Target {
+pub(super) const TEXT: FuzzTarget = FuzzTarget {
     name: "read_text",
     about: "the text form of a description",
     seeds: none,
@@ -63,20 +65,20 @@ pub(super) const TEXT: Target = Target {
         "\n",
     ],
     check: |bytes| {
-        let Ok(given) = std::str::from_utf8(bytes) else { return Answer::refused("no text") };
+        let Ok(given) = std::str::from_utf8(bytes) else { return FuzzOutcome::refused("no text") };
         arbitrary::read_text(given);
         match text::parse(given) {
-            Err(error) => Answer::refused(&error.to_string()),
+            Err(error) => FuzzOutcome::refused(&error.to_string()),
             Ok(attention) => match validate(attention) {
-                Err(refusal) => Answer::refused(&refusal.to_string()),
-                Ok(valid) => Answer::taken(&valid.to_string()),
+                Err(refusal) => FuzzOutcome::refused(&refusal.to_string()),
+                Ok(valid) => FuzzOutcome::taken(&valid.to_string()),
             },
         }
     },
 };
 
 /// A manifest.
-pub(super) const MANIFEST: Target = Target {
+pub(super) const MANIFEST: FuzzTarget = FuzzTarget {
     name: "manifest",
     about: "a list of attentions, TOML or JSON",
     seeds: none,
@@ -98,23 +100,23 @@ pub(super) const MANIFEST: Target = Target {
         "\n",
     ],
     check: |bytes| {
-        let Ok(given) = std::str::from_utf8(bytes) else { return Answer::refused("no text") };
+        let Ok(given) = std::str::from_utf8(bytes) else { return FuzzOutcome::refused("no text") };
         let listed = Manifest::parse(given).and_then(|manifest| Ok((manifest.attentions()?, manifest)));
         match listed {
-            Err(refusal) => Answer::refused(&refusal.to_string()),
+            Err(refusal) => FuzzOutcome::refused(&refusal.to_string()),
             Ok((attentions, manifest)) => {
                 let written = manifest.to_toml();
                 let again = Manifest::parse(&written).expect("a manifest that was written is read");
                 assert_eq!(again.attentions().expect("it was right before"), attentions);
                 assert_eq!(again.to_toml(), written, "there is one form of a manifest");
-                Answer::taken(&attentions.first().map(|one| one.attention.to_string()).unwrap_or_default())
+                FuzzOutcome::taken(&attentions.first().map(|one| one.attention.to_string()).unwrap_or_default())
             }
         }
     },
 };
 
 /// A model's config.json.
-pub(super) const CONFIG: Target = Target {
+pub(super) const CONFIG: FuzzTarget = FuzzTarget {
     name: "config",
     about: "a model's config.json",
     seeds: none,
@@ -141,13 +143,14 @@ pub(super) const CONFIG: Target = Target {
         ",",
     ],
     check: |bytes| {
-        let Ok(given) = std::str::from_utf8(bytes) else { return Answer::refused("no text") };
-        Model::from_config(given).map_or_else(|refusal| Answer::refused(&refusal.to_string()), |model| planned(&model))
+        let Ok(given) = std::str::from_utf8(bytes) else { return FuzzOutcome::refused("no text") };
+        Model::from_config(given)
+            .map_or_else(|refusal| FuzzOutcome::refused(&refusal.to_string()), |model| planned(&model))
     },
 };
 
 /// A GGUF file.
-pub(super) const GGUF: Target = Target {
+pub(super) const GGUF: FuzzTarget = FuzzTarget {
     name: "gguf",
     about: "the metadata of a GGUF file",
     seeds: none,
@@ -170,12 +173,12 @@ pub(super) const GGUF: Target = Target {
         let file = FOLDER.with(|folder| folder.path().join("model.gguf"));
         std::fs::write(&file, bytes).expect("the file is written");
         let found = Model::find(&file);
-        found.map_or_else(|refusal| Answer::refused(&refusal.to_string()), |(_, model)| planned(&model))
+        found.map_or_else(|refusal| FuzzOutcome::refused(&refusal.to_string()), |(_, model)| planned(&model))
     },
 };
 
 /// What a model that was read must be.
-fn planned(model: &Model) -> Answer {
+fn planned(model: &Model) -> FuzzOutcome {
     assert!(!(model.layers.is_empty() && model.skipped.is_empty()), "nothing, and no reason");
     for layer in &model.layers {
         assert_eq!(layer.count, layer.indices.len());
@@ -190,5 +193,5 @@ fn planned(model: &Model) -> Answer {
     let _ = (model.sharded(2, 1), model.sharded(3, 0));
     assert!(model.report()["layers"].is_array());
     let kinds = model.layers.iter().map(|layer| format!("{:?}", layer.kind)).collect::<Vec<_>>().join(" ");
-    Answer::taken(&kinds)
+    FuzzOutcome::taken(&kinds)
 }

@@ -8,49 +8,49 @@ use qkvault_cache::{
     fuzz, verify_pack,
 };
 
-use super::{Answer, Target, none};
+use super::{FuzzOutcome, FuzzTarget, none};
 
 /// An entry's file.
-pub(super) const ENTRY: Target = Target {
+pub(super) const ENTRY: FuzzTarget = FuzzTarget {
     name: "entry",
     about: "an entry's file",
     seeds: none,
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::entry(bytes)),
+    check: |bytes| outcome(fuzz::entry(bytes)),
 };
 
 /// An entry's file behind its checksums.
-pub(super) const ENTRY_SIGNED: Target = Target {
+pub(super) const ENTRY_SIGNED: FuzzTarget = FuzzTarget {
     name: "entry_signed",
     about: "an entry's file, with right checksums",
     seeds: none,
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::entry_signed(bytes)),
+    check: |bytes| outcome(fuzz::entry_signed(bytes)),
 };
 
 /// A pack.
-pub(super) const PACK: Target = Target {
+pub(super) const PACK: FuzzTarget = FuzzTarget {
     name: "pack",
     about: "a pack, and what it does to a vault",
     seeds: || PACKS.unsealed.clone(),
     words: &["sm_90", "9.27.0"],
-    check: |bytes| of(fuzz::pack(bytes).inspect(|manifest| unpacked(bytes, manifest, None))),
+    check: |bytes| outcome(fuzz::pack(bytes).inspect(|manifest| unpacked(bytes, manifest, None))),
 };
 
 /// A pack behind its checksums.
-pub(super) const PACK_SIGNED: Target = Target {
+pub(super) const PACK_SIGNED: FuzzTarget = FuzzTarget {
     name: "pack_signed",
     about: "a pack with right checksums, and what it does to a vault",
     seeds: none,
     words: &["sm_90", "9.27.0"],
     check: |bytes| {
-        let Some(pack) = fuzz::signed_pack(bytes) else { return Answer::refused("too short") };
-        of(fuzz::pack(&pack).inspect(|manifest| unpacked(&pack, manifest, None)))
+        let Some(pack) = fuzz::signed_pack(bytes) else { return FuzzOutcome::refused("too short") };
+        outcome(fuzz::pack(&pack).inspect(|manifest| unpacked(&pack, manifest, None)))
     },
 };
 
 /// A sealed pack: whoever has no secret makes none.
-pub(super) const PACK_SEALED: Target = Target {
+pub(super) const PACK_SEALED: FuzzTarget = FuzzTarget {
     name: "pack_sealed",
     about: "a sealed pack, read with the secret",
     seeds: || PACKS.sealed.clone(),
@@ -62,12 +62,12 @@ pub(super) const PACK_SEALED: Target = Target {
             assert!(PACKS.sealed.iter().any(|pack| pack == bytes), "a pack that nobody sealed was accepted");
             unpacked(bytes, manifest, Some(seal()));
         }
-        of(found.map(|manifest| manifest.entries.len()).map_err(|error| error.to_string()))
+        outcome(found.map(|manifest| manifest.entries.len()).map_err(|error| error.to_string()))
     },
 };
 
-fn of<T>(found: Result<T, String>) -> Answer {
-    found.map_or_else(|error| Answer::refused(&error), |_| Answer::taken("whole"))
+fn outcome<T>(found: Result<T, String>) -> FuzzOutcome {
+    found.map_or_else(|error| FuzzOutcome::refused(&error), |_| FuzzOutcome::taken("whole"))
 }
 
 /// Options for packs without a seal.

@@ -11,10 +11,10 @@ use qkvault_cli::{Globals, out};
 use serde_json::{Value, json};
 
 use super::first;
-use super::ground::Options;
+use super::ground::GroundOptions;
 use super::peer::{Peer, numbers};
 use super::shapes::{by_peer, shuffled};
-use super::summary::Summary;
+use super::summary::FigureSummary;
 
 /// Fresh processes of each kind; half as many of the kinds that compile.
 const PROCESSES: u64 = 6;
@@ -22,14 +22,14 @@ const PROCESSES: u64 = 6;
 const FURTHER: usize = 64;
 
 /// What one fresh process of ours told.
-struct Told {
+struct ColdTimes {
     seconds: f64,
     steps: Value,
     rest: Value,
 }
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let machine = options.open(globals)?.machine()?;
     let (mut vault, mut built, mut torch, mut flex) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let [mut plan, mut output, mut floor, mut theirs] = [const { Vec::new() }; 4];
@@ -65,15 +65,21 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
     }
     Ok(json!({
         "machine": machine, "builds": builds, "no_peer": why, "steps_ms": steps,
-        "first_output_s": Summary::of(vault), "first_output_built_s": Summary::of(built),
-        "torch_first_output_s": Summary::of(torch), "flex_first_output_s": Summary::of(flex),
-        "further_plan_ms": Summary::of(plan), "further_output_ms": Summary::of(output),
-        "further_floor_ms": Summary::of(floor), "torch_further_ms": Summary::of(theirs),
+        "first_output_s": FigureSummary::from_values(vault), "first_output_built_s": FigureSummary::from_values(built),
+        "torch_first_output_s": FigureSummary::from_values(torch), "flex_first_output_s": FigureSummary::from_values(flex),
+        "further_plan_ms": FigureSummary::from_values(plan), "further_output_ms": FigureSummary::from_values(output),
+        "further_floor_ms": FigureSummary::from_values(floor), "torch_further_ms": FigureSummary::from_values(theirs),
     }))
 }
 
 /// Runs one fresh process of this program; with `build`, over an empty vault that it may fill.
-fn ours(globals: &Globals, options: &Options, build: bool, further: usize, seed: u64) -> anyhow::Result<Told> {
+fn ours(
+    globals: &Globals,
+    options: &GroundOptions,
+    build: bool,
+    further: usize,
+    seed: u64,
+) -> anyhow::Result<ColdTimes> {
     let empty = tempfile::tempdir()?;
     let folder = if build { Some(empty.path()) } else { globals.vault.as_deref() };
     let words = first::words(options, build, further, seed);
@@ -81,7 +87,7 @@ fn ours(globals: &Globals, options: &Options, build: bool, further: usize, seed:
     told(&program, folder, &words).with_context(|| format!("{} {}", program.display(), words.join(" ")))
 }
 
-fn told(program: &Path, vault: Option<&Path>, words: &[String]) -> anyhow::Result<Told> {
+fn told(program: &Path, vault: Option<&Path>, words: &[String]) -> anyhow::Result<ColdTimes> {
     let mut command = Command::new(program);
     command.args(words).stdout(Stdio::piped());
     if let Some(folder) = vault {
@@ -96,5 +102,5 @@ fn told(program: &Path, vault: Option<&Path>, words: &[String]) -> anyhow::Resul
     let ended = child.wait()?;
     let (Some(first), Some(rest)) = (first, rest) else { anyhow::bail!("the process ended early with {ended}") };
     let first: Value = serde_json::from_str(&first?)?;
-    Ok(Told { seconds, steps: first["steps_ms"].clone(), rest: serde_json::from_str(&rest?)? })
+    Ok(ColdTimes { seconds, steps: first["steps_ms"].clone(), rest: serde_json::from_str(&rest?)? })
 }

@@ -10,18 +10,18 @@ use qkvault_compile::{Engines, OnMiss, Plan};
 use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_exec::Device;
 use qkvault_graph::{EnginePolicy, LibrarySet, Valid};
-use qkvault_sys::{AttributeName, Descriptor, Handle, Kind, Library};
+use qkvault_sys::{AttributeName, CudnnHandle, Descriptor, Kind, Library};
 use serde_json::json;
 use std::sync::Arc;
 
-use super::ground::Options;
+use super::ground::GroundOptions;
 use super::shapes::{Data, FIRST, shuffled};
 
 /// Options of one process.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct FirstArgs {
     #[command(flatten)]
-    options: Options,
+    options: GroundOptions,
     /// Further shapes
     #[arg(long, default_value_t = 0)]
     further: usize,
@@ -34,7 +34,7 @@ pub(super) struct Args {
 }
 
 /// Prints a line at the first output and a line at the end.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &FirstArgs) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let mut steps = Vec::new();
     let mut step = |name: &str| steps.push(json!([name, started.elapsed().as_secs_f64() * 1e3]));
@@ -60,7 +60,8 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     // cuDNN's own time is the floor of its plans alone.
     let own = !Engines::built_in().need_target(args.engine);
     let cudnn = if own || args.further == 0 { None } else { Some(ground.runtime.session().library()?) };
-    let cudnn = cudnn.map(|library| Ok::<_, qkvault_sys::Error>((library, Handle::create(library)?))).transpose()?;
+    let cudnn =
+        cudnn.map(|library| Ok::<_, qkvault_sys::Error>((library, CudnnHandle::create(library)?))).transpose()?;
     let (mut plan_ms, mut output_ms, mut floor_ms, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (i, shape) in shapes.iter().enumerate() {
         let attention = shape.attention()?;
@@ -97,7 +98,7 @@ fn stored(runtime: &Runtime, attention: &Valid) -> anyhow::Result<Arc<Plan>> {
 }
 
 /// cuDNN's own part of loading a plan: deserialize and finalize.
-fn load(library: &Arc<Library>, handle: &Handle, plan: &Plan) -> Result<Descriptor, qkvault_sys::Error> {
+fn load(library: &Arc<Library>, handle: &CudnnHandle, plan: &Plan) -> Result<Descriptor, qkvault_sys::Error> {
     let mut descriptor = Descriptor::create(library, Kind::EXECUTION_PLAN)?;
     descriptor.set(AttributeName::EXECUTION_PLAN_JSON_REPRESENTATION, &plan.blob)?;
     descriptor.set_handle(AttributeName::EXECUTION_PLAN_HANDLE, handle)?;
@@ -106,7 +107,7 @@ fn load(library: &Arc<Library>, handle: &Handle, plan: &Plan) -> Result<Descript
 }
 
 /// The words that start such a process.
-pub(super) fn words(options: &Options, build: bool, further: usize, seed: u64) -> Vec<String> {
+pub(super) fn words(options: &GroundOptions, build: bool, further: usize, seed: u64) -> Vec<String> {
     let mut words = vec!["bench".to_owned(), "first".to_owned()];
     let mut add = |name: &str, value: String| words.extend([format!("--{name}"), value]);
     add("device", options.device.to_string());

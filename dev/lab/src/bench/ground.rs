@@ -21,7 +21,7 @@ use super::{kernels, launch, shapes};
 
 /// Options of every part.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Options {
+pub(super) struct GroundOptions {
     /// Folder for records, pages and plots
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub(super) out: PathBuf,
@@ -62,7 +62,7 @@ pub(super) struct Ground {
     pub(super) stream: Arc<CudaStream>,
 }
 
-impl Options {
+impl GroundOptions {
     /// Opens the runtime.
     pub(super) fn open(&self, globals: &Globals) -> anyhow::Result<Ground> {
         self.open_with(globals, EnginePolicy::default())

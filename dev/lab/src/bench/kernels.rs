@@ -8,15 +8,15 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_graph::Valid;
 use serde_json::{Value, json};
 
-use super::ground::{Options, clocks};
+use super::ground::{GroundOptions, clocks};
 use super::peer;
-use super::summary::Summary;
-use super::timed::file::{self, Case};
+use super::summary::FigureSummary;
+use super::timed::file::{self, TimedCase};
 use super::timed::turns::Turns;
 
 /// A row: sequence length, and NVIDIA's TFLOP/s forward and backward. Source: the page of benchmarks in the repository
 /// of cudnn-frontend 1.19 (cuDNN 9.19.1, H200); causal counts as half, a window as the pairs that it keeps.
-struct Published {
+struct PublishedRow {
     mask: &'static str,
     batch: i64,
     head_dim: i64,
@@ -24,8 +24,8 @@ struct Published {
 }
 
 /// 64 query heads over 8 KV heads in all rows.
-const TABLE: [Published; 3] = [
-    Published {
+const TABLE: [PublishedRow; 3] = [
+    PublishedRow {
         mask: "causal",
         batch: 1,
         head_dim: 128,
@@ -37,7 +37,7 @@ const TABLE: [Published; 3] = [
             (32768, 688.0, 581.0),
         ],
     },
-    Published {
+    PublishedRow {
         mask: "full",
         batch: 1,
         head_dim: 128,
@@ -49,7 +49,7 @@ const TABLE: [Published; 3] = [
             (32768, 693.0, 572.0),
         ],
     },
-    Published {
+    PublishedRow {
         mask: "causal window 1024",
         batch: 2,
         head_dim: 64,
@@ -64,8 +64,8 @@ const TABLE: [Published; 3] = [
 ];
 
 /// A row with its case.
-struct Row {
-    case: Case,
+struct CaseRow {
+    case: TimedCase,
     mask: &'static str,
     batch: i64,
     seq: i64,
@@ -73,16 +73,16 @@ struct Row {
     published: [f64; 2],
 }
 
-fn rows() -> anyhow::Result<Vec<Row>> {
+fn rows() -> anyhow::Result<Vec<CaseRow>> {
     let mut list = Vec::new();
-    for Published { mask, batch, head_dim, rows } in &TABLE {
+    for PublishedRow { mask, batch, head_dim, rows } in &TABLE {
         for &(seq, forward, backward) in rows {
             let masked = if *mask == "full" { String::new() } else { format!("mask: {mask}\n") };
             let text = format!(
                 "case: {mask} s{seq}\nq: bf16 [{batch},64,{seq},{head_dim}]\nk: bf16 [{batch},8,{seq},{head_dim}]\n{masked}"
             );
             let case = file::read(&text, 1)?.remove(0);
-            list.push(Row { case, mask, batch: *batch, seq, head_dim: *head_dim, published: [forward, backward] });
+            list.push(CaseRow { case, mask, batch: *batch, seq, head_dim: *head_dim, published: [forward, backward] });
         }
     }
     Ok(list)
@@ -90,12 +90,12 @@ fn rows() -> anyhow::Result<Vec<Row>> {
 
 /// The attentions of all rows.
 pub(super) fn attentions() -> anyhow::Result<Vec<Valid>> {
-    let passes = |row: &Row| [Some(row.case.forward().clone()), row.case.backward().cloned()];
+    let passes = |row: &CaseRow| [Some(row.case.forward().clone()), row.case.backward().cloned()];
     Ok(rows()?.iter().flat_map(passes).flatten().collect())
 }
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let ground = options.open(globals)?;
     let (machine, runtime) = (ground.machine()?, &ground.runtime);
     let mut peer = options.peer();
@@ -131,8 +131,8 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
                     }
                 }
             }
-            let (ours, other) = (Summary::of(ours), Summary::of(other));
-            let rate = |of: Option<Summary>| of.map(|of| flops / of.median / 1e9);
+            let (ours, other) = (FigureSummary::from_values(ours), FigureSummary::from_values(other));
+            let rate = |of: Option<FigureSummary>| of.map(|of| flops / of.median / 1e9);
             let ratio = other.zip(ours).map(|(other, ours)| other.median / ours.median);
             let text = ratio.map_or_else(String::new, |r| format!(", {r:.3} times PyTorch's speed"));
             out::note(&format!("{} {direction}: {:.0} TFLOP/s{text}", row.case.name, rate(ours).unwrap_or(0.0)));

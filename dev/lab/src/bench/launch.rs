@@ -13,9 +13,9 @@ use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::ground::Options;
+use super::ground::GroundOptions;
 use super::peer;
-use super::summary::Summary;
+use super::summary::FigureSummary;
 
 const BATCH: i64 = 2;
 const HEADS: (i64, i64) = (8, 2);
@@ -31,9 +31,7 @@ pub(super) fn attention() -> anyhow::Result<Valid> {
     Ok(validate(Attention::bshd(BATCH, HEADS, (SEQ, SEQ), HEAD_DIM, DType::BF16).with_band(Band::CAUSAL))?)
 }
 
-type Slice = CudaSlice<bf16>;
-
-fn random(stream: &Arc<CudaStream>, heads: i64, seed: u64) -> anyhow::Result<Slice> {
+fn random(stream: &Arc<CudaStream>, heads: i64, seed: u64) -> anyhow::Result<CudaSlice<bf16>> {
     let mut rng = Rng::new(seed);
     let count = (BATCH * SEQ * heads * HEAD_DIM) as usize;
     let noise: Vec<bf16> = (0..count).map(|_| bf16::from_f64(rng.normals()[0])).collect();
@@ -41,11 +39,11 @@ fn random(stream: &Arc<CudaStream>, heads: i64, seed: u64) -> anyhow::Result<Sli
 }
 
 /// Q, K and V.
-fn operands(stream: &Arc<CudaStream>, seed: u64) -> anyhow::Result<[Slice; 3]> {
+fn operands(stream: &Arc<CudaStream>, seed: u64) -> anyhow::Result<[CudaSlice<bf16>; 3]> {
     Ok([random(stream, HEADS.0, seed)?, random(stream, HEADS.1, seed + 1)?, random(stream, HEADS.1, seed + 2)?])
 }
 
-fn output(stream: &Arc<CudaStream>) -> anyhow::Result<Slice> {
+fn output(stream: &Arc<CudaStream>) -> anyhow::Result<CudaSlice<bf16>> {
     let count = (BATCH * SEQ * HEADS.0 * HEAD_DIM) as usize;
     Ok(stream.clone_htod(&vec![bf16::NAN; count])?)
 }
@@ -61,7 +59,7 @@ fn clocked(n: usize, mut call: impl FnMut(usize) -> anyhow::Result<()>) -> anyho
 }
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let ground = options.open(globals)?;
     let (stream, attention) = (&ground.stream, attention()?);
     let plan = ground.runtime.plan(&attention)?;
@@ -76,7 +74,7 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
     let asked_again = clocked(1_000_000, |_| ground.runtime.plan(&attention).map(drop).map_err(Into::into))?;
     let ways: serde_json::Map<String, Value> = times
         .into_iter()
-        .map(|(name, values)| (name.to_owned(), json!(Summary::of(values))))
+        .map(|(name, values)| (name.to_owned(), json!(FigureSummary::from_values(values))))
         .chain([("asked_again_us".to_owned(), json!(asked_again))])
         .collect();
     let (of, why) = peer::record(&peer);
@@ -95,8 +93,8 @@ fn measure(
     let workspace = Workspace::allocate(stream, plan.workspace().max(1))?;
     let raw = Raw::new(plan, stream, operands(stream, 1)?, output(stream)?, attention()?.default_scale(), &workspace)?;
     let [q, k, v] = operands(stream, 4)?;
-    let mut outputs: Vec<Slice> = (0..8).map(|_| output(stream)).collect::<Result<_, _>>()?;
-    let mut many: Vec<Slice> = (0..NEVER_SEEN).map(|_| output(stream)).collect::<Result<_, _>>()?;
+    let mut outputs: Vec<CudaSlice<bf16>> = (0..8).map(|_| output(stream)).collect::<Result<_, _>>()?;
+    let mut many: Vec<CudaSlice<bf16>> = (0..NEVER_SEEN).map(|_| output(stream)).collect::<Result<_, _>>()?;
     let [bound_q, bound_k, bound_v] = operands(stream, 7)?;
     let mut bound = plan.bind(Args::new().q(bound_q).k(bound_k).v(bound_v).o(output(stream)?), stream)?;
     let [graph_q, graph_k, graph_v] = operands(stream, 10)?;

@@ -8,11 +8,11 @@ use qkvault_exec::LoadedPlan;
 use qkvault_graph::Valid;
 use serde_json::{Value, json};
 
-use super::ground::Options;
+use super::ground::GroundOptions;
 use super::shapes::{FIRST, all};
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let ground = options.open(globals)?;
     // The first plan makes cuDNN load its libraries, which is no cost of a plan.
     let first = ground.runtime.plan(&FIRST.attention()?)?;

@@ -20,49 +20,49 @@ mod timed;
 
 use qkvault_cli::{Globals, Outcome, out};
 
-use ground::Options;
+use ground::GroundOptions;
 
 /// Options of `bench`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BenchArgs {
     #[command(subcommand)]
-    part: Part,
+    part: BenchPart,
 }
 
 /// The parts.
 #[derive(Debug, clap::Subcommand)]
-enum Part {
+enum BenchPart {
     /// Every part below, then the report
-    All(Options),
+    All(GroundOptions),
     /// NVIDIA's table of an H200: forward and backward, beside PyTorch's cuDNN backend
-    Kernels(Options),
+    Kernels(GroundOptions),
     /// Host time of every way to launch, beside cuDNN's own call and PyTorch
-    Launch(Options),
+    Launch(GroundOptions),
     /// Fresh processes: time to the first output, and of each further shape
-    Cold(Options),
+    Cold(GroundOptions),
     /// 256 shapes in random order, none launched before
-    Shapes(Options),
+    Shapes(GroundOptions),
     /// Bytes per loaded plan: on the GPU, in memory, on disk
-    Memory(Options),
+    Memory(GroundOptions),
     /// Compile the plans of all parts for a GPU that need not be present
     Plan(ground::PlanOptions),
     /// Turn the records of a folder into Markdown and launch.json
-    Report(report::Args),
+    Report(report::ReportArgs),
     /// Time the attentions of a file, forward and backward
-    Attentions(Box<timed::Args>),
+    Attentions(Box<timed::TimedArgs>),
     /// Times of cuDNN and of qkvault's kernels, and the table by which an engine is chosen
-    Engines(Box<engines::Args>),
+    Engines(Box<engines::EnginesArgs>),
     /// The FP8 rows of NVIDIA's table of an H200, forward and backward, beside bf16
-    Fp8(Box<fp8::Args>),
+    Fp8(Box<fp8::Fp8Args>),
     /// One attention over several GPUs, beside one GPU that computes all of it
-    Parallel(Box<parallel::Args>),
+    Parallel(Box<parallel::ParallelArgs>),
     /// One fresh process of `cold`
     #[command(hide = true)]
-    First(first::Args),
+    First(first::FirstArgs),
 }
 
 /// A measurement that writes a record.
-type Measure = fn(&Globals, &Options) -> anyhow::Result<serde_json::Value>;
+type Measure = fn(&Globals, &GroundOptions) -> anyhow::Result<serde_json::Value>;
 
 /// The parts with records, in the order of `all`: those that need a cool GPU first.
 const PARTS: [(&str, Measure); 5] = [
@@ -74,21 +74,21 @@ const PARTS: [(&str, Measure); 5] = [
 ];
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &BenchArgs) -> anyhow::Result<Outcome> {
     let (name, options) = match &args.part {
-        Part::Attentions(args) => return timed::run(globals, args),
-        Part::Engines(args) => return engines::run(globals, args),
-        Part::Fp8(args) => return fp8::run(globals, args),
-        Part::Parallel(args) => return parallel::run(globals, args),
-        Part::First(args) => return first::run(globals, args),
-        Part::Report(args) => return report::run(args),
-        Part::Plan(options) => return ground::plan(globals, options),
-        Part::All(options) => ("all", options),
-        Part::Kernels(options) => ("kernels", options),
-        Part::Launch(options) => ("launch", options),
-        Part::Cold(options) => ("cold", options),
-        Part::Shapes(options) => ("shapes", options),
-        Part::Memory(options) => ("memory", options),
+        BenchPart::Attentions(args) => return timed::run(globals, args),
+        BenchPart::Engines(args) => return engines::run(globals, args),
+        BenchPart::Fp8(args) => return fp8::run(globals, args),
+        BenchPart::Parallel(args) => return parallel::run(globals, args),
+        BenchPart::First(args) => return first::run(globals, args),
+        BenchPart::Report(args) => return report::run(args),
+        BenchPart::Plan(options) => return ground::plan(globals, options),
+        BenchPart::All(options) => ("all", options),
+        BenchPart::Kernels(options) => ("kernels", options),
+        BenchPart::Launch(options) => ("launch", options),
+        BenchPart::Cold(options) => ("cold", options),
+        BenchPart::Shapes(options) => ("shapes", options),
+        BenchPart::Memory(options) => ("memory", options),
     };
     let mut outcome = Outcome::Good;
     for (part, measure) in PARTS.iter().filter(|(part, _)| name == "all" || name == *part) {

@@ -12,13 +12,13 @@ use qkvault_exec::cudarc;
 use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use serde_json::{Value, json};
 
-use super::ground::{Ground, Options};
+use super::ground::{Ground, GroundOptions};
 use super::peer::{Peer, numbers};
-use super::summary::Summary;
+use super::summary::FigureSummary;
 
 /// A causal prefill in bf16 with 32 query heads, 8 KV heads and head dim 128, those of Llama-3.1-8B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct PrefillShape {
     batch: i64,
     seq: i64,
 }
@@ -27,16 +27,16 @@ const HEADS: (i64, i64) = (32, 8);
 const HEAD_DIM: i64 = 128;
 
 /// The shape of the first output of a process, which is not one of [`list`].
-pub(super) const FIRST: Shape = Shape { batch: 1, seq: 1024 };
+pub(super) const FIRST: PrefillShape = PrefillShape { batch: 1, seq: 1024 };
 
 /// 256 shapes: batches of 1 and 2, and 128 lengths.
-pub(super) fn list() -> Vec<Shape> {
-    let shape = |i: i64| Shape { batch: 1 + i / 128, seq: 8 + 16 * (i % 128) };
+pub(super) fn list() -> Vec<PrefillShape> {
+    let shape = |i: i64| PrefillShape { batch: 1 + i / 128, seq: 8 + 16 * (i % 128) };
     (0..256).map(shape).collect()
 }
 
 /// The list in an order of chance.
-pub(super) fn shuffled(seed: u64) -> Vec<Shape> {
+pub(super) fn shuffled(seed: u64) -> Vec<PrefillShape> {
     let mut list = list();
     Rng::new(seed).shuffle(&mut list);
     list
@@ -47,10 +47,10 @@ const RUNS: u64 = 3;
 
 /// The attentions of all shapes.
 pub(super) fn all() -> anyhow::Result<Vec<Valid>> {
-    list().iter().chain([&FIRST]).map(Shape::attention).collect()
+    list().iter().chain([&FIRST]).map(PrefillShape::attention).collect()
 }
 
-impl Shape {
+impl PrefillShape {
     pub(super) fn attention(&self) -> anyhow::Result<Valid> {
         let seq = (self.seq, self.seq);
         let attention = Attention::bshd(self.batch, HEADS, seq, HEAD_DIM, DType::BF16).with_band(Band::CAUSAL);
@@ -71,7 +71,7 @@ pub(super) struct Data {
 
 impl Data {
     /// Uploads random numbers for the inputs and poison for the output.
-    pub(super) fn upload(stream: &std::sync::Arc<CudaStream>, shapes: &[Shape]) -> anyhow::Result<Data> {
+    pub(super) fn upload(stream: &std::sync::Arc<CudaStream>, shapes: &[PrefillShape]) -> anyhow::Result<Data> {
         let most = shapes.iter().map(|s| s.batch * s.seq).max().unwrap_or(0) * HEADS.0 * HEAD_DIM;
         let most = usize::try_from(most)?;
         let mut rng = Rng::new(3);
@@ -86,7 +86,7 @@ impl Data {
         &mut self,
         plan: &qkvault_exec::LoadedPlan,
         stream: &std::sync::Arc<CudaStream>,
-        shape: &Shape,
+        shape: &PrefillShape,
     ) -> anyhow::Result<()> {
         let count = |heads: i64| (shape.batch * shape.seq * heads * HEAD_DIM) as usize;
         let (q, kv) = (self.inputs.slice(..count(HEADS.0)), self.inputs.slice(..count(HEADS.1)));
@@ -97,14 +97,14 @@ impl Data {
     }
 
     /// Whether the last launch of a shape wrote a finite number everywhere.
-    pub(super) fn written(&self, stream: &std::sync::Arc<CudaStream>, shape: &Shape) -> anyhow::Result<bool> {
+    pub(super) fn written(&self, stream: &std::sync::Arc<CudaStream>, shape: &PrefillShape) -> anyhow::Result<bool> {
         let count = (shape.batch * shape.seq * HEADS.0 * HEAD_DIM) as usize;
         Ok(stream.clone_dtoh(&self.output.slice(..count))?.iter().all(|x| x.is_finite()))
     }
 }
 
 /// Measures.
-pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value> {
+pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<Value> {
     let [mut asked, mut preloaded, mut theirs, mut each, mut further] = [const { Vec::new() }; 5];
     let (mut machine, mut why, mut builds) = (Value::Null, None, 0);
     for seed in 1..=RUNS {
@@ -128,29 +128,29 @@ pub(super) fn run(globals: &Globals, options: &Options) -> anyhow::Result<Value>
             }
         }
     }
-    let [asked, preloaded, theirs] = [asked, preloaded, theirs].map(Summary::of);
-    let faster = |ours: Option<Summary>| theirs.zip(ours).map(|(t, o)| t.median / o.median);
+    let [asked, preloaded, theirs] = [asked, preloaded, theirs].map(FigureSummary::from_values);
+    let faster = |ours: Option<FigureSummary>| theirs.zip(ours).map(|(t, o)| t.median / o.median);
     Ok(json!({
         "machine": machine, "shapes": list().len(), "builds": builds, "no_peer": why,
         "seconds": asked, "preloaded_seconds": preloaded, "torch_seconds": theirs,
-        "each_ms": Summary::of(each), "torch_each_ms": Summary::of(further),
+        "each_ms": FigureSummary::from_values(each), "torch_each_ms": FigureSummary::from_values(further),
         "times_as_fast": faster(asked), "preloaded_times_as_fast": faster(preloaded),
     }))
 }
 
 /// The peer's attentions of these shapes: the seconds of all, and the milliseconds of each.
-pub(super) fn by_peer(peer: &mut Peer, shapes: &[Shape]) -> anyhow::Result<(Option<f64>, Vec<f64>)> {
-    let shapes: Vec<Value> = shapes.iter().map(Shape::json).collect();
+pub(super) fn by_peer(peer: &mut Peer, shapes: &[PrefillShape]) -> anyhow::Result<(Option<f64>, Vec<f64>)> {
+    let shapes: Vec<Value> = shapes.iter().map(PrefillShape::json).collect();
     let answer = peer.ask(&json!({ "do": "shapes", "shapes": shapes }))?;
     Ok((answer["seconds"].as_f64(), numbers(&answer["ms"]).collect()))
 }
 
 /// Asks for every shape, launches it and waits for its output. With `preload` all plans are preloaded at the same time,
 /// in the order of the list. Returns the seconds of all, and the milliseconds of each.
-fn serve(ground: &Ground, order: &[Shape], preload: bool) -> anyhow::Result<(f64, Vec<f64>)> {
+fn serve(ground: &Ground, order: &[PrefillShape], preload: bool) -> anyhow::Result<(f64, Vec<f64>)> {
     let mut data = Data::upload(&ground.stream, order)?;
-    let attentions: Vec<Valid> = order.iter().map(Shape::attention).collect::<Result<_, _>>()?;
-    let listed: Vec<Valid> = list().iter().map(Shape::attention).collect::<Result<_, _>>()?;
+    let attentions: Vec<Valid> = order.iter().map(PrefillShape::attention).collect::<Result<_, _>>()?;
+    let listed: Vec<Valid> = list().iter().map(PrefillShape::attention).collect::<Result<_, _>>()?;
     // cuDNN loads its libraries for the first plan of a process.
     ground.runtime.plan(&FIRST.attention()?)?;
     ground.stream.synchronize()?;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Figures of one measurement in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct FigureSummary {
     pub(super) median: f64,
     /// The fastest.
     pub(super) best: f64,
@@ -17,12 +17,12 @@ pub(super) struct Summary {
     pub(super) count: usize,
 }
 
-impl Summary {
+impl FigureSummary {
     /// Sums up values; `None` without any.
-    pub(super) fn of(mut values: Vec<f64>) -> Option<Summary> {
+    pub(super) fn from_values(mut values: Vec<f64>) -> Option<FigureSummary> {
         let median = median(&mut values)?;
         let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-        Some(Summary { median, best: values[0], low: at(0.25), high: at(0.75), count: values.len() })
+        Some(FigureSummary { median, best: values[0], low: at(0.25), high: at(0.75), count: values.len() })
     }
 }
 
@@ -32,8 +32,8 @@ mod tests {
 
     #[test]
     fn a_summary_has_the_middle_half() {
-        let summary = Summary::of((1..=9).rev().map(f64::from).collect()).expect("nine values");
-        assert_eq!(summary, Summary { median: 5.0, best: 1.0, low: 3.0, high: 7.0, count: 9 });
-        assert_eq!(Summary::of(Vec::new()), None);
+        let summary = FigureSummary::from_values((1..=9).rev().map(f64::from).collect()).expect("nine values");
+        assert_eq!(summary, FigureSummary { median: 5.0, best: 1.0, low: 3.0, high: 7.0, count: 9 });
+        assert_eq!(FigureSummary::from_values(Vec::new()), None);
     }
 }

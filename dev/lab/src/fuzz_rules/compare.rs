@@ -9,25 +9,25 @@ use qkvault_graph::registry::Code;
 use qkvault_graph::{Origin, Reason};
 use qkvault_probe::{Request, check};
 
-use super::worker::{self, Answer};
-use super::{Case, own};
+use super::worker::{self, LibraryAnswer};
+use super::{RuleCase, own};
 use crate::workers::Worker;
 
 /// The result of a case.
-pub(super) enum Verdict {
+pub(super) enum RuleVerdict {
     /// The library was not asked, because there is no graph or because its answer would mean nothing. Holds the code of
     /// the reason.
     NotAsked(String),
     /// Rules and library agree. Holds the codes of the rules that the library confirmed.
     Agreed { supported: bool, codes: Vec<String> },
     /// Rules and library differ.
-    Differed(Box<Difference>),
+    Differed(Box<RuleDifference>),
 }
 
 /// A difference between rules and library.
 #[derive(Clone)]
-pub(super) struct Difference {
-    pub(super) case: Case,
+pub(super) struct RuleDifference {
+    pub(super) case: RuleCase,
     /// The reasons of the rules.
     pub(super) rules: Vec<String>,
     /// The reasons of the library; empty if it supports the case.
@@ -35,7 +35,7 @@ pub(super) struct Difference {
     pub(super) kind: &'static str,
 }
 
-impl Difference {
+impl RuleDifference {
     /// The key for counting: which side refuses, the first reason, the GPU and the version.
     pub(super) fn signature(&self) -> String {
         let words = if self.kind == "too strict" { &self.rules } else { &self.library };
@@ -55,7 +55,7 @@ impl Difference {
 const ENGINES: &Code = &codes::ENGINE_WRONG;
 
 /// Judges a case.
-pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<Verdict> {
+pub(super) fn judge(case: &RuleCase, workers: &mut BTreeMap<PathBuf, Worker>) -> anyhow::Result<RuleVerdict> {
     if case.options.engine != CUDNN.policy() {
         return Ok(own::judge(case));
     }
@@ -63,31 +63,31 @@ pub(super) fn judge(case: &Case, workers: &mut BTreeMap<PathBuf, Worker>) -> any
     // The library cannot confirm that something is not built or computed wrongly.
     let beyond = |r: &&Reason| matches!(r.origin, Origin::NotBuilt | Origin::Quirk);
     if let Some(reason) = verdict.reasons.iter().find(beyond) {
-        return Ok(Verdict::NotAsked(reason.code.to_string()));
+        return Ok(RuleVerdict::NotAsked(reason.code.to_string()));
     }
     let Ok(graph) = qkvault_cudnn::lower(&case.attention, &case.target, &case.options) else {
         let code = verdict.reasons.first().map_or("lowering", |r| r.code.as_str());
-        return Ok(Verdict::NotAsked(code.to_owned()));
+        return Ok(RuleVerdict::NotAsked(code.to_owned()));
     };
     drop(graph);
     let rules: Vec<String> = verdict.reasons.iter().map(|r| format!("{}: {}", r.code, r.given)).collect();
     let differed = |kind, library| {
-        Ok(Verdict::Differed(Box::new(Difference { case: case.clone(), rules: rules.clone(), library, kind })))
+        Ok(RuleVerdict::Differed(Box::new(RuleDifference { case: case.clone(), rules: rules.clone(), library, kind })))
     };
     match worker::ask(workers, case)? {
-        Answer::Plan if rules.is_empty() => Ok(Verdict::Agreed { supported: true, codes: Vec::new() }),
-        Answer::Plan => differed("too strict", Vec::new()),
+        LibraryAnswer::Plan if rules.is_empty() => Ok(RuleVerdict::Agreed { supported: true, codes: Vec::new() }),
+        LibraryAnswer::Plan => differed("too strict", Vec::new()),
         // Here the compiler refused engines that compute wrongly; that is not an answer of the library.
-        Answer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES.as_str())) => {
-            Ok(Verdict::NotAsked(ENGINES.to_string()))
+        LibraryAnswer::Refused(library) if library.iter().any(|why| why.starts_with(ENGINES.as_str())) => {
+            Ok(RuleVerdict::NotAsked(ENGINES.to_string()))
         }
-        Answer::Refused(library) if rules.is_empty() => differed("no rule", library),
-        Answer::Uncompiled(why) if rules.is_empty() => differed("broken", vec![why]),
-        Answer::Refused(_) | Answer::Uncompiled(_) => {
+        LibraryAnswer::Refused(library) if rules.is_empty() => differed("no rule", library),
+        LibraryAnswer::Uncompiled(why) if rules.is_empty() => differed("broken", vec![why]),
+        LibraryAnswer::Refused(_) | LibraryAnswer::Uncompiled(_) => {
             let codes = verdict.reasons.iter().map(|r| r.code.to_string()).collect();
-            Ok(Verdict::Agreed { supported: false, codes })
+            Ok(RuleVerdict::Agreed { supported: false, codes })
         }
-        Answer::Broken(why) => differed("broken", vec![why]),
+        LibraryAnswer::Broken(why) => differed("broken", vec![why]),
     }
 }
 
@@ -100,10 +100,10 @@ mod tests {
 
     use super::*;
 
-    fn case() -> Case {
+    fn case() -> RuleCase {
         let profile = Profile::named("h200").expect("built in");
         let attention = text::parse("q: bf16 [1,2,256,64]").expect("written right");
-        Case {
+        RuleCase {
             number: 0,
             attention: validate(attention).expect("valid"),
             target: profile.target(CudnnVersion::v9(27, 0), LibrarySet::Slim),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// The verdict on a worker that is a shell script.
-    fn verdict(script: &str) -> Verdict {
+    fn verdict(script: &str) -> RuleVerdict {
         let case = case();
         let worker = Worker::start(Command::new("sh").args(["-c", script])).expect("every machine has a shell");
         judge(&case, &mut BTreeMap::from([(case.library.clone(), worker)])).expect("the worker answers")
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn a_worker_that_died_or_could_not_compile_now_is_a_difference_and_not_a_refusal() {
         for script in ["read question; kill -9 $$", "read question; echo '{\"Uncompiled\":\"signal: 9\"}'"] {
-            let Verdict::Differed(difference) = verdict(script) else { panic!("{script}: no difference") };
+            let RuleVerdict::Differed(difference) = verdict(script) else { panic!("{script}: no difference") };
             assert_eq!(difference.kind, "broken");
             assert!(difference.library[0].contains("signal: 9"), "{:?}", difference.library);
         }
-        assert!(matches!(verdict("read question; echo '\"Plan\"'"), Verdict::Agreed { supported: true, .. }));
+        assert!(matches!(verdict("read question; echo '\"Plan\"'"), RuleVerdict::Agreed { supported: true, .. }));
     }
 }

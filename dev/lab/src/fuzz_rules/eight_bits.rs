@@ -21,7 +21,7 @@ pub(super) fn options() -> CompileOptions {
     let told = [codes::FP8_HEAD_DIM_WIDE.as_str(), codes::MXFP8_VARLEN.as_str()];
     let unproven = QUIRKS.into_iter().map(|quirk| quirk.code);
     let unproven = unproven.filter(|code| code.contains("fp8.") && !told.contains(code));
-    CompileOptions { allowed: QuirkSet::of(unproven).expect("codes of quirks"), ..CompileOptions::cudnn() }
+    CompileOptions { allowed: QuirkSet::from_codes(unproven).expect("codes of quirks"), ..CompileOptions::cudnn() }
 }
 
 /// The description of a case. With `deterministic` it is a deterministic backward.
@@ -70,7 +70,7 @@ fn drawn(draw: &mut Draw, deterministic: bool) -> Option<Attention> {
         t(h_kv * group, s_q, d_v, out),
     );
     a.fp8 = Some(scaling);
-    a.outputs = Outputs::of(draw.chance(60), false, false);
+    a.outputs = Outputs::new(draw.chance(60), false, false);
     a.outputs.amax = draw.chance(80);
     if storage < 4 {
         a = a.with_lengths();

@@ -24,13 +24,13 @@ use qkvault_graph::{CudnnVersion, LibrarySet, text};
 use serde_json::json;
 
 use crate::workers::Worker;
-use compare::{Difference, Verdict};
+use compare::{RuleDifference, RuleVerdict};
 use qkvault_cli::{Globals, Outcome, out};
 use qkvault_compile::{CUDNN, EngineId, FA4, KERNELS};
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct FuzzRulesArgs {
     /// Number of random descriptions [default: 1000 of cuDNN, 300 of kernels, 24 of fa4]
     #[arg(long)]
     cases: Option<u64>,
@@ -74,7 +74,7 @@ pub struct Args {
 
 /// One description with its target and library.
 #[derive(Clone)]
-pub(super) struct Case {
+pub(super) struct RuleCase {
     number: u64,
     attention: qkvault_graph::Valid,
     target: Target,
@@ -83,9 +83,9 @@ pub(super) struct Case {
     options: CompileOptions,
 }
 
-impl Case {
-    fn with(&self, attention: qkvault_graph::Valid) -> Case {
-        Case { attention, ..self.clone() }
+impl RuleCase {
+    fn with(&self, attention: qkvault_graph::Valid) -> RuleCase {
+        RuleCase { attention, ..self.clone() }
     }
 }
 
@@ -96,7 +96,7 @@ fn engine(name: &str) -> Result<EngineId, String> {
     found.ok_or_else(|| format!("it takes {}", list.map(|engine| engine.name().to_string()).join(", ")))
 }
 
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &FuzzRulesArgs) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.worker {
         worker::serve(folder)?;
         return Ok(Outcome::Good);
@@ -112,7 +112,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     let cases = given.as_ref().map_or(asked, |list| list.len() as u64 * pairs);
     let started = Instant::now();
     let next = AtomicU64::new(args.first);
-    let found = Mutex::new(Found::default());
+    let found = Mutex::new(FuzzResults::default());
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.workers.max(1))
             .map(|_| {
@@ -142,7 +142,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 
 /// The results of all cases.
 #[derive(Default)]
-struct Found {
+struct FuzzResults {
     agreed: u64,
     supported: u64,
     refused: u64,
@@ -151,22 +151,22 @@ struct Found {
     /// How often each rule was confirmed.
     confirmed: BTreeMap<String, u64>,
     /// Differences by signature: the first one, and their number.
-    differences: BTreeMap<String, (Difference, u64)>,
+    differences: BTreeMap<String, (RuleDifference, u64)>,
 }
 
 fn draw(
-    args: &Args,
+    args: &FuzzRulesArgs,
     number: u64,
     profiles: &[Profile],
     libraries: &[(CudnnVersion, PathBuf)],
     given: Option<&[qkvault_graph::Valid]>,
-) -> Case {
+) -> RuleCase {
     let pairs = profiles.len() as u64 * libraries.len() as u64;
     // Cycles through every pair of GPU and version, so that chance leaves out none.
     let (gpu, library) = ((number % pairs) as usize % profiles.len(), (number % pairs) as usize / profiles.len());
     let (version, folder) = &libraries[library];
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
-    Case {
+    RuleCase {
         number,
         attention: match given {
             Some(list) => list[(number / pairs) as usize].clone(),
@@ -185,11 +185,16 @@ fn draw(
     }
 }
 
-fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: &Mutex<Found>) -> anyhow::Result<()> {
+fn one(
+    args: &FuzzRulesArgs,
+    case: RuleCase,
+    workers: &mut BTreeMap<PathBuf, Worker>,
+    found: &Mutex<FuzzResults>,
+) -> anyhow::Result<()> {
     let lock = || found.lock().expect("no thread of the fuzzing panicked");
     match compare::judge(&case, workers)? {
-        Verdict::NotAsked(code) => *lock().not_asked.entry(code).or_default() += 1,
-        Verdict::Agreed { supported, codes } => {
+        RuleVerdict::NotAsked(code) => *lock().not_asked.entry(code).or_default() += 1,
+        RuleVerdict::Agreed { supported, codes } => {
             if args.file.is_some() {
                 let what = if supported { "supported" } else { "refused" };
                 out::note(&format!("{what}: {} under {} on {}", case.attention, case.target.cudnn, case.profile));
@@ -199,7 +204,7 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
             *(if supported { &mut found.supported } else { &mut found.refused }) += 1;
             codes.into_iter().for_each(|code| *found.confirmed.entry(code).or_default() += 1);
         }
-        Verdict::Differed(difference) => {
+        RuleVerdict::Differed(difference) => {
             let signature = difference.signature();
             if args.file.is_some() {
                 let place = format!("{} under {} on {}", case.attention, case.target.cudnn, case.profile);
@@ -222,7 +227,7 @@ fn one(args: &Args, case: Case, workers: &mut BTreeMap<PathBuf, Worker>, found: 
 }
 
 /// The fetched libraries that the options select.
-fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
+fn libraries(args: &FuzzRulesArgs) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
     let root = cudnn_dir();
     let end = if args.full { "-full" } else { "-slim" };
     let mut list = Vec::new();
@@ -244,8 +249,8 @@ fn libraries(args: &Args) -> anyhow::Result<Vec<(CudnnVersion, PathBuf)>> {
     Ok(list)
 }
 
-fn report(globals: &Globals, args: &Args, cases: u64, found: &Found, started: Instant) {
-    let Found { agreed, supported, refused, not_asked, confirmed, differences } = found;
+fn report(globals: &Globals, args: &FuzzRulesArgs, cases: u64, found: &FuzzResults, started: Instant) {
+    let FuzzResults { agreed, supported, refused, not_asked, confirmed, differences } = found;
     let differed: u64 = differences.values().map(|(_, n)| n).sum();
     let seconds = started.elapsed().as_secs_f64();
     if globals.json {

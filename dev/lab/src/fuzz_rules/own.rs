@@ -7,9 +7,9 @@ use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{EngineId, FA4, KERNELS, OnMiss, Planner, Resolution};
 use qkvault_graph::{Valid, validate};
 
-use super::Case;
+use super::RuleCase;
 use super::cases;
-use super::compare::{Difference, Verdict};
+use super::compare::{RuleDifference, RuleVerdict};
 use crate::selftest;
 
 /// How many descriptions are drawn for an engine, if none is said: one of cuDNN takes 0.6 s of a core, one of kernels
@@ -30,7 +30,7 @@ pub(super) fn attention(engine: EngineId, seed: u64, number: u64) -> Valid {
 }
 
 /// Judges a case of an engine that is not cuDNN.
-pub(super) fn judge(case: &Case) -> Verdict {
+pub(super) fn judge(case: &RuleCase) -> RuleVerdict {
     let fa4 = case.options.engine == FA4.policy();
     let takes = if fa4 { qkvault_fa4::takes } else { qkvault_kernels::takes };
     let refusal = takes(&case.attention, case.target.sm()).err();
@@ -41,14 +41,16 @@ pub(super) fn judge(case: &Case) -> Verdict {
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
     let answer = planner.plan(&case.attention, &case.target, &case.options, OnMiss::Compile);
     let (kind, library) = match (answer, refusal) {
-        (Ok(Resolution { outcome: Ok(_), .. }), None) => return Verdict::Agreed { supported: true, codes: Vec::new() },
+        (Ok(Resolution { outcome: Ok(_), .. }), None) => {
+            return RuleVerdict::Agreed { supported: true, codes: Vec::new() };
+        }
         (Ok(Resolution { outcome: Err(_), .. }), Some(refusal)) => {
             let codes = refusal.reasons().iter().map(|r| r.code.to_string()).collect();
-            return Verdict::Agreed { supported: false, codes };
+            return RuleVerdict::Agreed { supported: false, codes };
         }
         (Ok(Resolution { outcome: Ok(_), .. }), Some(_)) => ("too strict", Vec::new()),
         (Ok(Resolution { outcome: Err(other), .. }), None) => ("no rule", words(&other)),
         (Err(error), _) => ("broken", vec![error.to_string()]),
     };
-    Verdict::Differed(Box::new(Difference { case: case.clone(), rules, library, kind }))
+    RuleVerdict::Differed(Box::new(RuleDifference { case: case.clone(), rules, library, kind }))
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use qkvault_graph::{Attention, BackwardOptions, Order, Outputs, Pass, Storage, Tensor, validate};
 
-use super::Case;
-use super::compare::{Difference, Verdict, judge};
+use super::RuleCase;
+use super::compare::{RuleDifference, RuleVerdict, judge};
 use crate::workers::Worker;
 
 /// Most questions to the library for one difference.
@@ -22,7 +22,7 @@ const STEPS: &[fn(&mut Attention)] = &[
     |a| a.mask.lengths = qkvault_graph::Lengths::Full,
     |a| a.dropout = None,
     |a| a.sink = false,
-    |a| a.outputs = Outputs::of(a.is_backward(), false, false),
+    |a| a.outputs = Outputs::new(a.is_backward(), false, false),
     |a| {
         rewrite(a, |t| {
             if t.storage == Storage::Dense {
@@ -48,10 +48,10 @@ const STEPS: &[fn(&mut Attention)] = &[
 
 /// The difference in its smallest form.
 pub(super) fn smallest(
-    case: &Case,
-    difference: &Difference,
+    case: &RuleCase,
+    difference: &RuleDifference,
     workers: &mut BTreeMap<PathBuf, Worker>,
-) -> anyhow::Result<Difference> {
+) -> anyhow::Result<RuleDifference> {
     let (mut best, signature) = (difference.clone(), difference.signature());
     let mut tries = 0;
     loop {
@@ -65,7 +65,7 @@ pub(super) fn smallest(
                 continue;
             }
             tries += 1;
-            if let Verdict::Differed(found) = judge(&case.with(a), workers)?
+            if let RuleVerdict::Differed(found) = judge(&case.with(a), workers)?
                 && found.signature() == signature
             {
                 (best, smaller) = (*found, true);

@@ -11,7 +11,7 @@ use qkvault_cudnn::{CompileOptions, OpGraph, Target, lower};
 use qkvault_sys::Search;
 use serde::{Deserialize, Serialize};
 
-use super::Case;
+use super::RuleCase;
 use crate::workers::Worker;
 use qkvault_cli::out;
 
@@ -27,7 +27,7 @@ struct Question {
 
 /// The answer of the library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum LibraryAnswer {
     /// The library made a plan.
     Plan,
     /// The library refused, for these reasons.
@@ -39,7 +39,7 @@ pub(super) enum Answer {
 }
 
 /// Asks the worker of the case's library, and starts it if necessary.
-pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyhow::Result<Answer> {
+pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &RuleCase) -> anyhow::Result<LibraryAnswer> {
     let graph = lower(&case.attention, &case.target, &case.options)?;
     let question = serde_json::to_string(&Question { graph, target: case.target.clone() })?;
     if !workers.contains_key(&case.library) {
@@ -51,10 +51,10 @@ pub(super) fn ask(workers: &mut BTreeMap<PathBuf, Worker>, case: &Case) -> anyho
     let worker = workers.get_mut(&case.library).context("the worker was put there")?;
     let line = worker.ask(&question, LIMIT).map_err(|silence| silence.to_string());
     let answer =
-        line.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
+        line.and_then(|line| serde_json::from_str::<LibraryAnswer>(&line).map_err(|error| format!("{error}: {line}")));
     Ok(answer.unwrap_or_else(|why| {
         workers.remove(&case.library);
-        Answer::Broken(why)
+        LibraryAnswer::Broken(why)
     }))
 }
 
@@ -66,12 +66,12 @@ pub(super) fn serve(library: &Path) -> anyhow::Result<()> {
         // The worker compiles with its own toolchain.
         target.toolchain = compiler.toolchain();
         let answer = match compiler.compile(&graph, &target, &CompileOptions::cudnn()) {
-            Ok(_) => Answer::Plan,
+            Ok(_) => LibraryAnswer::Plan,
             Err(Failure::Refused(refusal)) => {
-                Answer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
+                LibraryAnswer::Refused(refusal.reasons().iter().map(|r| format!("{}: {}", r.code, r.given)).collect())
             }
-            Err(failure) if failure.is_uncompiled() => Answer::Uncompiled(failure.to_string()),
-            Err(other) => Answer::Broken(other.to_string()),
+            Err(failure) if failure.is_uncompiled() => LibraryAnswer::Uncompiled(failure.to_string()),
+            Err(other) => LibraryAnswer::Broken(other.to_string()),
         };
         out::record(&serde_json::to_value(&answer)?);
     }

@@ -3,7 +3,7 @@
 //! sequences do not hide an error in a short one.
 
 use qkvault_graph::{Attention, DType, Role, Storage, Tensor, Valid};
-use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice, ReferenceError, Unused};
+use qkvault_reference::{Buffer, Family, Inputs, LengthChoice, RandomChoice, ReferenceError, Unused};
 use serde_json::{Value, json};
 
 use super::cases::Draw;
@@ -45,7 +45,7 @@ pub(super) fn inputs(a: &Valid, seed: u64, case: u64, tails: bool, family: Famil
     let exact = LengthChoice::Exact { q: widths(&q), kv: widths(&kv) };
     // Without `tails` rows behind lengths must be numbers.
     let family = if family == Family::Behind { Family::Normal } else { family };
-    let choice = Choice { lengths: exact, family, ..Choice::default() };
+    let choice = RandomChoice { lengths: exact, family, ..RandomChoice::default() };
     let mut inputs = Inputs::random_with(a, seed ^ case, &choice)?;
     if apart {
         spread(a, [&q, &kv], &mut draw, &mut inputs)?;
@@ -162,7 +162,7 @@ fn table(t: &Tensor, kv: &[i64], shared: i64, draw: &mut Draw) -> Option<Buffer>
             });
         }
     }
-    Some(Buffer::of(DType::I32, entries.into_iter().map(|page| page as f64)))
+    Some(Buffer::from_values(DType::I32, entries.into_iter().map(|page| page as f64)))
 }
 
 /// Adds gaps between the sequences of varlen operands. All operands of queries have the same gaps, and so have all
@@ -184,7 +184,7 @@ fn spread(a: &Valid, lengths: [&[i64]; 2], draw: &mut Draw, inputs: &mut Inputs)
         let (Some(t), Some(varlen)) = (a.stored(role), role.offsets()) else { continue };
         if inputs.get(Role::Offsets(varlen)).is_some() {
             let elements = starts[usize::from(i >= 5)].iter().map(|&token| (token * t.strides[2]) as f64);
-            inputs.insert(Role::Offsets(varlen), Buffer::of(DType::I64, elements));
+            inputs.insert(Role::Offsets(varlen), Buffer::from_values(DType::I64, elements));
         }
     }
     if a.is_backward() { inputs.add_forward(a) } else { Ok(()) }

@@ -140,11 +140,11 @@ fn read(text: &str) -> ScoreExpr {
 }
 
 /// The name of a library function, and a function that makes its expression for a number of heads.
-type Named = (&'static str, fn(i64) -> Expr);
+type NamedExpr = (&'static str, fn(i64) -> Expr);
 
 /// Score modifications of the library. A new one goes to the end, and its place into [`KINDS`], which changes the cases
 /// of every seed.
-const LIBRARY: [Named; 4] = [
+const LIBRARY: [NamedExpr; 4] = [
     ("softcap", |_| library::softcap(score(), scalar("cap"))),
     ("alibi", |heads| library::alibi(score(), heads)),
     ("softcap of alibi", |heads| library::softcap(library::alibi(score(), heads), scalar("cap"))),

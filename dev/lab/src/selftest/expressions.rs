@@ -8,7 +8,7 @@ use qkvault_graph::DType;
 use super::cases::Draw;
 
 /// Full extents of tensors: batch, heads, queries, keys.
-pub(super) type Extents = [i64; 4];
+pub(super) type TensorExtents = [i64; 4];
 
 /// An expression's declarations, and the numbers of its operands.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Text {
     }
 
     /// Declares a tensor and returns its name with the `@`. Each extent is full or one.
-    fn tensor(&mut self, draw: &mut Draw, full: Extents, dtype: &str, grad: bool) -> String {
+    fn tensor(&mut self, draw: &mut Draw, full: TensorExtents, dtype: &str, grad: bool) -> String {
         self.tensors += 1;
         let name = format!("@t{}", self.tensors);
         let [b, h, q, k] = full.map(|n| if draw.chance(50) { n } else { 1 });
@@ -43,7 +43,7 @@ impl Text {
 }
 
 /// A score expression.
-pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
+pub(super) fn score(draw: &mut Draw, full: TensorExtents, dtype: DType) -> String {
     const FUNCTIONS: [&str; 14] = [
         "sin",
         "cos",
@@ -106,7 +106,7 @@ pub(super) fn score(draw: &mut Draw, full: Extents, dtype: DType) -> String {
 }
 
 /// A random float expression.
-fn composed(draw: &mut Draw, text: &mut Text, full: Extents, depth: i64) -> String {
+fn composed(draw: &mut Draw, text: &mut Text, full: TensorExtents, depth: i64) -> String {
     if depth == 0 || draw.chance(10) {
         return match draw.within(0, 7) {
             0 | 1 => "score".to_owned(),
@@ -148,7 +148,7 @@ fn condition(draw: &mut Draw) -> String {
 
 /// A mask predicate. Each one keeps the key with the query's own index, so that no row is empty if there are as many
 /// keys as queries.
-pub(super) fn keep(draw: &mut Draw, full: Extents) -> String {
+pub(super) fn keep(draw: &mut Draw, full: TensorExtents) -> String {
     let mut text = Text::default();
     match draw.within(0, 8) {
         0 => {

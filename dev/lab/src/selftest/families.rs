@@ -18,7 +18,7 @@ pub(super) fn read(text: &str) -> Result<Families, UnknownFamily> {
 
 impl Families {
     /// The family of a case. Batches of serving are every second or fourth case, so families change in groups of four.
-    pub(super) const fn of(self, number: u64) -> Family {
+    pub(super) const fn for_case(self, number: u64) -> Family {
         match self {
             Families::One(family) => family,
             Families::Mixed => Family::ALL[(number / 4) as usize % Family::ALL.len()],
@@ -34,7 +34,8 @@ mod tests {
     fn every_family_has_dense_cases_and_batches_of_serving() {
         assert_eq!((read("mixed"), read("below")), (Ok(Families::Mixed), Ok(Families::One(Family::Below))));
         for of in 0..4 {
-            let found: std::collections::BTreeSet<Family> = (0..200).map(|n| Families::Mixed.of(4 * n + of)).collect();
+            let found: std::collections::BTreeSet<Family> =
+                (0..200).map(|n| Families::Mixed.for_case(4 * n + of)).collect();
             assert_eq!(found.len(), Family::ALL.len(), "{of}");
         }
     }

@@ -8,15 +8,15 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::judge::Verdict;
+use super::judge::CaseVerdict;
 use super::tally::{Tally, status};
-use super::{Args, Attentions, Runner, row};
+use super::{Attentions, Runner, SelftestArgs, row};
 use crate::workers::{CaseReport, Isolation, Worker, this_program};
 use qkvault_cli::{Globals, Outcome, out};
 
 /// A worker's answer for a case.
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct WorkerAnswer {
     status: String,
     why: String,
     worst: f64,
@@ -46,11 +46,11 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
         let case = runner.prepare(attentions.attention(number), number);
         let verdict = runner.judge(&case);
         let row = if verdict.status == "right" { Value::Null } else { row(attentions.args, &case, &verdict) };
-        let Verdict { status, why, worst, of_roundings, note } = verdict;
+        let CaseVerdict { status, why, worst, of_roundings, note } = verdict;
         let note = note.map(str::to_owned);
         let builds = runner.builds() - built;
         built += builds;
-        out::record(&serde_json::to_value(Answer {
+        out::record(&serde_json::to_value(WorkerAnswer {
             status: status.to_owned(),
             why,
             worst,
@@ -64,7 +64,7 @@ pub(super) fn serve(runner: &Runner<'_>, attentions: &Attentions<'_>) -> anyhow:
 }
 
 /// Runs every case in a worker.
-pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &SelftestArgs, numbers: Range<u64>, each: u64) -> anyhow::Result<Outcome> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let isolation = Isolation {
         workers: args.workers.unwrap_or(cores).max(1),
@@ -84,27 +84,27 @@ pub(super) fn run(globals: &Globals, args: &Args, numbers: Range<u64>, each: u64
 }
 
 fn is_bad(line: &str) -> bool {
-    serde_json::from_str::<Answer>(line).map_or(true, |answer| answer.status == "failed")
+    serde_json::from_str::<WorkerAnswer>(line).map_or(true, |answer| answer.status == "failed")
 }
 
 fn take(tally: &mut Tally<'_>, report: CaseReport) {
     let CaseReport { number, answer, retry } = report;
     if let Some(retry) = retry {
-        let first = serde_json::from_str::<Answer>(&retry.answer).map_or(retry.answer, |answer| answer.why);
+        let first = serde_json::from_str::<WorkerAnswer>(&retry.answer).map_or(retry.answer, |answer| answer.why);
         tally.repeated.push(json!({ "case": number, "why": first, "before": retry.before }));
     }
     let read =
-        answer.and_then(|line| serde_json::from_str::<Answer>(&line).map_err(|error| format!("{error}: {line}")));
+        answer.and_then(|line| serde_json::from_str::<WorkerAnswer>(&line).map_err(|error| format!("{error}: {line}")));
     match read {
-        Ok(Answer { status: name, why, worst, of_roundings, note, row, builds }) => {
+        Ok(WorkerAnswer { status: name, why, worst, of_roundings, note, row, builds }) => {
             tally.builds += builds;
             tally.note(note.as_deref());
-            let verdict = Verdict { status: status(&name), why, worst, of_roundings, note: None };
+            let verdict = CaseVerdict { status: status(&name), why, worst, of_roundings, note: None };
             tally.take(&verdict, number, || row);
         }
         Err(why) => {
             let row = json!({ "case": number, "status": "failed", "why": why });
-            tally.take(&Verdict::of("failed", why), number, || row);
+            tally.take(&CaseVerdict::new("failed", why), number, || row);
         }
     }
 }

@@ -8,27 +8,29 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_cudnn::registry::codes;
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
 use qkvault_graph::{Attention, DropoutSource, Pass, Refusal, Role, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Defined, Family, Inputs, LaunchJudge, Output, Outputs, backward, forward};
+use qkvault_reference::{
+    Buffer, Defined, ExactOutput, ExactOutputs, Family, Inputs, LaunchJudge, RandomChoice, backward, forward,
+};
 
-use super::{Args, batch, eight_bits, philox};
-use qkvault_cli::memory::{Failure, Memory, failed};
+use super::{SelftestArgs, batch, eight_bits, philox};
+use qkvault_cli::memory::{OperandMemory, RowFailure, failed};
 
 /// One case, ready to launch.
-pub(super) struct Case {
+pub(super) struct LaunchCase {
     pub(super) number: u64,
     pub(super) attention: Attention,
-    pub(super) prepared: Result<Ready, Failure>,
+    pub(super) prepared: Result<ReadyCase, RowFailure>,
 }
 
-pub(super) struct Ready {
+pub(super) struct ReadyCase {
     attention: Valid,
     family: Family,
     plan: Arc<qkvault_compile::Plan>,
     pub(super) inputs: Inputs,
     /// The expected outputs; `None` if they depend on a dropout mask that the library draws.
-    expected: Option<Answer>,
+    expected: Option<ExpectedOutputs>,
     /// Operands and outputs of a second launch with other origins, of attentions that have them.
-    moved: Option<(Inputs, Answer)>,
+    moved: Option<(Inputs, ExpectedOutputs)>,
     /// The forward that reveals the library's dropout mask, and its plan.
     drawn_by: Option<(Valid, Arc<qkvault_compile::Plan>)>,
     /// Whether the case is a random one, whose every number is one.
@@ -37,15 +39,15 @@ pub(super) struct Ready {
 
 /// The expected outputs, of the oracle.
 #[derive(Clone)]
-enum Answer {
+enum ExpectedOutputs {
     /// Of 16-bit attention.
-    Exact(Outputs),
+    Exact(ExactOutputs),
     /// Of 8-bit attention, with what its formats cost.
     EightBits(Arc<eight_bits::Expected>),
 }
 
 /// How a case ended.
-pub(super) struct Verdict {
+pub(super) struct CaseVerdict {
     pub(super) status: &'static str,
     pub(super) why: String,
     pub(super) worst: f64,
@@ -55,35 +57,35 @@ pub(super) struct Verdict {
     pub(super) note: Option<&'static str>,
 }
 
-impl Verdict {
+impl CaseVerdict {
     /// A verdict without an error figure.
-    pub(super) fn of(status: &'static str, why: String) -> Verdict {
-        Verdict { status, why, worst: 0.0, of_roundings: 0.0, note: None }
+    pub(super) fn new(status: &'static str, why: String) -> CaseVerdict {
+        CaseVerdict { status, why, worst: 0.0, of_roundings: 0.0, note: None }
     }
 }
 
 /// The verdict without a GPU: compares the expected outputs with themselves.
-pub(super) fn dry(case: &Case) -> Verdict {
+pub(super) fn dry(case: &LaunchCase) -> CaseVerdict {
     match &case.prepared {
-        Ok(Ready { attention, inputs, expected, moved, .. }) => {
+        Ok(ReadyCase { attention, inputs, expected, moved, .. }) => {
             let moved = moved.as_ref().map(|(inputs, expected)| (inputs, expected));
             let answers = expected.as_ref().map(|expected| (inputs, expected)).into_iter().chain(moved);
             let why: Vec<String> = answers.flat_map(|(inputs, expected)| itself(attention, inputs, expected)).collect();
             let status = if why.is_empty() { "right" } else { "wrong" };
-            Verdict::of(status, why.join("; "))
+            CaseVerdict::new(status, why.join("; "))
         }
-        Err((status, why)) => Verdict::of(status, why.clone()),
+        Err((status, why)) => CaseVerdict::new(status, why.clone()),
     }
 }
 
 /// What differs between the expected outputs and themselves.
-fn itself(attention: &Valid, inputs: &Inputs, expected: &Answer) -> Vec<String> {
+fn itself(attention: &Valid, inputs: &Inputs, expected: &ExpectedOutputs) -> Vec<String> {
     match expected {
-        Answer::Exact(outputs) => {
+        ExpectedOutputs::Exact(outputs) => {
             let judge = LaunchJudge::new(attention, inputs);
             outputs.iter().filter_map(|o| judge.judge(o, &o.buffer()).fault).collect()
         }
-        Answer::EightBits(expected) => {
+        ExpectedOutputs::EightBits(expected) => {
             let rounded = expected.roles().filter_map(|role| Some((role, expected.rounded(role)?)));
             rounded.filter_map(|(role, b)| expected.judge(attention, inputs, role, &b).fault).collect()
         }
@@ -92,13 +94,13 @@ fn itself(attention: &Valid, inputs: &Inputs, expected: &Answer) -> Vec<String> 
 
 /// Prepares the parts of a case that need no GPU: the plan, random operands, and the expected outputs.
 pub(super) fn prepare(
-    args: &Args,
+    args: &SelftestArgs,
     attention: Attention,
     number: u64,
     planner: &Planner,
     target: &qkvault_cudnn::Target,
     options: &CompileOptions,
-) -> Case {
+) -> LaunchCase {
     let (seed, random) = (args.seed, args.file.is_none());
     let valid = validate(attention.clone());
     let prepared = (|| {
@@ -123,7 +125,7 @@ pub(super) fn prepare(
         } else if args.serves(number) {
             batch::inputs(&valid, seed, number, args.tails || family == Family::Behind, family)
         } else {
-            Inputs::random_with(&valid, seed ^ number, &Choice { family, ..Choice::default() })
+            Inputs::random_with(&valid, seed ^ number, &RandomChoice { family, ..RandomChoice::default() })
         };
         let mut inputs = inputs.map_err(failed)?;
         inputs.poison_between(&valid).map_err(failed)?;
@@ -144,47 +146,51 @@ pub(super) fn prepare(
             }
             _ => None,
         };
-        Ok(Ready { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by, random })
+        Ok(ReadyCase { attention: valid, family: args.family(number), plan, inputs, expected, moved, drawn_by, random })
     })();
-    Case { number, attention, prepared }
+    LaunchCase { number, attention, prepared }
 }
 
 /// The oracle's outputs. Those of a `random` case are numbers: a launch that gives NaN where the oracle does would
 /// otherwise be right whatever it computes.
-fn expect(valid: &Valid, inputs: &Inputs, random: bool) -> Result<Answer, Failure> {
+fn expect(valid: &Valid, inputs: &Inputs, random: bool) -> Result<ExpectedOutputs, RowFailure> {
     if valid.fp8.is_some() {
-        let expected = eight_bits::Expected::of(valid, inputs).map_err(failed)?;
-        return Ok(Answer::EightBits(Arc::new(expected)));
+        let expected = eight_bits::Expected::for_attention(valid, inputs).map_err(failed)?;
+        return Ok(ExpectedOutputs::EightBits(Arc::new(expected)));
     }
     let outputs = match valid.get().pass {
         Pass::Forward => forward(valid, inputs),
         Pass::Backward(_) => backward(valid, inputs),
     };
     let outputs = outputs.map_err(failed)?;
-    if let Some(role) = outputs.iter().find(|output| random && no_number(output)).map(Output::role) {
+    if let Some(role) = outputs.iter().find(|output| random && no_number(output)).map(ExactOutput::role) {
         return Err(failed(format!("the oracle's {role} is not a number, which judges nothing")));
     }
-    Ok(Answer::Exact(outputs))
+    Ok(ExpectedOutputs::Exact(outputs))
 }
 
 /// Whether an element that a launch defines is NaN.
-fn no_number(output: &Output) -> bool {
+fn no_number(output: &ExactOutput) -> bool {
     output.values().iter().zip(output.defined()).any(|(x, defined)| *defined == Defined::Value && x.is_nan())
 }
 
-impl Answer {
+impl ExpectedOutputs {
     /// Every output that a launch writes.
     fn roles(&self) -> Vec<Role> {
         match self {
-            Answer::Exact(outputs) => outputs.iter().map(Output::role).collect(),
-            Answer::EightBits(expected) => expected.roles().collect(),
+            ExpectedOutputs::Exact(outputs) => outputs.iter().map(ExactOutput::role).collect(),
+            ExpectedOutputs::EightBits(expected) => expected.roles().collect(),
         }
     }
 }
 
 /// The inputs with the library's dropout mask, and the expected outputs.
-fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(Inputs, Answer), Failure> {
-    let Ready { attention, inputs, expected, drawn_by, random, .. } = ready;
+fn drawn(
+    ready: &ReadyCase,
+    session: &Session,
+    stream: &Arc<CudaStream>,
+) -> Result<(Inputs, ExpectedOutputs), RowFailure> {
+    let ReadyCase { attention, inputs, expected, drawn_by, random, .. } = ready;
     let mut inputs = inputs.clone();
     match (expected, drawn_by) {
         (Some(expected), _) => Ok((inputs, expected.clone())),
@@ -201,7 +207,7 @@ fn drawn(ready: &Ready, session: &Session, stream: &Arc<CudaStream>) -> Result<(
     }
 }
 
-pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Verdict {
+pub(super) fn judge(case: &LaunchCase, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> CaseVerdict {
     let done = match &case.prepared {
         Ok(ready) => launch(ready, session, stream, repeat),
         Err(failure) => Err(failure.clone()),
@@ -209,9 +215,9 @@ pub(super) fn judge(case: &Case, session: &Session, stream: &Arc<CudaStream>, re
     match done {
         Ok(Launched { worst, of_roundings, faults, note }) => {
             let status = if faults.is_empty() { "right" } else { "wrong" };
-            Verdict { worst, of_roundings, note, ..Verdict::of(status, faults.join("; ")) }
+            CaseVerdict { worst, of_roundings, note, ..CaseVerdict::new(status, faults.join("; ")) }
         }
-        Err((status, why)) => Verdict::of(status, why),
+        Err((status, why)) => CaseVerdict::new(status, why),
     }
 }
 
@@ -224,7 +230,7 @@ struct Launched {
 }
 
 /// Launches the case and compares each output with the oracle; if it has origins, a second time with others.
-fn launch(ready: &Ready, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, Failure> {
+fn launch(ready: &ReadyCase, session: &Session, stream: &Arc<CudaStream>, repeat: u32) -> Result<Launched, RowFailure> {
     let (inputs, expected) = drawn(ready, session, stream)?;
     let plan = session.load(&ready.plan).map_err(failed)?;
     let of = &ready.attention;
@@ -251,12 +257,12 @@ fn compared(
     attention: &Valid,
     plan: &LoadedPlan,
     inputs: &Inputs,
-    expected: &Answer,
+    expected: &ExpectedOutputs,
     stream: &Arc<CudaStream>,
     repeat: u32,
-) -> Result<Launched, Failure> {
-    let once = || -> Result<Vec<(Role, Buffer)>, Failure> {
-        let mut memory = Memory::upload(stream, attention, plan, inputs)?;
+) -> Result<Launched, RowFailure> {
+    let once = || -> Result<Vec<(Role, Buffer)>, RowFailure> {
+        let mut memory = OperandMemory::upload(stream, attention, plan, inputs)?;
         // The workspace is poisoned, so that a kernel that expects zeros gives wrong numbers.
         let bytes = plan.workspace();
         let scratch = (bytes > 0).then(|| Workspace::poisoned(stream, bytes)).transpose().map_err(failed)?;
@@ -270,14 +276,14 @@ fn compared(
     let judge = LaunchJudge::new(attention, inputs);
     for (role, buffer) in &actual {
         let output = match expected {
-            Answer::EightBits(expected) => {
+            ExpectedOutputs::EightBits(expected) => {
                 let found = expected.judge(attention, inputs, *role, buffer);
                 worst = worst.max(found.ratio);
                 faults.extend(found.fault);
                 note = note.or(found.note);
                 continue;
             }
-            Answer::Exact(outputs) => outputs.get(*role),
+            ExpectedOutputs::Exact(outputs) => outputs.get(*role),
         };
         let Some(output) = output else { continue };
         let verdict = judge.judge(output, buffer);

@@ -19,7 +19,7 @@ use qkvault_graph::{Attention, DType};
 use qkvault_parallel::{GpuRank, Nccl, RunError, Scheme, Secret, SessionPlans, Sharding, Store, World, schedule};
 use serde_json::{Value, json};
 
-use super::Args;
+use super::SelftestArgs;
 
 /// How long a rank waits for another one.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const START: Duration = Duration::from_secs(120);
 const RUNNING: &str = "running";
 
 /// One rank: it computes until another one is lost.
-pub(super) fn rank(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn rank(globals: &Globals, args: &SelftestArgs) -> anyhow::Result<Outcome> {
     let world = World::from_env()?;
     let search = args.library.search()?;
     let session = Session::open(&Device::open(args.device + world.local_rank as usize)?, &search)?;
@@ -130,7 +130,7 @@ fn once(ranks: u32, rng: &mut Rng) -> anyhow::Result<(Vec<String>, f64)> {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args, ranks: u32, kills: u32) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &SelftestArgs, ranks: u32, kills: u32) -> anyhow::Result<Outcome> {
     anyhow::ensure!(ranks >= 2 && !args.one_gpu, "kills need at least two ranks, each on a GPU: NCCL joins no others");
     let next = AtomicU32::new(0);
     let (worst, wrong) = std::thread::scope(|scope| {

@@ -31,7 +31,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use families::Families;
-use judge::{Case, Verdict};
+use judge::{CaseVerdict, LaunchCase};
 use qkvault_cli::target::LibraryArgs;
 use qkvault_cli::{Globals, Outcome, out, policy, word};
 use qkvault_compile::{FA4, KERNELS};
@@ -40,7 +40,7 @@ use tally::Tally;
 
 /// Options of `selftest`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SelftestArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// Number of attentions [default: 200, or all of the file]
@@ -134,13 +134,13 @@ pub struct Args {
 /// Number of random attentions without `--cases`.
 const DEFAULT_CASES: u64 = 200;
 
-impl Args {
+impl SelftestArgs {
     /// The kind of numbers of a case. Cases of serving are every second or fourth one, so families change in groups.
     fn family(&self, number: u64) -> Family {
         match (self.family, &self.file) {
             // All families of an attention, one after the other.
             (Families::Mixed, None) if self.engine == FA4.policy() => Family::ALL[(number % own::SHARED) as usize],
-            _ => self.family.of(number),
+            _ => self.family.for_case(number),
         }
     }
 
@@ -169,12 +169,12 @@ impl Args {
 
 /// The attentions of a run, from a file or random.
 struct Attentions<'a> {
-    args: &'a Args,
+    args: &'a SelftestArgs,
     given: Option<Vec<Attention>>,
 }
 
 impl Attentions<'_> {
-    fn of(args: &Args) -> anyhow::Result<Attentions<'_>> {
+    fn from_args(args: &SelftestArgs) -> anyhow::Result<Attentions<'_>> {
         let given = args.file.as_deref().map(attentions).transpose()?;
         if let Some(list) = given.as_ref().filter(|list| args.first >= list.len() as u64) {
             anyhow::bail!("--first is {}, but the file has {} attentions, numbered from 0", args.first, list.len());
@@ -199,7 +199,7 @@ impl Attentions<'_> {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &SelftestArgs) -> anyhow::Result<Outcome> {
     if let Some(code) = args.about.iter().find(|code| eight_bits::ABOUT.iter().all(|known| known.as_str() != *code)) {
         let known: Vec<&str> = eight_bits::ABOUT.iter().map(|code| code.as_str()).collect();
         anyhow::bail!("--about {code} draws no cases; it takes {}", known.join(", "));
@@ -210,7 +210,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         (Some(ranks), None) => return ranks::run(globals, args, ranks),
         (None, _) => {}
     }
-    let attentions = Attentions::of(args)?;
+    let attentions = Attentions::from_args(args)?;
     if args.show {
         let printed = attentions.numbers().map(|n| text::print(&attentions.attention(n)));
         printed.for_each(|text| out::lines(&format!("{text}\n---")));
@@ -228,7 +228,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
     // A separate pool: its threads wait while the GPU is behind, and the oracle of the judging thread must not wait for
     // them.
     let pool = rayon::ThreadPoolBuilder::new().build()?;
-    let (sender, receiver) = std::sync::mpsc::sync_channel::<Case>(2 * pool.current_num_threads());
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<LaunchCase>(2 * pool.current_num_threads());
     std::thread::scope(|scope| {
         let (runner, attentions) = (&runner, &attentions);
         scope.spawn(move || {
@@ -249,7 +249,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// The record row of a case.
-fn row(args: &Args, case: &Case, verdict: &Verdict) -> Value {
+fn row(args: &SelftestArgs, case: &LaunchCase, verdict: &CaseVerdict) -> Value {
     json!({
         "case": case.number, "family": args.family(case.number).name(), "attention": case.attention.to_string(), "text": text::print(&case.attention),
         "lengths": case.prepared.as_ref().ok().map(|ready| batch::lengths(&ready.inputs)), "status": verdict.status, "why": verdict.why,

@@ -9,7 +9,7 @@ use qkvault_graph::{Attention, DType, Lengths, Role, Valid, operand};
 use qkvault_reference::{Buffer, Family, Inputs};
 
 use super::eight_bits;
-use qkvault_cli::memory::{Failure, Memory, failed};
+use qkvault_cli::memory::{OperandMemory, RowFailure, failed};
 
 /// The dropout mask that a forward with these inputs draws, in f32, contiguous in (b, h_q, s_q, s_kv), with ones for
 /// kept probabilities.
@@ -21,7 +21,7 @@ pub(super) fn mask(
     plan: &LoadedPlan,
     inputs: &Inputs,
     stream: &Arc<CudaStream>,
-) -> Result<Buffer, Failure> {
+) -> Result<Buffer, RowFailure> {
     let a = forward.get();
     let [b, h_q, s_q, s_kv] = [a.batch(), a.q.heads(), a.seq().0, a.seq().1];
     let of = |role| operand(a, role).map(|o| o.tensor).ok_or_else(|| failed(format!("{role} is not an operand")));
@@ -42,7 +42,7 @@ pub(super) fn mask(
         }
         inputs.insert(Role::V, values);
         eight_bits::philox_scales(a, &mut inputs);
-        let mut memory = Memory::upload(stream, a, plan, &inputs)?;
+        let mut memory = OperandMemory::upload(stream, a, plan, &inputs)?;
         memory.bind(plan, &inputs, stream)?.launch(stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;
         let found = memory.download(stream, Role::O)?.ok_or_else(|| failed("the forward has no O"))?;

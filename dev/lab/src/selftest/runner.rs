@@ -11,14 +11,14 @@ use qkvault_graph::Attention;
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
-use super::Args;
-use super::judge::{self, Case, Verdict};
+use super::SelftestArgs;
+use super::judge::{self, CaseVerdict, LaunchCase};
 use qkvault_cli::Globals;
 use qkvault_cli::target::TargetArgs;
 
 /// Prepares and judges cases.
 pub(super) struct Runner<'a> {
-    args: &'a Args,
+    args: &'a SelftestArgs,
     planner: Planner,
     target: Target,
     options: CompileOptions,
@@ -29,7 +29,7 @@ pub(super) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    pub(super) fn open<'a>(globals: &Globals, args: &'a Args) -> anyhow::Result<Runner<'a>> {
+    pub(super) fn open<'a>(globals: &Globals, args: &'a SelftestArgs) -> anyhow::Result<Runner<'a>> {
         let search = args.library.search()?;
         let vault = match &globals.vault {
             Some(folder) => Vault::open(VaultOptions::in_folder(folder))?,
@@ -51,7 +51,7 @@ impl Runner<'_> {
             }
         };
         let library = Arc::clone(compiler.library());
-        let Args { form, without, allow, about, engine, .. } = *args;
+        let SelftestArgs { form, without, allow, about, engine, .. } = *args;
         let allowed = allow.with(about);
         let lab = qkvault_cudnn::LabOptions { form, without, ..Default::default() };
         let options = CompileOptions { allowed, engine, lab, ..CompileOptions::default() };
@@ -65,12 +65,12 @@ impl Runner<'_> {
     }
 
     /// Prepares the parts of a case that need no GPU.
-    pub(super) fn prepare(&self, attention: Attention, number: u64) -> Case {
+    pub(super) fn prepare(&self, attention: Attention, number: u64) -> LaunchCase {
         judge::prepare(self.args, attention, number, &self.planner, &self.target, &self.options)
     }
 
     /// Judges a case.
-    pub(super) fn judge(&self, case: &Case) -> Verdict {
+    pub(super) fn judge(&self, case: &LaunchCase) -> CaseVerdict {
         match &self.gpu {
             Some((session, stream)) => judge::judge(case, session, stream, self.args.repeat),
             None => judge::dry(case),

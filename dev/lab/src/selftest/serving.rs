@@ -19,7 +19,7 @@ const POOL: i64 = 3 << 19;
 
 /// The kind of a step's batch.
 #[derive(Clone, Copy)]
-enum Kind {
+enum BatchKind {
     /// One query per sequence, dense, over pages.
     Decode,
     /// Prompts, chunks of prompts and decodes, varlen, over pages.
@@ -36,28 +36,36 @@ enum Kind {
 pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     let mut draw = Draw::new(seed ^ 0x5e72_7669_6e67, case / STEPS);
     let dtype = draw.one_of(&[DType::BF16, DType::BF16, DType::F16]);
-    let kinds =
-        [Kind::Decode, Kind::Decode, Kind::Decode, Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Chunk];
-    let more = [Kind::VarlenQueries, Kind::Varlen, Kind::Varlen];
+    let kinds = [
+        BatchKind::Decode,
+        BatchKind::Decode,
+        BatchKind::Decode,
+        BatchKind::Mixed,
+        BatchKind::Mixed,
+        BatchKind::Mixed,
+        BatchKind::Mixed,
+        BatchKind::Chunk,
+    ];
+    let more = [BatchKind::VarlenQueries, BatchKind::Varlen, BatchKind::Varlen];
     let kind = if draw.chance(75) { draw.one_of(&kinds) } else { draw.one_of(&more) };
     let heads = draw.one_of(&[(8, 2), (8, 2), (4, 4), (8, 1), (6, 3), (16, 2), (32, 8)]);
     let head_dim = match kind {
-        Kind::Decode if draw.chance(12) => (576, 512),
+        BatchKind::Decode if draw.chance(12) => (576, 512),
         // Small ones and ones that are no multiple of 16: varlen backwards of cuDNN had a wrong dQ there.
-        Kind::Varlen if draw.chance(30) => {
+        BatchKind::Varlen if draw.chance(30) => {
             draw.one_of(&[(8, 8), (24, 24), (32, 32), (32, 32), (48, 48), (64, 64), (64, 64), (96, 96), (120, 128)])
         }
         _ => draw.one_of(&[(128, 128), (128, 128), (128, 128), (64, 64), (96, 96), (80, 80), (256, 256), (192, 128)]),
     };
     let heads = if head_dim.0 == 576 { (16, 1) } else { heads };
     let batch = match kind {
-        Kind::Decode => draw.one_of(&[1, 2, 3, 8, 33, 64]),
+        BatchKind::Decode => draw.one_of(&[1, 2, 3, 8, 33, 64]),
         _ => draw.one_of(&[1, 2, 3, 5, 8, 17]),
     };
     let mut a = operands(&mut draw, kind, dtype, batch, heads, head_dim);
     mask(&mut draw, kind, &mut a);
     a.outputs.stats = draw.chance(50);
-    if matches!(kind, Kind::Varlen) && draw.chance(45) {
+    if matches!(kind, BatchKind::Varlen) && draw.chance(45) {
         a.outputs.stats = true;
         let deterministic = draw.chance(20);
         let mut options = layouts::gradients(&mut draw, &a, BackwardOptions { deterministic, ..Default::default() });
@@ -73,7 +81,7 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
 
 fn operands(
     draw: &mut Draw,
-    kind: Kind,
+    kind: BatchKind,
     dtype: DType,
     b: i64,
     (h, h_kv): (i64, i64),
@@ -82,9 +90,9 @@ fn operands(
     let longest = [130, 200, 256, 520, 1024, 1500];
     let s_kv = draw.one_of(&longest).min(POOL / (b * h_kv * d_qk)).max(130);
     let s_q = match kind {
-        Kind::Decode => 1,
-        Kind::Chunk => draw.one_of(&[2, 4, 8, 64, 128]),
-        Kind::Mixed | Kind::VarlenQueries | Kind::Varlen => {
+        BatchKind::Decode => 1,
+        BatchKind::Chunk => draw.one_of(&[2, 4, 8, 64, 128]),
+        BatchKind::Mixed | BatchKind::VarlenQueries | BatchKind::Varlen => {
             draw.one_of(&[2, 16, 65, 130, 300, 512]).min(s_kv).min((POOL / (b * h * d_qk)).max(16))
         }
     };
@@ -95,16 +103,16 @@ fn operands(
     let tokens = room(draw, s_q);
     let dense = |h, s, d| Tensor::bshd(b, h, s, d, dtype);
     let rows = |d| match kind {
-        Kind::Decode | Kind::Chunk => dense(h, s_q, d),
-        Kind::Mixed | Kind::VarlenQueries | Kind::Varlen => Tensor::thd(b, h, s_q, d, tokens, dtype),
+        BatchKind::Decode | BatchKind::Chunk => dense(h, s_q, d),
+        BatchKind::Mixed | BatchKind::VarlenQueries | BatchKind::Varlen => Tensor::thd(b, h, s_q, d, tokens, dtype),
     };
     let (q, mut o) = (rows(d_qk), rows(d_v));
     if draw.chance(50) {
         o = if o.storage == Storage::Dense { layouts::dense(draw, o.dims, dtype) } else { layouts::varlen(draw, o) };
     }
     match kind {
-        Kind::VarlenQueries => Attention::forward(q, dense(h_kv, s_kv, d_qk), dense(h_kv, s_kv, d_v), o),
-        Kind::Varlen => {
+        BatchKind::VarlenQueries => Attention::forward(q, dense(h_kv, s_kv, d_qk), dense(h_kv, s_kv, d_v), o),
+        BatchKind::Varlen => {
             let (s, tokens) = if draw.chance(60) { (s_q, tokens) } else { (s_kv, room(draw, s_kv)) };
             let varlen = |d| Tensor::thd(b, h_kv, s, d, tokens, dtype);
             if h == h_kv && d_qk == d_v && s == s_q && draw.chance(50) {
@@ -119,7 +127,7 @@ fn operands(
             }
             Attention::forward(q, k, v, o)
         }
-        Kind::Decode | Kind::Mixed | Kind::Chunk => {
+        BatchKind::Decode | BatchKind::Mixed | BatchKind::Chunk => {
             let page = draw.one_of(&[16, 16, 32, 64, 64, 128, 256, 512]);
             let paged = if draw.chance(50) { Tensor::paged_hnd } else { Tensor::paged_nhd };
             let pages = b * (s_kv + page - 1).div_euclid(page) + draw.one_of(&[1, 2, 7]);
@@ -136,14 +144,14 @@ fn operands(
     .with_lengths()
 }
 
-fn mask(draw: &mut Draw, kind: Kind, a: &mut Attention) {
+fn mask(draw: &mut Draw, kind: BatchKind, a: &mut Attention) {
     a.mask.lengths = qkvault_graph::Lengths::PerSequence;
     let window = Band::window(Corner::BottomRight, draw.one_of(&[1, 16, 64, 100, 128, 500]));
     let bottom_right = Some(Band::CAUSAL_BOTTOM_RIGHT);
     a.mask.band = match kind {
-        Kind::Decode => draw.one_of(&[None, None, bottom_right, Some(window)]),
-        Kind::Varlen => draw.one_of(&[bottom_right, Some(Band::CAUSAL), Some(Band::CAUSAL), None, Some(window)]),
-        Kind::Mixed | Kind::Chunk | Kind::VarlenQueries => {
+        BatchKind::Decode => draw.one_of(&[None, None, bottom_right, Some(window)]),
+        BatchKind::Varlen => draw.one_of(&[bottom_right, Some(Band::CAUSAL), Some(Band::CAUSAL), None, Some(window)]),
+        BatchKind::Mixed | BatchKind::Chunk | BatchKind::VarlenQueries => {
             draw.one_of(&[bottom_right, bottom_right, bottom_right, None, Some(window)])
         }
     };

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::{Args, Verdict};
+use super::{CaseVerdict, SelftestArgs};
 use qkvault_cli::{Globals, Outcome, out};
 
 /// The record of a run: the machine, counts, and the cases that were not right.
 pub(super) struct Tally<'a> {
-    args: &'a Args,
+    args: &'a SelftestArgs,
     cases: u64,
     place: Value,
     counts: [u64; 4],
@@ -40,7 +40,7 @@ pub(super) fn status(name: &str) -> &'static str {
 
 impl Tally<'_> {
     /// An empty record of `cases` cases; `place` describes the machine.
-    pub(super) fn new(args: &Args, cases: u64, place: Value) -> Tally<'_> {
+    pub(super) fn new(args: &SelftestArgs, cases: u64, place: Value) -> Tally<'_> {
         let (started, printed) = (Instant::now(), Instant::now());
         let (rows, repeated) = (Vec::new(), Vec::new());
         Tally {
@@ -69,7 +69,7 @@ impl Tally<'_> {
     }
 
     /// Counts a case, and prints it if it is wrong or failed.
-    pub(super) fn take(&mut self, verdict: &Verdict, number: u64, row: impl FnOnce() -> Value) {
+    pub(super) fn take(&mut self, verdict: &CaseVerdict, number: u64, row: impl FnOnce() -> Value) {
         let at = STATUSES.iter().position(|s| *s == verdict.status).unwrap_or(3);
         self.counts[at] += 1;
         self.families.entry(self.args.family(number).name()).or_default()[at] += 1;

@@ -4,22 +4,22 @@ use anyhow::{anyhow, bail};
 use cudarc::driver::CudaStream;
 use qkvault_exec::cudarc;
 use qkvault_graph::Role;
-use qkvault_reference::{Buffer, Outputs, Tolerance, compare};
+use qkvault_reference::{Buffer, ExactOutputs, OutputTolerance, compare};
 
 /// What a lane's launches must give.
-pub(super) struct Checked {
+pub(super) struct CheckedOutputs {
     what: String,
     /// Outputs of a forward, or of a forward and its backward.
-    expected: Vec<Outputs>,
+    expected: Vec<ExactOutputs>,
     /// Whether every launch gives the same bits. Backwards that sum dQ in any order do not, nor do decodes, whose parts
     /// of the keys are summed in any order.
     same_bits: bool,
     first: Vec<(Role, Buffer)>,
 }
 
-impl Checked {
-    pub(super) fn new(what: impl Into<String>, expected: Vec<Outputs>, same_bits: bool) -> Checked {
-        Checked { what: what.into(), expected, same_bits, first: Vec::new() }
+impl CheckedOutputs {
+    pub(super) fn new(what: impl Into<String>, expected: Vec<ExactOutputs>, same_bits: bool) -> CheckedOutputs {
+        CheckedOutputs { what: what.into(), expected, same_bits, first: Vec::new() }
     }
 
     /// Checks the outputs of a launch, which `read` copies from the GPU. Wrong ones are read once more when the GPU is
@@ -64,10 +64,10 @@ impl Checked {
         let expected = all
             .find_map(|outputs| outputs.get(role))
             .ok_or_else(|| anyhow!("{}: the oracle has no {role}", self.what))?;
-        let usual = Tolerance::of(role, buffer.dtype());
+        let usual = OutputTolerance::for_role(role, buffer.dtype());
         // Kernels round probabilities and their gradients to 16 bits before they multiply them.
         let times = if matches!(role, Role::O | Role::Stats) { 1.0 } else { 4.0 };
-        let found = compare(expected, buffer, Tolerance { relative: times * usual.relative, ..usual });
+        let found = compare(expected, buffer, OutputTolerance { relative: times * usual.relative, ..usual });
         if found.good { Ok(()) } else { bail!("{}: {role}: {found}", self.what) }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     use qkvault_graph::{Attention, DType, Valid, validate};
     use qkvault_reference::{Inputs, forward};
 
-    fn right() -> (Valid, Outputs, Buffer) {
+    fn right() -> (Valid, ExactOutputs, Buffer) {
         let attention = validate(Attention::bshd(1, (1, 1), (8, 8), 16, DType::BF16)).expect("valid");
         let mut inputs = Inputs::random(&attention, 1).expect("random operands");
         inputs.set_f32(Role::Scale, 0.25);
@@ -92,7 +92,7 @@ mod tests {
         let (_, outputs, o) = right();
         let mut wrong = o.clone();
         wrong.set(5, 100.0);
-        let mut checked = Checked::new("one", vec![outputs], true);
+        let mut checked = CheckedOutputs::new("one", vec![outputs], true);
         let error = checked.check_once(vec![(Role::O, wrong)]).expect_err("it is wrong");
         assert!(error.to_string().starts_with("one: O"), "{error}");
         checked.check_once(vec![(Role::O, o)]).expect("this one is right");
@@ -104,7 +104,7 @@ mod tests {
         let mut nearly = o.clone();
         nearly.bytes_mut()[0] ^= 1;
         for same_bits in [true, false] {
-            let mut checked = Checked::new("one", vec![outputs.clone()], same_bits);
+            let mut checked = CheckedOutputs::new("one", vec![outputs.clone()], same_bits);
             checked.check_once(vec![(Role::O, o.clone())]).expect("right");
             let found = checked.check_once(vec![(Role::O, nearly.clone())]);
             assert_eq!(found.is_err(), same_bits);

@@ -9,7 +9,7 @@ use qkvault_exec::{Args, Captured, Updated, cudarc};
 use qkvault_graph::{Role, Valid};
 use qkvault_reference::{Buffer, Inputs, POISON, forward};
 
-use super::checked::Checked;
+use super::checked::CheckedOutputs;
 use super::lanes::Lane;
 use super::operands::scalars;
 
@@ -24,7 +24,7 @@ pub(super) struct Graph {
     stream: Arc<CudaStream>,
     attention: Valid,
     graph: Captured<'static>,
-    data: Vec<(Inputs, Checked)>,
+    data: Vec<(Inputs, CheckedOutputs)>,
     turns: usize,
     /// How the operands were replaced last.
     updated: Option<Updated>,
@@ -38,7 +38,7 @@ impl Graph {
             let mut inputs = Inputs::random(&attention, 2 * seed + part)?;
             // The graph has one scale for both.
             inputs.set_f32(Role::Scale, attention.default_scale());
-            let checked = Checked::new(what, vec![forward(&attention, &inputs)?], false);
+            let checked = CheckedOutputs::new(what, vec![forward(&attention, &inputs)?], false);
             data.push((inputs, checked));
         }
         let args = memory(&stream, &attention, &data[0].0)?;

@@ -8,16 +8,16 @@ use qkvault_exec::serving::{Rows, Step};
 use qkvault_exec::{BatchMetadata, SavedForBackward, Training, cudarc};
 use qkvault_graph::expr::{library, scalar, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Role, Valid, validate};
-use qkvault_reference::{Buffer, Choice, Inputs, LengthChoice, backward, forward};
+use qkvault_reference::{Buffer, Inputs, LengthChoice, RandomChoice, backward, forward};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
-use super::checked::Checked;
+use super::checked::CheckedOutputs;
 use super::graph::Graph;
-use super::operands::{Operands, scalars};
+use super::operands::{SoakOperands, scalars};
 
 /// What a lane launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum LaneKind {
     /// A causal prefill with statistics.
     Prefill,
     /// A prefill with a softcap in f16.
@@ -34,19 +34,26 @@ pub(super) enum Kind {
     Graph,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 7] =
-        [Kind::Prefill, Kind::Softcap, Kind::Decode, Kind::Training, Kind::SameBits, Kind::Paged, Kind::Graph];
+impl LaneKind {
+    pub(super) const ALL: [LaneKind; 7] = [
+        LaneKind::Prefill,
+        LaneKind::Softcap,
+        LaneKind::Decode,
+        LaneKind::Training,
+        LaneKind::SameBits,
+        LaneKind::Paged,
+        LaneKind::Graph,
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Kind::Prefill => "prefill",
-            Kind::Softcap => "softcap",
-            Kind::Decode => "decode",
-            Kind::Training => "training",
-            Kind::SameBits => "deterministic training",
-            Kind::Paged => "paged decode",
-            Kind::Graph => "graph replay",
+            LaneKind::Prefill => "prefill",
+            LaneKind::Softcap => "softcap",
+            LaneKind::Decode => "decode",
+            LaneKind::Training => "training",
+            LaneKind::SameBits => "deterministic training",
+            LaneKind::Paged => "paged decode",
+            LaneKind::Graph => "graph replay",
         }
     }
 
@@ -54,27 +61,27 @@ impl Kind {
     fn attention(self) -> anyhow::Result<Attention> {
         let causal = |dtype| Attention::bshd(1, (4, 2), (128, 128), 64, dtype).with_band(Band::CAUSAL);
         Ok(match self {
-            Kind::Prefill => {
+            LaneKind::Prefill => {
                 Attention::bshd(2, (4, 2), (128, 128), 128, DType::BF16).with_band(Band::CAUSAL).with_stats()
             }
-            Kind::Softcap => {
+            LaneKind::Softcap => {
                 causal(DType::F16).with_score_mod(library::softcap(score(), scalar("cap")).build_score_mod()?)
             }
-            Kind::Decode => Attention::bshd(4, (8, 2), (1, 256), 128, DType::BF16),
-            Kind::Training => causal(DType::BF16),
-            Kind::SameBits => Attention::bshd(1, (2, 2), (128, 128), 64, DType::BF16),
-            Kind::Paged => {
+            LaneKind::Decode => Attention::bshd(4, (8, 2), (1, 256), 128, DType::BF16),
+            LaneKind::Training => causal(DType::BF16),
+            LaneKind::SameBits => Attention::bshd(1, (2, 2), (128, 128), 64, DType::BF16),
+            LaneKind::Paged => {
                 let bucket = Bucket { kind: StepKind::Decode, batch: 4, queries: 1, keys: 256, tokens: 4 };
                 return Ok((*ServeLayer::new((8, 2), (64, 64), DType::BF16, PAGES, 16).attention(&bucket)?).clone());
             }
-            Kind::Graph => Attention::bshd(2, (8, 2), (1, 384), 64, DType::BF16),
+            LaneKind::Graph => Attention::bshd(2, (8, 2), (1, 384), 64, DType::BF16),
         })
     }
 
     fn training(self) -> anyhow::Result<Option<Training>> {
         let deterministic = match self {
-            Kind::Training => false,
-            Kind::SameBits => true,
+            LaneKind::Training => false,
+            LaneKind::SameBits => true,
             _ => return Ok(None),
         };
         let options = BackwardOptions { deterministic, ..BackwardOptions::default() };
@@ -93,14 +100,14 @@ impl Kind {
     pub(super) fn lane(self, runtime: &Runtime, stream: &Arc<CudaStream>, seed: u64) -> anyhow::Result<Box<dyn Lane>> {
         let what = format!("{}, seed {seed}", self.name());
         if let Some(training) = self.training()? {
-            return Ok(Box::new(Pair::new(runtime, stream, &training, seed, self == Kind::SameBits, &what)?));
+            return Ok(Box::new(Pair::new(runtime, stream, &training, seed, self == LaneKind::SameBits, &what)?));
         }
         let attention = validate(self.attention()?)?;
         Ok(match self {
-            Kind::Paged => Box::new(Paged::new(runtime, stream, attention, seed, &what)?),
-            Kind::Graph => Box::new(Graph::new(runtime, attention, seed, &what)?),
+            LaneKind::Paged => Box::new(Paged::new(runtime, stream, attention, seed, &what)?),
+            LaneKind::Graph => Box::new(Graph::new(runtime, attention, seed, &what)?),
             // A decode is split over keys.
-            _ => Box::new(Plain::new(stream, attention, seed, self != Kind::Decode, &what)?),
+            _ => Box::new(PlainForward::new(stream, attention, seed, self != LaneKind::Decode, &what)?),
         })
     }
 }
@@ -112,31 +119,31 @@ pub(super) trait Lane {
 }
 
 /// A forward with arguments.
-struct Plain {
+struct PlainForward {
     stream: Arc<CudaStream>,
     attention: Valid,
-    operands: Operands,
-    checked: Checked,
+    operands: SoakOperands,
+    checked: CheckedOutputs,
 }
 
-impl Plain {
+impl PlainForward {
     fn new(
         stream: &Arc<CudaStream>,
         attention: Valid,
         seed: u64,
         same_bits: bool,
         what: &str,
-    ) -> anyhow::Result<Plain> {
+    ) -> anyhow::Result<PlainForward> {
         let inputs = Inputs::random(&attention, seed)?;
-        let checked = Checked::new(what, vec![forward(&attention, &inputs)?], same_bits);
-        let operands = Operands::new(stream, &attention, inputs, &[])?;
-        Ok(Plain { stream: Arc::clone(stream), attention, operands, checked })
+        let checked = CheckedOutputs::new(what, vec![forward(&attention, &inputs)?], same_bits);
+        let operands = SoakOperands::new(stream, &attention, inputs, &[])?;
+        Ok(PlainForward { stream: Arc::clone(stream), attention, operands, checked })
     }
 }
 
-impl Lane for Plain {
+impl Lane for PlainForward {
     fn turn(&mut self, runtime: &Runtime) -> anyhow::Result<()> {
-        let Plain { stream, attention, operands, checked } = self;
+        let PlainForward { stream, attention, operands, checked } = self;
         operands.poison(stream)?;
         runtime.plan(attention)?.launch(stream, operands.args(attention)?)?;
         checked.check(stream, || operands.download(stream))
@@ -148,11 +155,11 @@ struct Pair {
     stream: Arc<CudaStream>,
     training: Training,
     /// Q, K, V, dO and the gradients.
-    operands: Operands,
+    operands: SoakOperands,
     /// O alone.
-    forward: Operands,
+    forward: SoakOperands,
     saved: SavedForBackward,
-    checked: Checked,
+    checked: CheckedOutputs,
 }
 
 impl Pair {
@@ -168,10 +175,10 @@ impl Pair {
         let mut inputs = Inputs::random(pass, seed)?;
         inputs.add_forward(pass)?;
         let expected = vec![forward(training.forward(), &inputs)?, backward(pass, &inputs)?];
-        let checked = Checked::new(what, expected, same_bits);
+        let checked = CheckedOutputs::new(what, expected, same_bits);
         let (saved_roles, all) = ([Role::O, Role::Stats], [Role::Q, Role::K, Role::V]);
-        let forward = Operands::new(stream, training.forward(), inputs.clone(), &all)?;
-        let operands = Operands::new(stream, pass, inputs, &saved_roles)?;
+        let forward = SoakOperands::new(stream, training.forward(), inputs.clone(), &all)?;
+        let operands = SoakOperands::new(stream, pass, inputs, &saved_roles)?;
         let saved = runtime.training(training)?.saved(stream)?;
         Ok(Pair { stream: Arc::clone(stream), training: training.clone(), operands, forward, saved, checked })
     }
@@ -206,9 +213,9 @@ const KEYS: [[i32; 4]; 2] = [[256, 17, 100, 1], [33, 200, 64, 130]];
 struct Paged {
     stream: Arc<CudaStream>,
     attention: Valid,
-    operands: Operands,
+    operands: SoakOperands,
     batch: BatchMetadata,
-    steps: Vec<(Vec<Vec<i32>>, Checked)>,
+    steps: Vec<(Vec<Vec<i32>>, CheckedOutputs)>,
     turns: usize,
 }
 
@@ -221,7 +228,7 @@ impl Paged {
         what: &str,
     ) -> anyhow::Result<Paged> {
         let lengths = LengthChoice::Exact { q: vec![1; 4], kv: KEYS[0].map(|n| n as usize).to_vec() };
-        let choice = Choice { lengths, ..Choice::default() };
+        let choice = RandomChoice { lengths, ..RandomChoice::default() };
         let mut inputs = Inputs::random_with(&attention, seed, &choice)?;
         let width = attention.k.pages_per_sequence().unwrap_or(0);
         let mut steps = Vec::new();
@@ -232,12 +239,12 @@ impl Paged {
             inputs.set_i32(Role::SeqLenKv, keys);
             let entries = || tables.iter().flatten().map(|page| f64::from(*page));
             for role in [Role::PageTableK, Role::PageTableV] {
-                inputs.insert(role, Buffer::of(DType::I32, entries()));
+                inputs.insert(role, Buffer::from_values(DType::I32, entries()));
             }
-            let checked = Checked::new(what, vec![forward(&attention, &inputs)?], false);
+            let checked = CheckedOutputs::new(what, vec![forward(&attention, &inputs)?], false);
             steps.push((tables, checked));
         }
-        let operands = Operands::new(stream, &attention, inputs, &[])?;
+        let operands = SoakOperands::new(stream, &attention, inputs, &[])?;
         let batch = BatchMetadata::new(&*runtime.plan(&attention)?, &attention, stream)?;
         Ok(Paged { stream: Arc::clone(stream), attention, operands, batch, steps, turns: 0 })
     }
@@ -274,7 +281,7 @@ mod tests {
         let target = compiler.target(&Profile::named("h200").expect("built in"));
         let vault = qkvault_cache::Vault::in_memory(qkvault_cache::VaultOptions::new());
         let planner = Planner::new(vault, Some(compiler));
-        for attention in Kind::ALL.iter().flat_map(|kind| kind.attentions().expect("valid")) {
+        for attention in LaneKind::ALL.iter().flat_map(|kind| kind.attentions().expect("valid")) {
             let answer = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
             let outcome = answer.expect("it can be asked").outcome;
             assert!(outcome.is_ok(), "{attention}: {:?}", outcome.err());
@@ -283,7 +290,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_plans_of_its_own() {
-        let all: Vec<Valid> = Kind::ALL.iter().flat_map(|kind| kind.attentions().expect("valid")).collect();
+        let all: Vec<Valid> = LaneKind::ALL.iter().flat_map(|kind| kind.attentions().expect("valid")).collect();
         assert_eq!(all.len(), 9);
         let keys: std::collections::BTreeSet<_> = all.iter().map(|attention| attention.key()).collect();
         assert_eq!(keys.len(), all.len());

@@ -22,12 +22,12 @@ use qkvault_cli::{Globals, Outcome, out, vault_options};
 use qkvault_exec::cudarc;
 use serde_json::{Value, json};
 
-use lanes::{Kind, Lane};
-use watch::Sample;
+use lanes::{Lane, LaneKind};
+use watch::MemorySample;
 
 /// Options of `soak`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SoakArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// Threads
@@ -68,15 +68,15 @@ struct Soak {
 }
 
 /// Turns of each kind.
-type Turns = BTreeMap<Kind, u64>;
+type LaneTurns = BTreeMap<LaneKind, u64>;
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &SoakArgs) -> anyhow::Result<Outcome> {
     let minutes = args.minutes.clamp(0.0, 10_000.0);
     let runtime = Runtime::options().gpu(args.device).cudnn(args.library.search()?).vault(vault_options(globals));
     let runtime = runtime.build_missing(args.build).handles(args.threads as usize).keep(args.keep, 1 << 30).open()?;
     let started = Instant::now();
-    let attentions = Kind::ALL.iter().map(|kind| kind.attentions()).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    let attentions = LaneKind::ALL.iter().map(|kind| kind.attentions()).collect::<anyhow::Result<Vec<_>>>()?.concat();
     for attention in &attentions {
         runtime.plan(attention).with_context(|| format!("{attention} (with --build it is built here)"))?;
     }
@@ -101,13 +101,13 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 
 impl Soak {
     /// Starts the threads, waits until the time is over or something fails, and gives memory over time and turns.
-    fn launch(&self, threads: u32, time: Duration) -> (Vec<Sample>, Turns) {
+    fn launch(&self, threads: u32, time: Duration) -> (Vec<MemorySample>, LaneTurns) {
         std::thread::scope(|scope| {
             let started: Vec<_> = (0..threads).map(|thread| scope.spawn(move || self.thread(thread))).collect();
             self.gate.wait();
             let samples = self.watch(time);
             self.stop.store(true, Ordering::Relaxed);
-            let mut all = Turns::new();
+            let mut all = LaneTurns::new();
             for thread in started {
                 match thread.join() {
                     Ok(turns) => turns.into_iter().for_each(|(kind, count)| *all.entry(kind).or_default() += count),
@@ -119,7 +119,7 @@ impl Soak {
     }
 
     /// Samples memory until the time is over, and unloads unused plans now and then.
-    fn watch(&self, time: Duration) -> Vec<Sample> {
+    fn watch(&self, time: Duration) -> Vec<MemorySample> {
         let (started, each) = (Instant::now(), (time / 400).max(Duration::from_millis(50)));
         let mut samples = Vec::new();
         while started.elapsed() < time && !self.stop.load(Ordering::Relaxed) {
@@ -127,7 +127,7 @@ impl Soak {
             match self.runtime.device().memory() {
                 Ok(memory) => {
                     let (device, resident) = (memory.total - memory.free, watch::resident());
-                    samples.push(Sample { at: started.elapsed(), device, resident });
+                    samples.push(MemorySample { at: started.elapsed(), device, resident });
                 }
                 Err(error) => self.fail(error.to_string()),
             }
@@ -141,12 +141,12 @@ impl Soak {
     }
 
     /// One thread: a lane on each stream, which take turns until it is over.
-    fn thread(&self, thread: u32) -> Turns {
+    fn thread(&self, thread: u32) -> LaneTurns {
         let lanes = std::panic::catch_unwind(AssertUnwindSafe(|| self.lanes(thread)));
         // Also after a failure: the others wait.
         self.gate.wait();
         let lanes = lanes.unwrap_or_else(|_| Err(anyhow::anyhow!("a lane panicked; its message is above")));
-        let mut turns = Turns::new();
+        let mut turns = LaneTurns::new();
         let mut lanes = lanes.unwrap_or_else(|error| {
             self.fail(format!("{error:#}"));
             Vec::new()
@@ -165,10 +165,10 @@ impl Soak {
         turns
     }
 
-    fn lanes(&self, thread: u32) -> anyhow::Result<Vec<(Kind, Box<dyn Lane>)>> {
+    fn lanes(&self, thread: u32) -> anyhow::Result<Vec<(LaneKind, Box<dyn Lane>)>> {
         let lane = |(at, stream): (usize, &Arc<CudaStream>)| {
             // Every kind comes to every stream.
-            let kind = Kind::ALL[(thread as usize + at) % Kind::ALL.len()];
+            let kind = LaneKind::ALL[(thread as usize + at) % LaneKind::ALL.len()];
             let seed = u64::from(thread) * 1000 + at as u64;
             Ok((kind, kind.lane(&self.runtime, stream, seed)?))
         };
@@ -181,7 +181,7 @@ impl Soak {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn record(&self, args: &Args, took: Duration, samples: &[Sample], turns: &Turns) -> Value {
+    fn record(&self, args: &SoakArgs, took: Duration, samples: &[MemorySample], turns: &LaneTurns) -> Value {
         let limit = u64::from(args.growth) * 1_000_000;
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let memory = watch::record(samples, limit);

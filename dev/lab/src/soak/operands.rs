@@ -8,24 +8,24 @@ use qkvault_graph::{DType, Role, Valid, buffer_len, operands};
 use qkvault_reference::{Buffer, Inputs, POISON};
 
 /// An output: its role, its element type, its memory.
-type Written = (Role, DType, CudaSlice<u8>);
+type OutputMemory = (Role, DType, CudaSlice<u8>);
 
 /// Operands of one attention. Lengths, offsets and tables are not among them: those come from a batch.
-pub(super) struct Operands {
+pub(super) struct SoakOperands {
     pub(super) inputs: Inputs,
     read: Vec<(Role, CudaSlice<u8>)>,
-    written: Vec<Written>,
+    written: Vec<OutputMemory>,
     poison: Vec<u8>,
 }
 
-impl Operands {
+impl SoakOperands {
     /// Uploads the inputs but those that `without` names, and allocates the outputs.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         attention: &Valid,
         inputs: Inputs,
         without: &[Role],
-    ) -> anyhow::Result<Operands> {
+    ) -> anyhow::Result<SoakOperands> {
         let (mut read, mut written, mut longest) = (Vec::new(), Vec::new(), 0);
         for operand in operands(attention) {
             let role = operand.role;
@@ -38,7 +38,7 @@ impl Operands {
                 read.push((role, stream.clone_htod(inputs.buffer(role)?.bytes())?));
             }
         }
-        Ok(Operands { inputs, read, written, poison: vec![POISON; longest] })
+        Ok(SoakOperands { inputs, read, written, poison: vec![POISON; longest] })
     }
 
     /// Overwrites the outputs with poison.
@@ -83,7 +83,7 @@ impl Operands {
 
     /// Copies the outputs back, after the launches on the stream.
     pub(super) fn download(&self, stream: &Arc<CudaStream>) -> anyhow::Result<Vec<(Role, Buffer)>> {
-        let one = |(role, dtype, slice): &Written| Ok((*role, Buffer::new(*dtype, stream.clone_dtoh(slice)?)?));
+        let one = |(role, dtype, slice): &OutputMemory| Ok((*role, Buffer::new(*dtype, stream.clone_dtoh(slice)?)?));
         self.written.iter().map(one).collect()
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Memory in use at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sample {
+pub(super) struct MemorySample {
     pub(super) at: Duration,
     /// Memory of the GPU that all processes use.
     pub(super) device: u64,
@@ -32,29 +32,29 @@ const FEWEST: usize = 16;
 /// How much memory grew: the median of the last quarter of the samples less that of the second quarter. The first
 /// quarter is left out, in which pools and caches fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Growth {
+pub(super) struct MemoryGrowth {
     pub(super) device: i64,
     pub(super) resident: i64,
 }
 
 /// The growth over a run; `None` if it was too short to tell.
-pub(super) fn growth(samples: &[Sample]) -> Option<Growth> {
+pub(super) fn growth(samples: &[MemorySample]) -> Option<MemoryGrowth> {
     if samples.len() < FEWEST {
         return None;
     }
     let quarter = samples.len() / 4;
     let (early, late) = (&samples[quarter..2 * quarter], &samples[samples.len() - quarter..]);
-    let rise = |of: fn(&Sample) -> u64| median(late, of).cast_signed() - median(early, of).cast_signed();
-    Some(Growth { device: rise(|sample| sample.device), resident: rise(|sample| sample.resident) })
+    let rise = |of: fn(&MemorySample) -> u64| median(late, of).cast_signed() - median(early, of).cast_signed();
+    Some(MemoryGrowth { device: rise(|sample| sample.device), resident: rise(|sample| sample.resident) })
 }
 
-fn median(samples: &[Sample], of: fn(&Sample) -> u64) -> u64 {
+fn median(samples: &[MemorySample], of: fn(&MemorySample) -> u64) -> u64 {
     let mut values: Vec<u64> = samples.iter().map(of).collect();
     values.sort_unstable();
     values[values.len() / 2]
 }
 
-impl Growth {
+impl MemoryGrowth {
     /// Whether neither grew by more than the limit.
     pub(super) fn is_flat(self, limit: u64) -> bool {
         let limit = limit.cast_signed();
@@ -63,10 +63,10 @@ impl Growth {
 }
 
 /// Samples and growth for the record, in megabytes; of many samples about a hundred.
-pub(super) fn record(samples: &[Sample], limit: u64) -> Value {
+pub(super) fn record(samples: &[MemorySample], limit: u64) -> Value {
     let megabytes = |bytes: f64| (bytes / 1e5).round() / 10.0;
     let growth = growth(samples);
-    let each = |sample: &Sample| {
+    let each = |sample: &MemorySample| {
         let seconds = (sample.at.as_secs_f64() * 10.0).round() / 10.0;
         json!([seconds, megabytes(sample.device as f64), megabytes(sample.resident as f64)])
     };
@@ -84,8 +84,8 @@ pub(super) fn record(samples: &[Sample], limit: u64) -> Value {
 mod tests {
     use super::*;
 
-    fn samples(of: impl Fn(u64) -> (u64, u64)) -> Vec<Sample> {
-        (0..80).map(|n| Sample { at: Duration::from_secs(n), device: of(n).0, resident: of(n).1 }).collect()
+    fn samples(of: impl Fn(u64) -> (u64, u64)) -> Vec<MemorySample> {
+        (0..80).map(|n| MemorySample { at: Duration::from_secs(n), device: of(n).0, resident: of(n).1 }).collect()
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((found.device, found.is_flat(8 * MB)), (0, true));
         let leaks = samples(|n| (500 * MB, 100 * MB + n * MB));
         let found = growth(&leaks).expect("long enough");
-        assert_eq!(found, Growth { device: 0, resident: 40 * MB as i64 });
+        assert_eq!(found, MemoryGrowth { device: 0, resident: 40 * MB as i64 });
         assert!(!found.is_flat(8 * MB) && found.is_flat(40 * MB));
         let on_the_gpu = samples(|n| (n * MB, 0));
         assert!(!growth(&on_the_gpu).expect("long enough").is_flat(8 * MB));

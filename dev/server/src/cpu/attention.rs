@@ -9,22 +9,22 @@ use qkvault::graph::{CudnnVersion, DType, LibrarySet, Role, Valid};
 use qkvault::serving::Buckets;
 use qkvault_reference::{Buffer, Inputs, forward};
 
-use crate::Failure;
-use crate::config::{Limits, Shape};
-use crate::step::{Part, Step};
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
+use crate::step::{ModelStep, StepPart};
 
 /// Keys and values of a layer, in pages.
-pub(super) struct Pool {
+pub(super) struct LayerPages {
     keys: Vec<u8>,
     values: Vec<u8>,
     row: usize,
 }
 
-impl Pool {
-    pub(super) fn new(shape: &Shape, limits: &Limits) -> Pool {
+impl LayerPages {
+    pub(super) fn new(shape: &ModelShape, limits: &ServerLimits) -> LayerPages {
         let row = shape.kv_heads * shape.head_dim;
         let zeros = vec![0; limits.pages * limits.page * row * 2];
-        Pool { keys: zeros.clone(), values: zeros, row }
+        LayerPages { keys: zeros.clone(), values: zeros, row }
     }
 
     /// Writes a key and a value. A slot below zero is that of no sequence.
@@ -41,30 +41,30 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
 }
 
 /// What stands for a plan: its attention, and the place of each operand of its steps.
-struct Plan {
+struct CpuPlan {
     attention: Valid,
     graph: OpGraph,
     image: StepBuffer,
 }
 
-pub(super) struct Attention {
-    plans: PlanSet<Plan>,
+pub(super) struct CpuAttention {
+    plans: PlanSet<CpuPlan>,
     heads: usize,
     head_dim: usize,
 }
 
-impl Attention {
-    pub(super) fn new(shape: &Shape, limits: &Limits) -> Result<Attention, Failure> {
+impl CpuAttention {
+    pub(super) fn new(shape: &ModelShape, limits: &ServerLimits) -> Result<CpuAttention, ServerError> {
         let target = Profile::named("h200")?.target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
         let layer = limits.layer(shape);
-        let plans = PlanSet::new(Buckets::new(&limits.policy(shape))?, |bucket| -> Result<_, Failure> {
+        let plans = PlanSet::new(Buckets::new(&limits.policy(shape))?, |bucket| -> Result<_, ServerError> {
             let attention = layer.attention(&bucket)?;
             let graph = lower(&attention, &target, &CompileOptions::default())?;
             let mut image = StepBuffer::new(StepLayout::of_graph(&attention, &graph)?);
             image.check_pages(true);
-            Ok(Some(Plan { attention, graph, image }))
+            Ok(Some(CpuPlan { attention, graph, image }))
         })?;
-        Ok(Attention { plans, heads: shape.heads, head_dim: shape.head_dim })
+        Ok(CpuAttention { plans, heads: shape.heads, head_dim: shape.head_dim })
     }
 
     pub(super) fn plans(&self) -> usize {
@@ -72,7 +72,12 @@ impl Attention {
     }
 
     /// The output of every row.
-    pub(super) fn run(&mut self, step: &Step, queries: &[f32], pool: &Pool) -> Result<Vec<f32>, Failure> {
+    pub(super) fn run(
+        &mut self,
+        step: &ModelStep,
+        queries: &[f32],
+        pool: &LayerPages,
+    ) -> Result<Vec<f32>, ServerError> {
         let mut outputs = Vec::with_capacity(queries.len());
         for part in [step.decode(), step.prefill()].into_iter().flatten() {
             self.part(&part, queries, pool, &mut outputs)?;
@@ -80,10 +85,16 @@ impl Attention {
         Ok(outputs)
     }
 
-    fn part(&mut self, part: &Part<'_>, queries: &[f32], pool: &Pool, outputs: &mut Vec<f32>) -> Result<(), Failure> {
-        let Attention { plans, heads, head_dim } = self;
+    fn part(
+        &mut self,
+        part: &StepPart<'_>,
+        queries: &[f32],
+        pool: &LayerPages,
+        outputs: &mut Vec<f32>,
+    ) -> Result<(), ServerError> {
+        let CpuAttention { plans, heads, head_dim } = self;
         let at = plans.pick(part.size()).ok_or_else(|| format!("no plan for {:?}", part.size()))?;
-        let Plan { attention, graph, image } = plans.get_mut(at).ok_or("the plan of a step is not there")?;
+        let CpuPlan { attention, graph, image } = plans.get_mut(at).ok_or("the plan of a step is not there")?;
         image.fill(&part.batch())?;
         let mut inputs = Inputs::new();
         for (role, at, words) in image.layout().operands() {

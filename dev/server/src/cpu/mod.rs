@@ -6,69 +6,69 @@
 mod attention;
 mod math;
 
-use crate::Failure;
-use crate::config::{Limits, Shape};
-use crate::engine::Model;
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
+use crate::engine::ServedModel;
 use crate::metrics::Metrics;
-use crate::step::{Picked, Step};
-use crate::weights::{Tensor, gumbel};
-use attention::{Attention, Pool};
+use crate::step::{ModelStep, Picked};
+use crate::weights::{WeightTensor, gumbel};
+use attention::{CpuAttention, LayerPages};
 use math::{norm, product, rotate, silu};
 
 /// The weights of a layer.
-struct Layer {
+struct CpuLayer {
     attention_norm: Vec<f32>,
     qkv: Vec<f32>,
     out: Vec<f32>,
     feed_norm: Vec<f32>,
     gate_up: Vec<f32>,
     down: Vec<f32>,
-    pool: Pool,
+    pool: LayerPages,
 }
 
 /// The model.
-pub struct Cpu {
-    shape: Shape,
+pub struct CpuModel {
+    shape: ModelShape,
     embedding: Vec<f32>,
-    layers: Vec<Layer>,
+    layers: Vec<CpuLayer>,
     last_norm: Vec<f32>,
     head: Vec<f32>,
-    attention: Attention,
+    attention: CpuAttention,
 }
 
-impl Cpu {
+impl CpuModel {
     /// A model of random weights.
     ///
     /// # Errors
     ///
     /// Sizes that no attention can have.
-    pub fn new(shape: Shape, limits: &Limits, seed: u32) -> Result<Cpu, Failure> {
-        let numbers = |tensor: Tensor| tensor.fill(&shape, seed).numbers();
+    pub fn new(shape: ModelShape, limits: &ServerLimits, seed: u32) -> Result<CpuModel, ServerError> {
+        let numbers = |tensor: WeightTensor| tensor.fill(&shape, seed).numbers();
         let layers = (0..shape.layers)
-            .map(|layer| Layer {
-                attention_norm: numbers(Tensor::AttentionNorm(layer)),
-                qkv: numbers(Tensor::Qkv(layer)),
-                out: numbers(Tensor::Out(layer)),
-                feed_norm: numbers(Tensor::FeedNorm(layer)),
-                gate_up: numbers(Tensor::GateUp(layer)),
-                down: numbers(Tensor::Down(layer)),
-                pool: Pool::new(&shape, limits),
+            .map(|layer| CpuLayer {
+                attention_norm: numbers(WeightTensor::AttentionNorm(layer)),
+                qkv: numbers(WeightTensor::Qkv(layer)),
+                out: numbers(WeightTensor::Out(layer)),
+                feed_norm: numbers(WeightTensor::FeedNorm(layer)),
+                gate_up: numbers(WeightTensor::GateUp(layer)),
+                down: numbers(WeightTensor::Down(layer)),
+                pool: LayerPages::new(&shape, limits),
             })
             .collect();
-        Ok(Cpu {
+        Ok(CpuModel {
             shape,
-            embedding: numbers(Tensor::Embedding),
+            embedding: numbers(WeightTensor::Embedding),
             layers,
-            last_norm: numbers(Tensor::LastNorm),
-            head: numbers(Tensor::Head),
-            attention: Attention::new(&shape, limits)?,
+            last_norm: numbers(WeightTensor::LastNorm),
+            head: numbers(WeightTensor::Head),
+            attention: CpuAttention::new(&shape, limits)?,
         })
     }
 }
 
-impl Model for Cpu {
-    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
-        let Cpu { shape, embedding, layers, last_norm, head, attention } = self;
+impl ServedModel for CpuModel {
+    fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
+        let CpuModel { shape, embedding, layers, last_norm, head, attention } = self;
         let (hidden, heads) = (shape.hidden, shape.heads * shape.head_dim);
         let kv = shape.kv_heads * shape.head_dim;
         let row = |token: i32| &embedding[token as usize * hidden..][..hidden];

@@ -9,34 +9,34 @@ use qkvault::exec::serving::PlanSet;
 use qkvault::exec::{Args, BatchMetadata, ServePlan, Workspace};
 use qkvault::serving::{Buckets, StepSize};
 
-use super::memory::{Buffers, Layer};
-use crate::Failure;
-use crate::config::{Limits, Shape};
-use crate::step::{Part, Step};
+use super::memory::{GpuLayer, StepBuffers};
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
+use crate::step::{ModelStep, StepPart};
 
-struct Loaded {
+struct LoadedStep {
     batch: BatchMetadata,
     plan: ServePlan,
 }
 
 /// A part of a step on its plan: the first row, and the plan's number.
-type Chosen = (usize, usize);
+type ChosenPlan = (usize, usize);
 
-pub(super) struct Cudnn {
-    plans: PlanSet<Loaded>,
+pub(super) struct GpuAttention {
+    plans: PlanSet<LoadedStep>,
     workspace: Arc<Workspace>,
     runtime: Runtime,
     built: u64,
-    chosen: Vec<Chosen>,
+    chosen: Vec<ChosenPlan>,
     row: usize,
 }
 
-impl Cudnn {
+impl GpuAttention {
     pub(super) fn new(
         runtime: Runtime,
-        (shape, limits): (&Shape, &Limits),
+        (shape, limits): (&ModelShape, &ServerLimits),
         stream: &Arc<CudaStream>,
-    ) -> Result<Cudnn, Failure> {
+    ) -> Result<GpuAttention, ServerError> {
         let (layer, buckets) = (limits.layer(shape), Buckets::new(&limits.policy(shape))?);
         let attentions = buckets.iter().map(|bucket| layer.attention(&bucket)).collect::<Result<Vec<_>, _>>()?;
         // In the background on all cores; `serving` then finds each one loaded. Decodes that are refused run as chunks.
@@ -44,15 +44,15 @@ impl Cudnn {
         if let Some((_, error)) = failed.into_iter().find(|(_, error)| !error.is_refused()) {
             return Err(format!("{error}; start once with --build, or warm the vault").into());
         }
-        let plans = runtime.serving(&layer, &buckets)?.plans.try_map(|_, plan| -> Result<Loaded, Failure> {
+        let plans = runtime.serving(&layer, &buckets)?.plans.try_map(|_, plan| -> Result<LoadedStep, ServerError> {
             let mut batch = plan.batch(stream)?;
             batch.check_pages(true);
-            Ok(Loaded { batch, plan })
+            Ok(LoadedStep { batch, plan })
         })?;
         let bytes = plans.iter().map(|(_, loaded)| loaded.plan.plan.workspace()).max().unwrap_or(0);
         let workspace = Workspace::allocate(stream, bytes.max(1))?;
         let built = runtime.planner().vault().stats().builds;
-        Ok(Cudnn { plans, workspace, runtime, built, chosen: Vec::new(), row: shape.heads * shape.head_dim })
+        Ok(GpuAttention { plans, workspace, runtime, built, chosen: Vec::new(), row: shape.heads * shape.head_dim })
     }
 
     /// The sequences of each plan.
@@ -66,7 +66,7 @@ impl Cudnn {
     }
 
     /// Chooses the plans of a step, and copies its lengths and tables to the GPU.
-    pub(super) fn update(&mut self, step: &Step, stream: &Arc<CudaStream>) -> Result<(), Failure> {
+    pub(super) fn update(&mut self, step: &ModelStep, stream: &Arc<CudaStream>) -> Result<(), ServerError> {
         self.chosen.clear();
         for part in [step.decode(), step.prefill()].into_iter().flatten() {
             let at = self.plans.pick(part.size()).ok_or_else(|| format!("no plan for {:?}", part.size()))?;
@@ -75,7 +75,7 @@ impl Cudnn {
         Ok(())
     }
 
-    fn put(&mut self, at: usize, part: &Part<'_>, stream: &Arc<CudaStream>) -> Result<(), Failure> {
+    fn put(&mut self, at: usize, part: &StepPart<'_>, stream: &Arc<CudaStream>) -> Result<(), ServerError> {
         let loaded = self.plans.get_mut(at).ok_or("the plan of a step is not there")?;
         loaded.batch.update(&part.batch(), stream)?;
         self.chosen.push((part.row, at));
@@ -95,13 +95,13 @@ impl Cudnn {
     /// A captured launch is replayed only while everything in it lives, and in the order of one stream.
     pub(super) unsafe fn launch(
         &self,
-        layer: &Layer,
-        buffers: &mut Buffers,
+        layer: &GpuLayer,
+        buffers: &mut StepBuffers,
         stream: &Arc<CudaStream>,
         captured: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ServerError> {
         for &(row, at) in &self.chosen {
-            let Loaded { batch, plan } = self.plans.get(at).ok_or("the plan of a step is not there")?;
+            let LoadedStep { batch, plan } = self.plans.get(at).ok_or("the plan of a step is not there")?;
             let q = buffers.q.slice(row * self.row..);
             let mut o = buffers.o.slice_mut(row * self.row..);
             let args = Args::new().q(&q).k(&layer.keys).v(&layer.values).o(&mut o);

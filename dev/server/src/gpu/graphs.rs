@@ -9,11 +9,11 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use super::Queue;
-use super::attention::Cudnn;
-use crate::Failure;
-use crate::config::Limits;
+use super::attention::GpuAttention;
+use crate::ServerError;
+use crate::config::ServerLimits;
 use crate::metrics::Metrics;
-use crate::step::Step;
+use crate::step::ModelStep;
 
 /// Rows of captured decodes beside those of the plans.
 const ROWS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192];
@@ -28,7 +28,7 @@ pub(super) struct Graphs {
 
 impl Graphs {
     /// Runs each decode once, so that kernels and handles are loaded, and captures it if `capture`.
-    pub(super) fn new(queue: &mut Queue, limits: &Limits, capture: bool) -> Result<Graphs, Failure> {
+    pub(super) fn new(queue: &mut Queue, limits: &ServerLimits, capture: bool) -> Result<Graphs, ServerError> {
         let mut rows: Vec<usize> = ROWS.into_iter().filter(|&rows| rows < limits.batch).chain([limits.batch]).collect();
         // Where a plan ends a graph ends, so that all steps of a graph have one plan.
         rows.extend(queue.attention.batches());
@@ -40,7 +40,7 @@ impl Graphs {
         for &rows in &rows {
             let Some(plan) = queue.attention.plan_of(rows, keys) else { continue };
             queue.attention.choose(plan);
-            queue.buffers.give(&Step::default(), (rows, rows), &queue.stream)?;
+            queue.buffers.give(&ModelStep::default(), (rows, rows), &queue.stream)?;
             // SAFETY: nothing is captured.
             unsafe { queue.queue((rows, rows), false) }?;
             queue.stream.synchronize()?;
@@ -53,7 +53,7 @@ impl Graphs {
     }
 
     /// The captured step for a decode: its rows and its graph.
-    pub(super) fn of(&self, step: &Step, attention: &Cudnn) -> Option<(usize, &CudaGraph)> {
+    pub(super) fn for_step(&self, step: &ModelStep, attention: &GpuAttention) -> Option<(usize, &CudaGraph)> {
         if !step.chunks.is_empty() || step.picks.len() != step.decodes {
             return None;
         }
@@ -72,7 +72,7 @@ impl Graphs {
     }
 }
 
-fn captured(queue: &mut Queue, rows: usize) -> Result<CudaGraph, Failure> {
+fn captured(queue: &mut Queue, rows: usize) -> Result<CudaGraph, ServerError> {
     queue.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     // SAFETY: the model drops its graphs before the queue, and everything is on the queue's stream.
     let queued = unsafe { queue.queue((rows, rows), true) };

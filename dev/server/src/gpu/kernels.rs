@@ -8,14 +8,14 @@ use std::sync::Arc;
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg as _};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
-use crate::Failure;
-use crate::config::Shape;
+use crate::ServerError;
+use crate::config::ModelShape;
 use crate::weights::Fill;
 
 const SOURCE: &str = include_str!("kernels.cu");
 
 /// An address on the GPU.
-pub(super) type Address = u64;
+pub(super) type GpuAddress = u64;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -25,7 +25,7 @@ const THREADS: u32 = 256;
 /// # Errors
 ///
 /// NVRTC is not there, or does not compile them.
-pub fn compile((major, minor): (i32, i32)) -> Result<cudarc::nvrtc::Ptx, Failure> {
+pub fn compile((major, minor): (i32, i32)) -> Result<cudarc::nvrtc::Ptx, ServerError> {
     // SAFETY: it only tries to open the library.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return Err("libnvrtc is not there; it is in the CUDA toolkit, put its folder into LD_LIBRARY_PATH".into());
@@ -37,16 +37,16 @@ pub fn compile((major, minor): (i32, i32)) -> Result<cudarc::nvrtc::Ptx, Failure
 macro_rules! functions {
     ($($name:ident),+) => {
         /// The loaded kernels.
-        pub(super) struct Kernels {
+        pub(super) struct GpuKernels {
             stream: Arc<CudaStream>,
             $($name: CudaFunction,)+
         }
 
-        impl Kernels {
-            pub(super) fn load(stream: &Arc<CudaStream>) -> Result<Kernels, Failure> {
+        impl GpuKernels {
+            pub(super) fn load(stream: &Arc<CudaStream>) -> Result<GpuKernels, ServerError> {
                 let context = stream.context();
                 let module = context.load_module(compile(context.compute_capability()?)?)?;
-                Ok(Kernels { stream: Arc::clone(stream), $($name: module.load_function(stringify!($name))?,)+ })
+                Ok(GpuKernels { stream: Arc::clone(stream), $($name: module.load_function(stringify!($name))?,)+ })
             }
         }
     };
@@ -69,19 +69,19 @@ macro_rules! launch {
 
 /// What the rows of a step are, on the GPU.
 #[derive(Clone, Copy)]
-pub(super) struct Inputs {
-    pub(super) tokens: Address,
-    pub(super) positions: Address,
-    pub(super) slots: Address,
-    pub(super) pick_rows: Address,
-    pub(super) temperatures: Address,
-    pub(super) seeds: Address,
-    pub(super) targets: Address,
+pub(super) struct StepInputs {
+    pub(super) tokens: GpuAddress,
+    pub(super) positions: GpuAddress,
+    pub(super) slots: GpuAddress,
+    pub(super) pick_rows: GpuAddress,
+    pub(super) temperatures: GpuAddress,
+    pub(super) seeds: GpuAddress,
+    pub(super) targets: GpuAddress,
 }
 
-type Done = Result<(), Failure>;
+type LaunchResult = Result<(), ServerError>;
 
-impl Kernels {
+impl GpuKernels {
     /// Fills a tensor with its random numbers.
     ///
     /// # Safety
@@ -89,7 +89,7 @@ impl Kernels {
     /// For this and the other functions: until the kernel is finished, every operand is alive, has the numbers that the
     /// shape and the rows say, and nothing outside the stream uses it. Integers lead nowhere outside: tokens are of the
     /// model, slots are below zero or of the pool, picked rows are rows, tables name pages of the pool.
-    pub(super) unsafe fn fill(&self, out: Address, fill: &Fill) -> Done {
+    pub(super) unsafe fn fill(&self, out: GpuAddress, fill: &Fill) -> LaunchResult {
         let Fill { count, seed, scale, middle } = *fill;
         let count = count as u32;
         launch!(self.fill, (4096, 1), THREADS, out, count, seed, scale, middle)
@@ -99,8 +99,15 @@ impl Kernels {
     ///
     /// # Safety
     ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn embed(&self, x: Address, table: Address, of: &Inputs, rows: usize, shape: &Shape) -> Done {
+    /// As [`GpuKernels::fill`].
+    pub(super) unsafe fn embed(
+        &self,
+        x: GpuAddress,
+        table: GpuAddress,
+        of: &StepInputs,
+        rows: usize,
+        shape: &ModelShape,
+    ) -> LaunchResult {
         let (tokens, hidden) = (of.tokens, shape.hidden as i32);
         launch!(self.embed, (rows, 1), THREADS, x, table, tokens, hidden)
     }
@@ -109,15 +116,15 @@ impl Kernels {
     ///
     /// # Safety
     ///
-    /// As [`Kernels::fill`].
+    /// As [`GpuKernels::fill`].
     pub(super) unsafe fn norm(
         &self,
-        out: Address,
-        (x, factors): (Address, Address),
-        chosen: Option<Address>,
+        out: GpuAddress,
+        (x, factors): (GpuAddress, GpuAddress),
+        chosen: Option<GpuAddress>,
         rows: usize,
-        shape: &Shape,
-    ) -> Done {
+        shape: &ModelShape,
+    ) -> LaunchResult {
         let (chosen, hidden) = (chosen.unwrap_or(0), shape.hidden as i32);
         launch!(self.rms_norm, (rows, 1), THREADS, out, x, factors, chosen, hidden)
     }
@@ -126,18 +133,18 @@ impl Kernels {
     ///
     /// # Safety
     ///
-    /// As [`Kernels::fill`].
+    /// As [`GpuKernels::fill`].
     pub(super) unsafe fn rotate(
         &self,
-        q: Address,
-        (keys, values): (Address, Address),
-        qkv: Address,
-        of: &Inputs,
+        q: GpuAddress,
+        (keys, values): (GpuAddress, GpuAddress),
+        qkv: GpuAddress,
+        of: &StepInputs,
         rows: usize,
-        shape: &Shape,
-    ) -> Done {
+        shape: &ModelShape,
+    ) -> LaunchResult {
         let (heads, kv_heads, head_dim) = (shape.heads as i32, shape.kv_heads as i32, shape.head_dim as i32);
-        let Inputs { positions, slots, .. } = *of;
+        let StepInputs { positions, slots, .. } = *of;
         let blocks = (rows, shape.heads + 2 * shape.kv_heads);
         launch!(self.rotate, blocks, 32, q, keys, values, qkv, positions, slots, heads, kv_heads, head_dim)
     }
@@ -146,8 +153,14 @@ impl Kernels {
     ///
     /// # Safety
     ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn silu(&self, out: Address, gate_up: Address, rows: usize, shape: &Shape) -> Done {
+    /// As [`GpuKernels::fill`].
+    pub(super) unsafe fn silu(
+        &self,
+        out: GpuAddress,
+        gate_up: GpuAddress,
+        rows: usize,
+        shape: &ModelShape,
+    ) -> LaunchResult {
         let inner = shape.inner as i32;
         launch!(self.silu, (rows, shape.inner.div_ceil(THREADS as usize)), THREADS, out, gate_up, inner)
     }
@@ -156,9 +169,16 @@ impl Kernels {
     ///
     /// # Safety
     ///
-    /// As [`Kernels::fill`].
-    pub(super) unsafe fn pick(&self, out: Address, logits: Address, of: &Inputs, picks: usize, shape: &Shape) -> Done {
-        let Inputs { positions, pick_rows, temperatures, seeds, targets, .. } = *of;
+    /// As [`GpuKernels::fill`].
+    pub(super) unsafe fn pick(
+        &self,
+        out: GpuAddress,
+        logits: GpuAddress,
+        of: &StepInputs,
+        picks: usize,
+        shape: &ModelShape,
+    ) -> LaunchResult {
+        let StepInputs { positions, pick_rows, temperatures, seeds, targets, .. } = *of;
         let vocab = shape.vocab as i32;
         launch!(self.pick, (picks, 1), 1024, out, logits, pick_rows, positions, temperatures, seeds, targets, vocab)
     }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, DeviceRepr, PinnedHostSlice};
 use half::bf16;
 
-use super::kernels::{Address, Inputs, Kernels};
-use crate::Failure;
-use crate::config::{Limits, Shape};
-use crate::step::{Picked, Step};
-use crate::weights::Tensor;
+use super::kernels::{GpuAddress, GpuKernels, StepInputs};
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
+use crate::step::{ModelStep, Picked};
+use crate::weights::WeightTensor;
 
 /// The address of a slice. cudarc's event tracking is off and there is one stream, so nothing has to be waited for.
-pub(super) fn address<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> Address {
+pub(super) fn address<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> GpuAddress {
     slice.device_ptr(stream).0
 }
 
 /// Memory that is written before it is read.
-pub(super) fn unset<T: DeviceRepr>(stream: &Arc<CudaStream>, count: usize) -> Result<CudaSlice<T>, Failure> {
+pub(super) fn unset<T: DeviceRepr>(stream: &Arc<CudaStream>, count: usize) -> Result<CudaSlice<T>, ServerError> {
     // SAFETY: kernels write it before others read it, and every pattern of bits is a number.
     Ok(unsafe { stream.alloc::<T>(count) }?)
 }
 
 /// A layer's weights, and its pages of keys and values.
-pub(super) struct Layer {
+pub(super) struct GpuLayer {
     pub(super) attention_norm: CudaSlice<bf16>,
     pub(super) qkv: CudaSlice<bf16>,
     pub(super) out: CudaSlice<bf16>,
@@ -37,7 +37,7 @@ pub(super) struct Layer {
 /// The weights.
 pub(super) struct Weights {
     pub(super) embedding: CudaSlice<bf16>,
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<GpuLayer>,
     pub(super) last_norm: CudaSlice<bf16>,
     pub(super) head: CudaSlice<bf16>,
 }
@@ -45,12 +45,12 @@ pub(super) struct Weights {
 impl Weights {
     /// Fills the weights with their random numbers, and the pages with zeros: rows of a page in use must be finite.
     pub(super) fn new(
-        (shape, limits): (&Shape, &Limits),
+        (shape, limits): (&ModelShape, &ServerLimits),
         seed: u32,
-        kernels: &Kernels,
+        kernels: &GpuKernels,
         stream: &Arc<CudaStream>,
-    ) -> Result<Weights, Failure> {
-        let tensor = |tensor: Tensor| -> Result<CudaSlice<bf16>, Failure> {
+    ) -> Result<Weights, ServerError> {
+        let tensor = |tensor: WeightTensor| -> Result<CudaSlice<bf16>, ServerError> {
             let fill = tensor.fill(shape, seed);
             let memory = unset(stream, fill.count)?;
             // SAFETY: the memory has as many numbers as are filled.
@@ -59,20 +59,21 @@ impl Weights {
         };
         let pool = limits.pages * limits.page * shape.kv_heads * shape.head_dim;
         let layers = (0..shape.layers)
-            .map(|layer| -> Result<Layer, Failure> {
-                Ok(Layer {
-                    attention_norm: tensor(Tensor::AttentionNorm(layer))?,
-                    qkv: tensor(Tensor::Qkv(layer))?,
-                    out: tensor(Tensor::Out(layer))?,
-                    feed_norm: tensor(Tensor::FeedNorm(layer))?,
-                    gate_up: tensor(Tensor::GateUp(layer))?,
-                    down: tensor(Tensor::Down(layer))?,
+            .map(|layer| -> Result<GpuLayer, ServerError> {
+                Ok(GpuLayer {
+                    attention_norm: tensor(WeightTensor::AttentionNorm(layer))?,
+                    qkv: tensor(WeightTensor::Qkv(layer))?,
+                    out: tensor(WeightTensor::Out(layer))?,
+                    feed_norm: tensor(WeightTensor::FeedNorm(layer))?,
+                    gate_up: tensor(WeightTensor::GateUp(layer))?,
+                    down: tensor(WeightTensor::Down(layer))?,
                     keys: stream.alloc_zeros(pool)?,
                     values: stream.alloc_zeros(pool)?,
                 })
             })
             .collect::<Result<_, _>>()?;
-        let [embedding, last_norm, head] = [Tensor::Embedding, Tensor::LastNorm, Tensor::Head].map(tensor);
+        let [embedding, last_norm, head] =
+            [WeightTensor::Embedding, WeightTensor::LastNorm, WeightTensor::Head].map(tensor);
         Ok(Weights { embedding: embedding?, layers, last_norm: last_norm?, head: head? })
     }
 }
@@ -82,7 +83,7 @@ const GRAIN: usize = 16;
 
 /// The buffers of a step. A step's rows are padded to those of its graph; a decode's plan may read and write more rows
 /// than a step has, so there are as many again as sequences.
-pub(super) struct Buffers {
+pub(super) struct StepBuffers {
     pub(super) x: CudaSlice<bf16>,
     pub(super) normed: CudaSlice<bf16>,
     pub(super) qkv: CudaSlice<bf16>,
@@ -101,8 +102,12 @@ pub(super) struct Buffers {
     picks: usize,
 }
 
-impl Buffers {
-    pub(super) fn new(shape: &Shape, limits: &Limits, stream: &Arc<CudaStream>) -> Result<Buffers, Failure> {
+impl StepBuffers {
+    pub(super) fn new(
+        shape: &ModelShape,
+        limits: &ServerLimits,
+        stream: &Arc<CudaStream>,
+    ) -> Result<StepBuffers, ServerError> {
         let (rows, picks) = (limits.tokens + limits.batch, limits.batch);
         let heads = shape.heads * shape.head_dim;
         let zeros = |columns: usize| stream.alloc_zeros::<bf16>(rows * columns);
@@ -110,7 +115,7 @@ impl Buffers {
         // SAFETY: both are written before they are read: the inputs by `give`, the outputs by the copy of `take`.
         let [host_inputs, host_out] =
             unsafe { [stream.context().alloc_pinned(words), stream.context().alloc_pinned_with_flags(2 * picks, 0)] };
-        Ok(Buffers {
+        Ok(StepBuffers {
             x: zeros(shape.hidden)?,
             normed: zeros(shape.hidden)?,
             qkv: zeros(shape.qkv())?,
@@ -129,10 +134,10 @@ impl Buffers {
     }
 
     /// Where the inputs of a step are.
-    pub(super) fn inputs(&self, stream: &CudaStream) -> Inputs {
+    pub(super) fn inputs(&self, stream: &CudaStream) -> StepInputs {
         let at = |words: usize| address(&self.inputs, stream) + 4 * words as u64;
         let of_pick = |which: usize| at(3 * self.rows + which * self.picks);
-        Inputs {
+        StepInputs {
             tokens: at(0),
             positions: at(self.rows),
             slots: at(2 * self.rows),
@@ -144,7 +149,7 @@ impl Buffers {
     }
 
     /// The rows and picks that a step is padded to: multiples of [`GRAIN`], so that products have few sizes.
-    pub(super) fn padded(&self, step: &Step) -> (usize, usize) {
+    pub(super) fn padded(&self, step: &ModelStep) -> (usize, usize) {
         let padded = |count: usize, most: usize| count.next_multiple_of(GRAIN).min(most);
         (padded(step.rows(), self.rows), padded(step.picks.len(), self.picks))
     }
@@ -152,10 +157,10 @@ impl Buffers {
     /// Copies a step to the GPU, padded to so many rows and picks: rows of token 0 without a slot.
     pub(super) fn give(
         &mut self,
-        step: &Step,
+        step: &ModelStep,
         (rows, picks): (usize, usize),
         stream: &Arc<CudaStream>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ServerError> {
         if rows > self.rows || picks > self.picks || step.rows() > rows || step.picks.len() > picks {
             return Err(format!("a step of {rows} rows and {picks} picks is larger than the buffers").into());
         }
@@ -182,7 +187,7 @@ impl Buffers {
     }
 
     /// Waits for the step, and reads what its picks gave.
-    pub(super) fn take(&mut self, picks: usize, stream: &Arc<CudaStream>) -> Result<Vec<Picked>, Failure> {
+    pub(super) fn take(&mut self, picks: usize, stream: &Arc<CudaStream>) -> Result<Vec<Picked>, ServerError> {
         stream.memcpy_dtoh(&self.out, &mut self.host_out)?;
         stream.synchronize()?;
         let pairs = self.host_out.as_slice()?.chunks_exact(2).take(picks);

@@ -18,21 +18,21 @@ use qkvault::Runtime;
 use qkvault::cache::VaultOptions;
 use qkvault::exec::Device;
 
-use crate::Failure;
-use crate::config::{Limits, Shape};
-use crate::engine::Model;
+use crate::ServerError;
+use crate::config::{ModelShape, ServerLimits};
+use crate::engine::ServedModel;
 use crate::metrics::Metrics;
-use crate::step::{Picked, Step};
-use attention::Cudnn;
+use crate::step::{ModelStep, Picked};
+use attention::GpuAttention;
 use graphs::Graphs;
-use kernels::Kernels;
+use kernels::GpuKernels;
 pub use kernels::compile;
-use memory::{Buffers, Weights, address};
-use products::{Into, Products, Sizes};
+use memory::{StepBuffers, Weights, address};
+use products::{Into, ProductSizes, Products};
 
 /// How a model is made.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GpuOptions {
     /// Whether decodes are captured.
     pub graphs: bool,
     /// Whether plans that the vault lacks are built before the server is ready.
@@ -47,7 +47,7 @@ pub struct Options {
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The model.
-pub struct Gpu {
+pub struct GpuModel {
     // Dropped before what its graphs use.
     graphs: Graphs,
     engine: Queue,
@@ -58,46 +58,46 @@ pub struct Gpu {
 
 /// What a step is queued with.
 struct Queue {
-    shape: Shape,
+    shape: ModelShape,
     stream: Arc<CudaStream>,
-    kernels: Kernels,
+    kernels: GpuKernels,
     products: Products,
     weights: Weights,
-    buffers: Buffers,
-    attention: Cudnn,
+    buffers: StepBuffers,
+    attention: GpuAttention,
 }
 
-impl Gpu {
+impl GpuModel {
     /// Opens the GPU, loads every plan, makes the weights, and captures the decodes.
     ///
     /// # Errors
     ///
     /// No GPU, no cuDNN, no NVRTC, no cuBLASLt, no memory, or a plan that the vault lacks.
-    pub fn new(shape: Shape, limits: Limits, options: Options) -> Result<Gpu, Failure> {
-        let Options { graphs, build, vault, seed } = options;
+    pub fn new(shape: ModelShape, limits: ServerLimits, options: GpuOptions) -> Result<GpuModel, ServerError> {
+        let GpuOptions { graphs, build, vault, seed } = options;
         let device = Device::open(0)?;
         // SAFETY: this model queues everything on one stream, so no event is needed to order it; a capture would be
         // refused if it waited for one.
         unsafe { device.context().disable_event_tracking() };
         let stream = device.context().new_stream()?;
-        let kernels = Kernels::load(&stream)?;
+        let kernels = GpuKernels::load(&stream)?;
         let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder).memory(0, 0);
         let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
-        let attention = Cudnn::new(runtime, (&shape, &limits), &stream)?;
+        let attention = GpuAttention::new(runtime, (&shape, &limits), &stream)?;
         let products = Products::new(&stream)?;
         let weights = Weights::new((&shape, &limits), seed, &kernels, &stream)?;
-        let buffers = Buffers::new(&shape, &limits, &stream)?;
+        let buffers = StepBuffers::new(&shape, &limits, &stream)?;
         let mut engine = Queue { shape, stream, kernels, products, weights, buffers, attention };
         let graphs = Graphs::new(&mut engine, &limits, graphs)?;
-        Ok(Gpu { graphs, engine, device, looked: None, used: 0 })
+        Ok(GpuModel { graphs, engine, device, looked: None, used: 0 })
     }
 }
 
-impl Model for Gpu {
-    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
-        let Gpu { graphs, engine, .. } = self;
+impl ServedModel for GpuModel {
+    fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
+        let GpuModel { graphs, engine, .. } = self;
         engine.attention.update(step, &engine.stream)?;
-        let graph = graphs.of(step, &engine.attention);
+        let graph = graphs.for_step(step, &engine.attention);
         let (rows, picks) = match graph {
             Some((rows, _)) => (rows, rows),
             None => engine.buffers.padded(step),
@@ -134,7 +134,7 @@ impl Queue {
     /// # Safety
     ///
     /// A captured step is replayed only while this value lives.
-    unsafe fn queue(&mut self, (rows, picks): (usize, usize), captured: bool) -> Result<(), Failure> {
+    unsafe fn queue(&mut self, (rows, picks): (usize, usize), captured: bool) -> Result<(), ServerError> {
         let Queue { shape, stream, kernels, products, weights, buffers, attention } = self;
         let (shape, stream) = (&*shape, &*stream);
         let at = |slice: &CudaSlice<half::bf16>| address(slice, stream);
@@ -143,7 +143,7 @@ impl Queue {
         let [x, normed, qkv, q, o] = [&buffers.x, &buffers.normed, &buffers.qkv, &buffers.q, &buffers.o].map(at);
         let [gate_up, inner] = [&buffers.gate_up, &buffers.inner].map(at);
         let (logits, out) = (address(&buffers.logits, stream), address(&buffers.out, stream));
-        let product = |rows, columns, inner, into| Sizes { rows, columns, inner, into };
+        let product = |rows, columns, inner, into| ProductSizes { rows, columns, inner, into };
         let hidden = shape.hidden;
         // SAFETY: the buffers have room for the rows and picks, which `give` checks; tokens, slots and picked rows are
         // those of the scheduler, which keeps them in range; everything is on one stream.

@@ -10,9 +10,9 @@ use cudarc::cublaslt::{result, sys};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use super::kernels::Address;
+use super::kernels::GpuAddress;
 use super::memory::{address, unset};
-use crate::Failure;
+use crate::ServerError;
 
 /// Bytes of scratch memory: what NVIDIA recommends for sm_90.
 const WORKSPACE: usize = 32 << 20;
@@ -30,7 +30,7 @@ pub(super) enum Into {
 
 /// The sizes of a product: (rows, inner) times (columns, inner), as weights are: a row for each column of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sizes {
+pub(super) struct ProductSizes {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) inner: usize,
@@ -38,7 +38,7 @@ pub(super) struct Sizes {
 }
 
 /// What a product of some sizes is called with.
-struct Ready {
+struct ReadyProduct {
     of: sys::cublasLtMatmulDesc_t,
     first: sys::cublasLtMatrixLayout_t,
     second: sys::cublasLtMatrixLayout_t,
@@ -54,7 +54,7 @@ const LAUNCHES: usize = 5;
 /// cuBLASLt on one stream.
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
-    ready: HashMap<Sizes, Ready>,
+    ready: HashMap<ProductSizes, ReadyProduct>,
     workspace: CudaSlice<u8>,
     stream: Arc<CudaStream>,
     /// Whether algorithms of new sizes are timed.
@@ -62,7 +62,7 @@ pub(super) struct Products {
 }
 
 impl Products {
-    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Products, Failure> {
+    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Products, ServerError> {
         // SAFETY: it only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(
@@ -82,16 +82,16 @@ impl Products {
     /// outside the stream uses them.
     pub(super) unsafe fn queue(
         &mut self,
-        sizes: Sizes,
-        out: Address,
-        x: Address,
-        weights: Address,
-    ) -> Result<(), Failure> {
+        sizes: ProductSizes,
+        out: GpuAddress,
+        x: GpuAddress,
+        weights: GpuAddress,
+    ) -> Result<(), ServerError> {
         if let Some(ready) = self.ready.get(&sizes) {
             // SAFETY: the caller's promise.
             return unsafe { self.launch(ready, &ready.algorithms[0], sizes, (out, x, weights)) };
         }
-        let mut ready = Ready::new(self.handle, sizes)?;
+        let mut ready = ReadyProduct::new(self.handle, sizes)?;
         if self.timing {
             let mut timed = Vec::new();
             for (at, algorithm) in ready.algorithms.iter().enumerate() {
@@ -113,11 +113,11 @@ impl Products {
     /// Milliseconds of some launches of an algorithm.
     unsafe fn time(
         &self,
-        ready: &Ready,
+        ready: &ReadyProduct,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-        sizes: Sizes,
-        operands: (Address, Address, Address),
-    ) -> Result<f32, Failure> {
+        sizes: ProductSizes,
+        operands: (GpuAddress, GpuAddress, GpuAddress),
+    ) -> Result<f32, ServerError> {
         let event = || self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         // SAFETY: the caller's promise.
         let launch = || unsafe { self.launch(ready, algorithm, sizes, operands) };
@@ -131,14 +131,14 @@ impl Products {
 
     unsafe fn launch(
         &self,
-        ready: &Ready,
+        ready: &ReadyProduct,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-        sizes: Sizes,
-        (out, x, weights): (Address, Address, Address),
-    ) -> Result<(), Failure> {
+        sizes: ProductSizes,
+        (out, x, weights): (GpuAddress, GpuAddress, GpuAddress),
+    ) -> Result<(), ServerError> {
         let (one, zero) = (1.0_f32, 0.0_f32);
         let beta = if sizes.into == Into::Added { &raw const one } else { &raw const zero };
-        let pointer = |address: Address| address as *const c_void;
+        let pointer = |address: GpuAddress| address as *const c_void;
         // SAFETY: the descriptors live as long as this value, the workspace has the size that is given, and the caller
         // promises the rest.
         unsafe {
@@ -166,9 +166,9 @@ impl Products {
     }
 }
 
-impl Ready {
-    fn new(handle: sys::cublasLtHandle_t, sizes: Sizes) -> Result<Ready, Failure> {
-        let Sizes { rows, columns, inner, into } = sizes;
+impl ReadyProduct {
+    fn new(handle: sys::cublasLtHandle_t, sizes: ProductSizes) -> Result<ReadyProduct, ServerError> {
+        let ProductSizes { rows, columns, inner, into } = sizes;
         let half = sys::cudaDataType::CUDA_R_16BF;
         let float = sys::cudaDataType::CUDA_R_32F;
         let of = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, float)?;
@@ -211,15 +211,16 @@ impl Ready {
         let algorithms: Vec<_> = found.filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect();
         match algorithms.is_empty() {
             true => Err(format!("cuBLASLt has no product for {sizes:?}").into()),
-            false => Ok(Ready { of, first, second, out, algorithms }),
+            false => Ok(ReadyProduct { of, first, second, out, algorithms }),
         }
     }
 }
 
 impl Drop for Products {
     fn drop(&mut self) {
-        for Ready { of, first, second, out, algorithms: _ } in self.ready.values() {
-            // SAFETY: each was made by `Ready::new` and is destroyed once. What fails here is lost with the process.
+        for ReadyProduct { of, first, second, out, algorithms: _ } in self.ready.values() {
+            // SAFETY: each was made by `ReadyProduct::new` and is destroyed once. What fails here is lost with the
+            // process.
             unsafe {
                 let _ = result::destroy_matmul_desc(*of);
                 for layout in [*first, *second, *out] {

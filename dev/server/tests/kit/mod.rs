@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use qkvault_server::config::{Limits, Shape};
-use qkvault_server::connections::Bounds;
-use qkvault_server::cpu::Cpu;
-use qkvault_server::engine::{Engine, Model};
+use qkvault_server::config::{ModelShape, ServerLimits};
+use qkvault_server::connections::ConnectionBounds;
+use qkvault_server::cpu::CpuModel;
+use qkvault_server::engine::{ServedModel, ServerEngine};
 use qkvault_server::metrics::Metrics;
-use qkvault_server::step::{Picked, Step};
-use qkvault_server::{Failure, connections, http, metrics};
+use qkvault_server::step::{ModelStep, Picked};
+use qkvault_server::{ServerError, connections, http, metrics};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -21,14 +21,14 @@ use tokio::sync::oneshot;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<usize, Failure>>>,
+    thread: Option<JoinHandle<Result<usize, ServerError>>>,
 }
 
 /// A model that takes its time.
-struct Slow(Cpu);
+struct Slow(CpuModel);
 
-impl Model for Slow {
-    fn run(&mut self, step: &Step) -> Result<Vec<Picked>, Failure> {
+impl ServedModel for Slow {
+    fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
         std::thread::sleep(Duration::from_millis(4));
         self.0.run(step)
     }
@@ -46,38 +46,41 @@ pub(crate) struct Answer {
 }
 
 impl Server {
-    pub(crate) fn start(limits: Limits) -> Server {
-        let shape = Shape::named("tiny").expect("it is there");
-        Server::with(limits, move || Cpu::new(shape, &limits, 1))
+    pub(crate) fn start(limits: ServerLimits) -> Server {
+        let shape = ModelShape::named("tiny").expect("it is there");
+        Server::with(limits, move || CpuModel::new(shape, &limits, 1))
     }
 
     /// A server whose steps take milliseconds, so that requests that are sent together run together.
-    pub(crate) fn slow(limits: Limits) -> Server {
-        let shape = Shape::named("tiny").expect("it is there");
-        Server::with(limits, move || Ok(Slow(Cpu::new(shape, &limits, 1)?)))
+    pub(crate) fn slow(limits: ServerLimits) -> Server {
+        let shape = ModelShape::named("tiny").expect("it is there");
+        Server::with(limits, move || Ok(Slow(CpuModel::new(shape, &limits, 1)?)))
     }
 
     /// A server with a model of the test's own.
-    pub(crate) fn with<M: Model>(limits: Limits, make: impl FnOnce() -> Result<M, Failure> + Send + 'static) -> Server {
-        Server::bounded(limits, Bounds::default(), make)
+    pub(crate) fn with<M: ServedModel>(
+        limits: ServerLimits,
+        make: impl FnOnce() -> Result<M, ServerError> + Send + 'static,
+    ) -> Server {
+        Server::bounded(limits, ConnectionBounds::default(), make)
     }
 
     /// A slow server with bounds of its own.
-    pub(crate) fn slow_within(limits: Limits, bounds: Bounds) -> Server {
-        let shape = Shape::named("tiny").expect("it is there");
-        Server::bounded(limits, bounds, move || Ok(Slow(Cpu::new(shape, &limits, 1)?)))
+    pub(crate) fn slow_within(limits: ServerLimits, bounds: ConnectionBounds) -> Server {
+        let shape = ModelShape::named("tiny").expect("it is there");
+        Server::bounded(limits, bounds, move || Ok(Slow(CpuModel::new(shape, &limits, 1)?)))
     }
 
-    fn bounded<M: Model>(
-        limits: Limits,
-        bounds: Bounds,
-        make: impl FnOnce() -> Result<M, Failure> + Send + 'static,
+    fn bounded<M: ServedModel>(
+        limits: ServerLimits,
+        bounds: ConnectionBounds,
+        make: impl FnOnce() -> Result<M, ServerError> + Send + 'static,
     ) -> Server {
         let (stop, stopped) = oneshot::channel();
         let (here, is_here) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let shape = Shape::named("tiny")?;
-            let engine = Engine::start((shape, limits), make)?;
+            let shape = ModelShape::named("tiny")?;
+            let engine = ServerEngine::start((shape, limits), make)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             runtime.block_on(async {
                 let listener = http::listen(([127, 0, 0, 1], 0).into()).await?;
@@ -142,7 +145,7 @@ impl Server {
     }
 
     /// Waits until the server has ended by itself. Returns how many connections were cut.
-    pub(crate) fn ended(mut self) -> Result<usize, Failure> {
+    pub(crate) fn ended(mut self) -> Result<usize, ServerError> {
         self.thread.take().expect("once").join().expect("no panic")
     }
 }

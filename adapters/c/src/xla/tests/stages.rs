@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use qkvault::graph::{DType, Role, text, validate};
 use qkvault::reference::forward;
 
-use super::super::call::Call;
+use super::super::call::XlaCall;
 use super::super::frame::Frame;
-use super::super::plans::Plans;
+use super::super::plans::CallPlans;
 use super::super::{cuda, frame, handler};
-use super::{CallFrame, FORWARD, Given, Made, abi, qkv_xla_reference};
-use crate::status::{Failure, QKV_ERROR_MISSING};
+use super::{CallFrame, FORWARD, GivenBuffer, MadeCall, abi, qkv_xla_reference};
+use crate::status::{CallFailure, QKV_ERROR_MISSING};
 
 /// How often plans were loaded, and seen by whoever made them, in the test below.
 static COUNTED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-static TABLE: LazyLock<Plans<&str>> = LazyLock::new(Plans::default);
+static TABLE: LazyLock<CallPlans<&str>> = LazyLock::new(CallPlans::default);
 
 /// `initialize` with a table that counts, whose first load on a GPU fails.
 unsafe extern "C" fn counts(frame: *mut CallFrame) -> *mut c_void {
     let body = |frame: Frame<'_>| {
-        let load = |_: Frame<'_>, _: &Call, _| match COUNTED[0].fetch_add(1, Relaxed) {
-            0 => Err(Failure::new(QKV_ERROR_MISSING, "the vault has no plan")),
+        let load = |_: Frame<'_>, _: &XlaCall, _| match COUNTED[0].fetch_add(1, Relaxed) {
+            0 => Err(CallFailure::new(QKV_ERROR_MISSING, "the vault has no plan")),
             _ => Ok("a plan"),
         };
-        let call = Call::of(frame)?;
+        let call = XlaCall::from_frame(frame)?;
         let made = |_: &&str| _ = COUNTED[1].fetch_add(1, Relaxed);
         cuda::planned(frame, &call, &TABLE, load, made).map(drop)
     };
@@ -36,7 +36,7 @@ unsafe extern "C" fn counts(frame: *mut CallFrame) -> *mut c_void {
 
 #[test]
 fn a_second_initialize_loads_nothing_and_captures_nothing_anew() {
-    let (mut made, ..) = Made::of(FORWARD);
+    let (mut made, ..) = MadeCall::new(FORWARD);
     let (code, message) = made.call(counts, abi::INITIALIZE).expect_err("the first load fails");
     assert!(code == 5 && message == "the vault has no plan", "XLA's NOT_FOUND: {code} {message}");
     for _ in 0..5 {
@@ -48,10 +48,10 @@ fn a_second_initialize_loads_nothing_and_captures_nothing_anew() {
 
 #[test]
 fn a_program_that_was_traced_for_another_plan_is_told_what_to_do() {
-    let call = Call::parsed(FORWARD).expect("it reads");
+    let call = XlaCall::parsed(FORWARD).expect("it reads");
     let (at, dims) = (0x7001_usize as *mut c_void, [1024_i64]);
     let scratch = |needed| {
-        let memory = |at| frame::Memory { dtype: 6, dims: &dims, at };
+        let memory = |at| frame::FrameMemory { dtype: 6, dims: &dims, at };
         let results = [memory(null_mut()), memory(null_mut()), memory(at)];
         cuda::scratch(needed, "fwd bf16", &call, &results)
     };
@@ -67,7 +67,7 @@ fn a_program_that_was_traced_for_another_plan_is_told_what_to_do() {
 #[test]
 fn integers_of_64_bits_may_be_two_words() {
     const PACKED: &str = "q: bf16 [3,4,16,8] varlen tokens 20\nk: [3,2,16,8] varlen tokens 20\nlengths: per-sequence";
-    let (mut made, attention, inputs) = Made::of(PACKED);
+    let (mut made, attention, inputs) = MadeCall::new(PACKED);
     let facts = attention.operand_facts();
     let arguments = facts.iter().filter(|fact| !fact.scalar && !fact.output);
     for (given, fact) in made.args.iter_mut().zip(arguments) {
@@ -89,11 +89,11 @@ fn integers_of_64_bits_may_be_two_words() {
 
 #[test]
 fn a_call_with_dropout_on_a_cpu_is_an_error_that_says_what_to_do() {
-    let (mut made, ..) = Made::of(FORWARD);
+    let (mut made, ..) = MadeCall::new(FORWARD);
     let dropped = validate(text::parse("q: bf16 [1,1,8,8]\ndropout: philox 0.5").expect("it reads")).expect("sound");
     made.text = text::print(&dropped);
     made.key = dropped.key().bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let given = |dtype, dims: &[i64], bytes| Given { dtype, dims: dims.to_vec(), bytes: vec![0; bytes] };
+    let given = |dtype, dims: &[i64], bytes| GivenBuffer { dtype, dims: dims.to_vec(), bytes: vec![0; bytes] };
     made.args = (0..3).map(|_| given(DType::BF16, &[1, 8, 1, 8], 128)).collect();
     made.args.extend((0..2).map(|_| given(DType::I64, &[], 8)));
     (made.rets, made.scalars) = (vec![given(DType::BF16, &[1, 8, 1, 8], 128)], vec![1.0]);

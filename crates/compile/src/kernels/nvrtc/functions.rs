@@ -40,7 +40,7 @@ pub(super) struct Functions {
 fn open(path: &Path) -> Result<ManuallyDrop<Library>, Unloaded> {
     // SAFETY: loading runs initialisers of NVIDIA's compiler, at a path that the user gave or that a fetch filled.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    library.map(ManuallyDrop::new).map_err(|error| Unloaded::of(path, &error))
+    library.map(ManuallyDrop::new).map_err(|error| Unloaded::new(path, &error))
 }
 
 impl Functions {

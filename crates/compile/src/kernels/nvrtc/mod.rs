@@ -45,12 +45,12 @@ impl Nvrtc {
     ///
     /// [`NvrtcError::NotFound`] with every place and why it is not used; the error names the command that fetches one.
     pub fn open(path: Option<&Path>) -> Result<Nvrtc, NvrtcError> {
-        Nvrtc::of(path, &|name| std::env::var_os(name))
+        Nvrtc::find(path, &|name| std::env::var_os(name))
     }
 
-    fn of(path: Option<&Path>, variable: &places::Variables<'_>) -> Result<Nvrtc, NvrtcError> {
+    fn find(path: Option<&Path>, variable: &places::Variables<'_>) -> Result<Nvrtc, NvrtcError> {
         let mut tried = Vec::new();
-        for place in places::of(path, variable) {
+        for place in places::to_try(path, variable) {
             let trusted = distrust(&place, variable).map_or(Ok(()), Err);
             match trusted.and_then(|()| Functions::load(&place)).and_then(|functions| functions.checked(&place)) {
                 Ok(functions) => {
@@ -78,7 +78,7 @@ impl Nvrtc {
     /// project is compiled with; [`NvrtcError::Variable`] while a variable is set that changes
     /// what NVRTC compiles, because no key contains it.
     pub fn compile(&self, name: &str, source: &str, options: &[String], sm: u32) -> Result<Vec<u8>, NvrtcError> {
-        let environment = CompilerEnv::of(std::env::vars_os());
+        let environment = CompilerEnv::from_variables(std::env::vars_os());
         if let Some((variable, value)) = environment.pairs().find(|(name, _)| !name.starts_with("CUDNN_")) {
             return Err(NvrtcError::Variable { name: variable.to_owned(), value: value.to_owned() });
         }

@@ -15,7 +15,7 @@ const BELOW: [&str; 5] = ["", "lib", "lib64", "nvidia/cu13/lib", "nvidia/cuda_nv
 pub(super) type Variables<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
 /// The files to try, in order. A path that a user gave is the only one, even if there is nothing.
-pub(super) fn of(path: Option<&Path>, variable: &Variables<'_>) -> Vec<PathBuf> {
+pub(super) fn to_try(path: Option<&Path>, variable: &Variables<'_>) -> Vec<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = path.map(Path::to_owned).or_else(|| set("QKVAULT_NVRTC_PATH")) {
         return vec![within(&path).unwrap_or_else(|| if path.is_dir() { path.join(SONAME) } else { path })];

@@ -59,7 +59,7 @@ fn a_missing_nvrtc_names_the_places_and_the_command() {
     let exact = empty.path().to_owned();
     for (path, variable) in [(Some(exact.as_path()), None), (None, Some(exact.clone()))] {
         let pairs: Vec<_> = variable.into_iter().map(|value| ("QKVAULT_NVRTC_PATH", value)).collect();
-        let error = Nvrtc::of(path, &variables(&pairs)).expect_err("nothing there");
+        let error = Nvrtc::find(path, &variables(&pairs)).expect_err("nothing there");
         let text = error.to_string();
         assert!(matches!(&error, NvrtcError::NotFound { tried } if tried.len() == 1), "{text}");
         for words in ["NVRTC 13.0", "cargo xtask fetch --accept-nvidia-license", "libnvrtc.so.13: no such file"] {
@@ -75,7 +75,7 @@ fn an_nvrtc_that_does_not_load_and_a_link_to_nothing_are_not_absent() {
     let lib = folder.path().join("lib64");
     std::fs::create_dir(&lib).expect("is made");
     let file = lib.join("libnvrtc.so.13");
-    let text = || Nvrtc::of(Some(folder.path()), &variables(&[])).expect_err("unusable").to_string();
+    let text = || Nvrtc::find(Some(folder.path()), &variables(&[])).expect_err("unusable").to_string();
     std::fs::write(&file, "no library").expect("is written");
     assert!(text().contains("libnvrtc.so.13: it is there and does not load"), "{}", text());
     assert!(text().contains("file too short"), "the loader's words: {}", text());
@@ -88,7 +88,7 @@ fn an_nvrtc_that_does_not_load_and_a_link_to_nothing_are_not_absent() {
 fn another_version_of_nvrtc_is_refused_by_its_number() {
     let folder = tempfile::tempdir().expect("is made");
     let Some(library) = other_nvrtc(folder.path()) else { return };
-    let text = Nvrtc::of(Some(&library), &variables(&[])).expect_err("another version").to_string();
+    let text = Nvrtc::find(Some(&library), &variables(&[])).expect_err("another version").to_string();
     assert!(text.contains("it is version 12.8, and plans are compiled by 13.0"), "{text}");
     assert!(text.contains("cargo xtask fetch"), "{text}");
 }
@@ -125,11 +125,11 @@ fn fetched_folders_come_before_toolkits_and_only_if_they_are_complete() {
     let toolkit = library("cuda/lib64");
     let pairs = [("QKVAULT_CACHE_DIR", root.path().to_owned()), ("CUDA_HOME", root.path().join("cuda"))];
     let system = PathBuf::from("libnvrtc.so.13");
-    assert_eq!(places::of(None, &variables(&pairs)), [toolkit.clone(), system.clone()]);
+    assert_eq!(places::to_try(None, &variables(&pairs)), [toolkit.clone(), system.clone()]);
     for set in ["nvrtc/13.0.88", "cudnn/9.19.0.56-slim"] {
         std::fs::write(root.path().join("libraries").join(set).join("manifest.toml"), "").expect("is written");
     }
-    assert_eq!(places::of(None, &variables(&pairs)), [own, cudnns, toolkit, system]);
+    assert_eq!(places::to_try(None, &variables(&pairs)), [own, cudnns, toolkit, system]);
 }
 
 #[cfg(unix)]
@@ -141,7 +141,7 @@ fn audit_13_a_compiler_that_others_can_change_is_passed_over_with_the_reason() {
     std::fs::create_dir(&lib).expect("is made");
     std::fs::write(lib.join("libnvrtc.so.13"), "junk").expect("is written");
     let open = |mode| std::fs::set_permissions(&lib, std::fs::Permissions::from_mode(mode)).expect("is set");
-    let reason = |pairs: &[(&str, PathBuf)]| match Nvrtc::of(None, &variables(pairs)) {
+    let reason = |pairs: &[(&str, PathBuf)]| match Nvrtc::find(None, &variables(pairs)) {
         Err(NvrtcError::NotFound { tried }) => tried[0].reason.clone(),
         other => panic!("{other:?}"),
     };

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use qkvault_graph::DType;
-use qkvault_kernels::recipe::{Limits, Param, Patch, TENSOR_MAP_BYTES, TensorMap, Value};
+use qkvault_kernels::recipe::{LaunchValue, Limits, Param, Patch, TENSOR_MAP_BYTES, TensorMap};
 
 use crate::raw::launch::{DeviceBuffer, LaunchTable};
 
@@ -159,21 +159,21 @@ impl Filled {
 
 impl Overwrite {
     /// The value with operands by place, and its bytes.
-    fn from_value(value: &Value, table: &LaunchTable) -> Option<(Overwrite, usize)> {
+    fn from_value(value: &LaunchValue, table: &LaunchTable) -> Option<(Overwrite, usize)> {
         let tensor = |role| table.tensors().iter().position(|tensor| tensor.role == role);
         Some(match value {
-            Value::Address(role) => (Overwrite::Address(tensor(*role)?), 8),
-            Value::Scratch(at) => (Overwrite::Scratch(*at), 8),
-            Value::Number(role) => {
+            LaunchValue::Address(role) => (Overwrite::Address(tensor(*role)?), 8),
+            LaunchValue::Scratch(at) => (Overwrite::Scratch(*at), 8),
+            LaunchValue::Number(role) => {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
                 let size = table.scalars()[at].dtype.size();
                 (Overwrite::Number(at, size), size)
             }
-            Value::Product(role, by) => {
+            LaunchValue::Product(role, by) => {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
                 (Overwrite::Product(at, f32::from_bits(*by)), 4)
             }
-            Value::Map(map) => {
+            LaunchValue::Map(map) => {
                 (Overwrite::Map(Box::new(FilledMap::from_recipe(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES)
             }
         })

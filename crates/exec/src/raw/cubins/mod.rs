@@ -9,7 +9,7 @@ mod tests;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use qkvault_kernels::recipe::{Checked, Launch, Recipe, Step};
+use qkvault_kernels::recipe::{Checked, Launch, LaunchRecipe, RecipeStep};
 
 use crate::raw::cubins::driver::{Attribute, DriverFunctions, LaunchConfig, functions};
 use crate::raw::cubins::filled::{Filled, ReadyParams};
@@ -76,11 +76,11 @@ impl Cubins {
         let mut steps = Vec::with_capacity(recipe.steps.len());
         for step in &recipe.steps {
             steps.push(match step {
-                Step::Clear { at, bytes, value } => {
+                RecipeStep::Clear { at, bytes, value } => {
                     let bytes = usize::try_from(*bytes).map_err(|_| "a buffer is larger than memory".to_owned())?;
                     Queued::Clear { at: *at, bytes, value: *value }
                 }
-                Step::Launch(launch) => {
+                RecipeStep::Launch(launch) => {
                     let module = &modules[launch.module as usize];
                     let function = module.kernel(launch, most_shared(recipe, launch), &mut asked)?;
                     let Launch { grid, block, shared, cluster, overlap, .. } = *launch;
@@ -178,10 +178,12 @@ impl Cubins {
 }
 
 /// The most shared memory that a launch of the same kernel takes: the driver keeps one number for each.
-fn most_shared(recipe: &Recipe, of: &Launch) -> c_int {
+fn most_shared(recipe: &LaunchRecipe, of: &Launch) -> c_int {
     let same = recipe.steps.iter().filter_map(|step| match step {
-        Step::Launch(launch) if (launch.module, &launch.function) == (of.module, &of.function) => Some(launch.shared),
-        Step::Launch(_) | Step::Clear { .. } => None,
+        RecipeStep::Launch(launch) if (launch.module, &launch.function) == (of.module, &of.function) => {
+            Some(launch.shared)
+        }
+        RecipeStep::Launch(_) | RecipeStep::Clear { .. } => None,
     });
     same.max().and_then(|bytes| c_int::try_from(bytes).ok()).unwrap_or(0)
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use qkvault_compile::PlanFacts;
 use qkvault_cudnn::Profile;
 use qkvault_graph::{Attention, CudnnVersion, DType, LibrarySet, Tensor, validate};
-use qkvault_kernels::recipe::{RECIPE_FORMAT, Value, bindings};
+use qkvault_kernels::recipe::{LaunchValue, RECIPE_FORMAT, bindings};
 use qkvault_kernels::{SM, generate};
 
 use super::driver::Any;
@@ -108,8 +108,8 @@ fn decoding() -> (Cubins, Vec<DeviceBuffer>) {
     let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
     let facts = PlanFacts { bindings: bindings(&a), ..crate::common::forward(&target) };
     let table = LaunchTable::new(&facts, &facts.scratch());
-    let Some(Step::Launch(first)) = recipe.steps.first() else { panic!("it launches") };
-    let scale = first.params[0].patches.iter().find(|patch| matches!(patch.value, Value::Number(_)));
+    let Some(RecipeStep::Launch(first)) = recipe.steps.first() else { panic!("it launches") };
+    let scale = first.params[0].patches.iter().find(|patch| matches!(patch.value, LaunchValue::Number(_)));
     PARAM.set((first.params[0].bytes.len(), scale.expect("the scale").at as usize));
     let recipe = recipe.check(&facts.bindings, 4).expect("right");
     let modules = Modules::default();
@@ -182,8 +182,9 @@ fn plans_of_a_session_share_a_cubin_until_the_last_one_is_dropped() {
             overlap: false,
             params: vec![qkvault_kernels::recipe::Param { bytes: vec![0; 8], patches: Vec::new() }],
         };
-        let (modules_of, steps) = (vec![code.len() as u64], vec![Step::Launch(launch)]);
-        let recipe = Recipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: modules_of, steps };
+        let (modules_of, steps) = (vec![code.len() as u64], vec![RecipeStep::Launch(launch)]);
+        let recipe =
+            LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: modules_of, steps };
         let recipe = recipe.check(&facts.bindings, code.len() as u64).expect("right");
         Cubins::load_with(&COUNTING, &recipe, code, &table, &modules)
     };

@@ -140,8 +140,8 @@ fn names_batches_constants_and_defaults_fill_a_launch() {
 #[test]
 fn every_fault_of_a_name_a_source_or_a_number_is_told() {
     use BindError::{Duplicate, Extra, Internal, Missing, NoSuchName, NotATensor, NotWritable, Unchecked, WrongDType};
-    type Fault = (fn(&mut GivenCase), fn(&BindError) -> bool);
-    let faults: [Fault; 22] = [
+    type BindFault = (fn(&mut GivenCase), fn(&BindError) -> bool);
+    let faults: [BindFault; 22] = [
         (
             |case| case.operands.retain(|(seen, _)| seen.which != Which::Role(Role::Q)),
             |e| matches!(e, Missing { role: Role::Q, scalar: false, .. }),

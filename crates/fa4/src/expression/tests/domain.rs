@@ -23,9 +23,9 @@ fn is_documented(text: &str, score: f64) -> bool {
 }
 
 /// What differs of all cases at all scores, with the upstream gradient 1.
-fn apart(texts: &[String], case: impl Fn(&ScoreExpr) -> Option<Case>) -> Vec<String> {
+fn apart(texts: &[String], case: impl Fn(&ScoreExpr) -> Option<PythonCase>) -> Vec<String> {
     let read = |text: &String| parse_expr(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    let (texts, cases): (Vec<&String>, Vec<Case>) =
+    let (texts, cases): (Vec<&String>, Vec<PythonCase>) =
         texts.iter().filter_map(|text| Some((text, case(&read(text))?))).unzip();
     let places = domain::NUMBERS.map(|score| ([0; 4], [7, 9], f64::from(score), 1.0));
     let mut apart = Vec::new();
@@ -42,7 +42,7 @@ fn apart(texts: &[String], case: impl Fn(&ScoreExpr) -> Option<Case>) -> Vec<Str
 
 #[test]
 fn every_operation_computes_what_it_means_over_its_whole_domain() {
-    let apart = apart(&domain::of_every_operation(), |e| Some(Case::modification(e, 1)));
+    let apart = apart(&domain::of_every_operation(), |e| Some(PythonCase::modification(e, 1)));
     assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(40)]);
 }
 
@@ -54,14 +54,15 @@ fn overflows(text: &str, score: f64) -> bool {
 #[test]
 fn derivatives_compute_what_they_mean_over_the_whole_domain() {
     let texts: Vec<String> = domain::of_every_operation().into_iter().filter(|text| !text.contains("select")).collect();
-    let apart = apart(&texts, |e| Case::gradient(e, 1));
+    let apart = apart(&texts, |e| PythonCase::gradient(e, 1));
     assert!(apart.is_empty(), "{} differ: {:#?}", apart.len(), &apart[..apart.len().min(40)]);
 }
 
 #[test]
 fn a_sigmoid_far_below_zero_is_no_constant() {
     let text = ["log(sigmoid(score))".to_owned()];
-    let cases: Vec<Case> = text.iter().map(|t| Case::modification(&parse_expr(t).expect("reads"), 1)).collect();
+    let cases: Vec<PythonCase> =
+        text.iter().map(|t| PythonCase::modification(&parse_expr(t).expect("reads"), 1)).collect();
     let places = [-20.0, -40.0, -80.0].map(|score| ([0; 4], [7, 9], score, 1.0));
     for (found, expected) in run_at(&cases, &places, |case| given(case, &places)).concat() {
         assert!(near(found, expected), "{found}, {expected} expected");

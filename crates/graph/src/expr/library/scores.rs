@@ -21,12 +21,12 @@ pub fn softcap(score: impl Into<Expr>, cap: impl Into<Expr>) -> Expr {
 /// ALiBi: `score + slope * (key - position)` with one slope per head, the f32 device tensor `alibi_slopes` with dims
 /// (1, heads, 1, 1).
 ///
-/// The slopes are the usual ones of a model with this many heads ([`AlibiSlopes::of`]); for a model with another
+/// The slopes are the usual ones of a model with this many heads ([`AlibiSlopes::for_heads`]); for a model with another
 /// maximum, or with heads on several GPUs, see [`alibi_of`]. Use it in causal attention, where the distance is never
 /// positive.
 #[must_use]
 pub fn alibi(score: impl Into<Expr>, heads: i64) -> Expr {
-    alibi_of(score, heads, AlibiSlopes::of(u32::try_from(heads).unwrap_or(u32::MAX)))
+    alibi_of(score, heads, AlibiSlopes::for_heads(u32::try_from(heads).unwrap_or(u32::MAX)))
 }
 
 /// Like [`alibi`], with the slopes of a model: `heads` is the number of heads of this attention.
@@ -35,7 +35,7 @@ pub fn alibi(score: impl Into<Expr>, heads: i64) -> Expr {
 /// use qkvault_graph::expr::{AlibiSlopes, library, score};
 ///
 /// // The second of two GPUs that share 32 heads, of a model whose `alibi_bias_max` is 16.
-/// let slopes = AlibiSlopes::of(32).from_head(16).with_bias_max(16.0)?;
+/// let slopes = AlibiSlopes::for_heads(32).from_head(16).with_bias_max(16.0)?;
 /// let modified = library::alibi_of(score(), 16, slopes).build_score_mod()?;
 /// assert!(modified.to_string().contains("f32[1, 16, 1, 1] alibi 32 from 16 max 16.0"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -10,14 +10,14 @@ use qkvault_c::status::QKV_OK;
 use qkvault_c::text::qkv_string_free;
 use qkvault_c::training::qkv_training;
 
-use super::program::{Held, Program, Room, SMALL, last};
+use super::program::{CallProgram, LiveHandle, SMALL, StructRoom, last};
 
 /// One call.
 ///
 /// # Safety
 ///
 /// Every handle of the program lives.
-pub(super) unsafe fn call(program: &mut Program<'_>) {
+pub(super) unsafe fn call(program: &mut CallProgram<'_>) {
     let mut text: *mut c_char = null_mut();
     let code = program.byte() % 23;
     // SAFETY: pointers are null, or to variables and arrays of this function; lengths are theirs; handles live.
@@ -28,7 +28,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let parse = if code == 0 { qkv_attention_parse } else { qkv_attention_from_json };
                 let mut made = null_mut();
                 let status = parse(bytes.as_ptr().cast(), bytes.len(), &raw mut made);
-                program.made(status, Held::Attention(made));
+                program.made(status, LiveHandle::Attention(made));
             }
             2..=4 => {
                 let print = [qkv_attention_text, qkv_attention_json, qkv_attention_summary][usize::from(code - 2)];
@@ -60,7 +60,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
             7 => {
                 let (handle, place) = (program.any(), program.number() as usize);
                 let size = 8 + place % 200;
-                let mut room = Room::new(size);
+                let mut room = StructRoom::new(size);
                 let status = qkv_attention_operand(handle.cast_const().cast(), place, room.at());
                 program.ended(status);
                 room.check(size);
@@ -69,7 +69,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let (handle, options) = (program.any(), program.byte());
                 let (deterministic, d_sink, mut made) = (i32::from(options & 1), i32::from(options & 2), null_mut());
                 let status = qkv_attention_backward(handle.cast_const().cast(), deterministic, d_sink, &raw mut made);
-                program.made(status, Held::Attention(made));
+                program.made(status, LiveHandle::Attention(made));
             }
             9 => {
                 let (handle, options) = (program.any(), program.byte());
@@ -78,9 +78,9 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let place = if options & 4 == 0 { &raw mut backward } else { null_mut() };
                 let handle = handle.cast_const().cast();
                 let status = qkv_training(handle, deterministic, d_sink, &raw mut forward, place);
-                program.made(status, Held::Attention(forward));
+                program.made(status, LiveHandle::Attention(forward));
                 if status == QKV_OK {
-                    program.held.push(Held::Attention(backward));
+                    program.held.push(LiveHandle::Attention(backward));
                 }
             }
             10 => {
@@ -93,11 +93,11 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let handle = program.any();
                 let (small, mut made) = (program.is_small(handle), null_mut());
                 let status = qkv_oracle_new(handle.cast_const().cast(), &raw mut made);
-                program.made(status, Held::Oracle(made, small));
+                program.made(status, LiveHandle::Oracle(made, small));
             }
             12 | 15 | 16 => {
                 let handle = program.any();
-                let large = |held: &Held| matches!(held, Held::Oracle(at, false) if at.cast() == handle);
+                let large = |held: &LiveHandle| matches!(held, LiveHandle::Oracle(at, false) if at.cast() == handle);
                 if program.held.iter().any(large) {
                     return;
                 }
@@ -114,7 +114,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let (policy, length) = policy.map_or((null(), 0), |bytes| (bytes.as_ptr().cast(), bytes.len()));
                 let mut made = null_mut();
                 let status = qkv_serving_new(layer.as_ptr().cast(), layer.len(), policy, length, &raw mut made);
-                program.made(status, Held::Serving(made));
+                program.made(status, LiveHandle::Serving(made));
             }
             14 => {
                 let (handle, mut count, mut made) = (program.any(), 0, null_mut());
@@ -123,7 +123,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let place = program.number() as usize;
                 let status = qkv_serving_attention(handle.cast_const().cast(), place, &raw mut made);
                 assert!(status != QKV_OK || place < count, "attention {place} of {count}");
-                program.made(status, Held::Attention(made));
+                program.made(status, LiveHandle::Attention(made));
             }
             17 => {
                 let (handle, name, dtype) = (program.any(), program.name(), i32::from(program.byte()));
@@ -150,7 +150,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
             19 => {
                 let (handle, name, data) = (program.any(), program.name(), program.bytes());
                 let size = 8 + data.len() % 100;
-                let (mut room, at) = (Room::new(size), data.as_ptr().cast());
+                let (mut room, at) = (StructRoom::new(size), data.as_ptr().cast());
                 let status = qkv_oracle_compare(handle.cast_const().cast(), name.as_ptr(), at, data.len(), room.at());
                 program.ended(status);
                 room.check(size);
@@ -161,7 +161,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                 let (mixed, mut place) = (i32::from(program.byte()), 0);
                 let status = qkv_serving_pick(handle, sequences, queries, keys, mixed, &raw mut place);
                 if program.ended(status) {
-                    let mut bucket = Room::new(size_of::<qkv_bucket>());
+                    let mut bucket = StructRoom::new(size_of::<qkv_bucket>());
                     let at: *mut qkv_bucket = bucket.at();
                     assert_eq!(qkv_serving_bucket(handle, place, at), QKV_OK, "{}", last());
                     let holds = (*at).batch >= sequences && (*at).queries >= queries && (*at).keys >= keys;
@@ -171,7 +171,7 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
             21 => {
                 let (handle, place) = (program.any(), program.number() as usize);
                 let size = 8 + place % 90;
-                let mut room = Room::new(size);
+                let mut room = StructRoom::new(size);
                 let status = qkv_serving_bucket(handle.cast_const().cast(), place, room.at());
                 program.ended(status);
                 room.check(size);
@@ -184,11 +184,11 @@ pub(super) unsafe fn call(program: &mut Program<'_>) {
                     1 => qkv_serving_free(handle.cast()),
                     _ => qkv_oracle_free(handle.cast()),
                 };
-                let own = |held: &Held| {
+                let own = |held: &LiveHandle| {
                     let its = match held {
-                        Held::Attention(_) => 0,
-                        Held::Serving(_) => 1,
-                        Held::Oracle(..) => 2,
+                        LiveHandle::Attention(_) => 0,
+                        LiveHandle::Serving(_) => 1,
+                        LiveHandle::Oracle(..) => 2,
                     };
                     held.address() == handle && its == kind
                 };

@@ -13,11 +13,11 @@ use qkvault_c::serving::qkv_serving_free;
 use qkvault_c::status::QKV_OK;
 
 use self::call::call;
-use self::program::{Held, Program, last};
-use super::{Answer, Target};
+use self::program::{CallProgram, LiveHandle, last};
+use super::{FuzzOutcome, FuzzTarget};
 
 /// Calls of the C interface.
-pub(super) const CALLS: Target = Target {
+pub(super) const CALLS: FuzzTarget = FuzzTarget {
     name: "c_calls",
     about: "calls of the C interface",
     seeds,
@@ -79,8 +79,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-fn check(bytes: &[u8]) -> Answer {
-    let mut program = Program { rest: bytes, held: Vec::new(), ended: [0; 16] };
+fn check(bytes: &[u8]) -> FuzzOutcome {
+    let mut program = CallProgram { rest: bytes, held: Vec::new(), ended: [0; 16] };
     for _ in 0..MOST {
         if program.rest.is_empty() {
             break;
@@ -92,19 +92,19 @@ fn check(bytes: &[u8]) -> Answer {
         // SAFETY: handles that live, each freed once.
         let status = unsafe {
             match held {
-                Held::Attention(at) => qkv_attention_free(at),
-                Held::Serving(at) => qkv_serving_free(at),
-                Held::Oracle(at, _) => qkv_oracle_free(at),
+                LiveHandle::Attention(at) => qkv_attention_free(at),
+                LiveHandle::Serving(at) => qkv_serving_free(at),
+                LiveHandle::Oracle(at, _) => qkv_oracle_free(at),
             }
         };
         assert_eq!(status, QKV_OK, "{}", last());
     }
     let ended = program.ended.map(|count| count.min(3));
     if ended[QKV_OK as usize] == 0 {
-        return Answer::refused(&last());
+        return FuzzOutcome::refused(&last());
     }
     let counts: String = ended.iter().map(|count| char::from(b'a' + *count as u8)).collect();
-    Answer::taken(&format!("{counts} {}", last()))
+    FuzzOutcome::taken(&format!("{counts} {}", last()))
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn what_changes_begin_with_goes_well() {
         for (place, seed) in seeds().iter().enumerate() {
-            let mut program = Program { rest: seed, held: Vec::new(), ended: [0; 16] };
+            let mut program = CallProgram { rest: seed, held: Vec::new(), ended: [0; 16] };
             let mut calls = 0;
             while !program.rest.is_empty() {
                 let left = program.rest.len();

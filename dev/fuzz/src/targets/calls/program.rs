@@ -14,37 +14,37 @@ pub(super) const SMALL: u64 = 64 << 10;
 
 /// A handle that lives.
 #[derive(Clone, Copy)]
-pub(super) enum Held {
+pub(super) enum LiveHandle {
     Attention(*mut qkv_attention),
     Serving(*mut qkv_serving),
     Oracle(*mut qkv_oracle, bool),
 }
 
-impl Held {
+impl LiveHandle {
     pub(super) fn address(self) -> *mut c_void {
         match self {
-            Held::Attention(at) => at.cast(),
-            Held::Serving(at) => at.cast(),
-            Held::Oracle(at, _) => at.cast(),
+            LiveHandle::Attention(at) => at.cast(),
+            LiveHandle::Serving(at) => at.cast(),
+            LiveHandle::Oracle(at, _) => at.cast(),
         }
     }
 }
 
 /// The rest of a program.
-pub(super) struct Program<'a> {
+pub(super) struct CallProgram<'a> {
     pub(super) rest: &'a [u8],
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<LiveHandle>,
     /// How many calls ended with each status.
     pub(super) ended: [u32; 16],
 }
 
 /// What a struct of any size lies in: bytes that tell whether more than the size were written.
 #[repr(align(16))]
-pub(super) struct Room([u8; 256]);
+pub(super) struct StructRoom([u8; 256]);
 
-impl Room {
-    pub(super) fn new(size: usize) -> Room {
-        let mut room = Room([0xa5; 256]);
+impl StructRoom {
+    pub(super) fn new(size: usize) -> StructRoom {
+        let mut room = StructRoom([0xa5; 256]);
         room.0[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
         room
     }
@@ -59,7 +59,7 @@ impl Room {
     }
 }
 
-impl<'a> Program<'a> {
+impl<'a> CallProgram<'a> {
     pub(super) fn byte(&mut self) -> u8 {
         let (first, rest) = self.rest.split_first().map_or((0, self.rest), |(first, rest)| (*first, rest));
         self.rest = rest;
@@ -112,7 +112,7 @@ impl<'a> Program<'a> {
     }
 
     /// Notes a new handle, which is there exactly if the call went well.
-    pub(super) fn made(&mut self, status: i32, handle: Held) {
+    pub(super) fn made(&mut self, status: i32, handle: LiveHandle) {
         let made = self.ended(status);
         assert_eq!(made, !handle.address().is_null(), "a handle and no success, or the reverse");
         if made {
@@ -123,7 +123,7 @@ impl<'a> Program<'a> {
     /// Whether a handle is an attention that is small enough to be computed.
     pub(super) fn is_small(&self, handle: *const c_void) -> bool {
         let attention = self.held.iter().find_map(|held| match held {
-            Held::Attention(at) if at.cast_const().cast() == handle => Some(*at),
+            LiveHandle::Attention(at) if at.cast_const().cast() == handle => Some(*at),
             _ => None,
         });
         let Some(attention) = attention else { return true };
@@ -131,7 +131,7 @@ impl<'a> Program<'a> {
         // SAFETY: a description that lives, and a place.
         unsafe { qkv_attention_operand_count(attention, &raw mut count) };
         for place in 0..count {
-            let mut room = Room::new(size_of::<qkv_operand>());
+            let mut room = StructRoom::new(size_of::<qkv_operand>());
             let at: *mut qkv_operand = room.at();
             // SAFETY: a description that lives, and a struct with its size, which the call fills.
             bytes = bytes.saturating_add(unsafe {

@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::{dense, varlen};
 
 /// An attention with a name.
-pub(super) struct Named {
+pub(super) struct EngineCase {
     pub(super) name: String,
     pub(super) attention: Valid,
     /// What a peer is asked for, if it can compute the same.
     pub(super) peer: Option<Value>,
 }
 
-impl Named {
+impl EngineCase {
     pub(super) fn direction(&self) -> Direction {
         if self.attention.is_backward() { Direction::Backward } else { Direction::Forward }
     }
@@ -43,7 +43,7 @@ fn latent(batch: i64, heads: i64, keys: i64) -> Attention {
 }
 
 /// Every case; a name has at most one of each direction.
-pub(super) fn list() -> anyhow::Result<Vec<Named>> {
+pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
     let mut all: Vec<(String, Attention)> = Vec::new();
     let llama = (32, 8);
     let mut add = |name: String, attention: Attention| all.push((name, attention));
@@ -95,8 +95,8 @@ pub(super) fn list() -> anyhow::Result<Vec<Named>> {
     ] {
         add(format!("prefill q{queries} b{batch} s{keys} d{d}"), paged(batch, llama, queries, keys, d));
     }
-    let named = |name, attention, peer| anyhow::Ok(Named { name, attention: validate(attention)?, peer });
-    let mut list: Vec<Named> =
+    let named = |name, attention, peer| anyhow::Ok(EngineCase { name, attention: validate(attention)?, peer });
+    let mut list: Vec<EngineCase> =
         all.into_iter().map(|(name, attention)| named(name, attention, None)).collect::<anyhow::Result<_>>()?;
     for dense in dense::list() {
         for attention in dense.attentions()? {
@@ -125,7 +125,7 @@ mod tests {
         let names: BTreeSet<(&str, bool)> =
             all.iter().map(|case| (&case.name[..], case.attention.is_backward())).collect();
         assert!(names.len() == all.len() && all.len() > 150, "{} cases", all.len());
-        for Named { name, attention, .. } in &all {
+        for EngineCase { name, attention, .. } in &all {
             let Some(Full { queries, keys, tables }) = full(attention) else { continue };
             let paged = attention.k.is_paged();
             assert!(queries.len() == keys.len() && tables.len() == if paged { keys.len() } else { 0 }, "{name}");
@@ -145,10 +145,10 @@ mod tests {
         use qkvault_compile::times::{Case, Feature};
         let all = list().expect("valid");
         let of = |words: &str, feature: Feature| {
-            let named: Vec<&Named> = all.iter().filter(|case| case.name.starts_with(words)).collect();
+            let named: Vec<&EngineCase> = all.iter().filter(|case| case.name.starts_with(words)).collect();
             for case in &named {
                 assert_eq!(qkvault_fa4::takes(&case.attention, qkvault_kernels::SM), Ok(()), "{}", case.name);
-                assert!(Case::of(&case.attention).features.contains(&feature), "{}", case.name);
+                assert!(Case::for_attention(&case.attention).features.contains(&feature), "{}", case.name);
             }
             let backward = named.iter().filter(|case| case.attention.is_backward()).count();
             (named.len() - backward, backward)
@@ -162,7 +162,7 @@ mod tests {
     fn the_kernels_take_every_case_of_serving_and_most_others_have_two_engines() {
         let all = list().expect("valid");
         let of = |engine: fn(&Valid, u32) -> Result<(), qkvault_graph::Refusal>| {
-            move |case: &&Named| engine(&case.attention, qkvault_kernels::SM).is_ok()
+            move |case: &&EngineCase| engine(&case.attention, qkvault_kernels::SM).is_ok()
         };
         let serving = all.iter().filter(|case| case.peer.is_none());
         assert!(serving.clone().all(|case| of(qkvault_kernels::takes)(&case)), "{}", serving.count());

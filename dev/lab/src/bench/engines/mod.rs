@@ -23,13 +23,13 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session, cudarc};
 use rayon::prelude::*;
 
-use cases::Named;
+use cases::EngineCase;
 use peers::{Beside, Peers};
-use rows::Measured;
+use rows::MeasuredCase;
 
 /// Options of `bench engines`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct EnginesArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// The record of the results
@@ -76,11 +76,12 @@ pub(super) struct Args {
 const ENGINES: [EngineId; 3] = [CUDNN, KERNELS, FA4];
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let wanted = |case: &Named| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
-    let list: Vec<Named> = cases::list()?.into_iter().filter(wanted).collect();
+pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outcome> {
+    let wanted = |case: &EngineCase| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
+    let list: Vec<EngineCase> = cases::list()?.into_iter().filter(wanted).collect();
     if args.show {
-        let line = |case: &Named| out::line(&format!("{}, {}: {}", case.name, case.direction().name(), case.attention));
+        let line =
+            |case: &EngineCase| out::line(&format!("{}, {}: {}", case.name, case.direction().name(), case.attention));
         list.iter().for_each(line);
         return Ok(Outcome::Good);
     }
@@ -108,7 +109,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
         return tilings::run(&turn, &machine, &list);
     }
-    let mut written = Written::open(args, machine)?;
+    let mut written = RunFiles::open(args, machine)?;
     let mut measured = Vec::new();
     for case in list {
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
@@ -126,7 +127,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Compiles the plans of all engines. What an engine does not take or what cannot be compiled is told.
-fn plan(globals: &Globals, args: &Args, list: &[Named]) -> anyhow::Result<Outcome> {
+fn plan(globals: &Globals, args: &EnginesArgs, list: &[EngineCase]) -> anyhow::Result<Outcome> {
     let compiler = Compiler::open_compile_only(&args.library.search()?)?;
     let target = args.target.target(&compiler)?;
     let planner = Planner::new(open_vault(globals)?, Some(compiler));
@@ -154,14 +155,14 @@ fn plan(globals: &Globals, args: &Args, list: &[Named]) -> anyhow::Result<Outcom
 }
 
 /// The files of a run, with the rows of earlier ones.
-struct Written {
+struct RunFiles {
     machine: String,
     record: Vec<serde_json::Value>,
     table: Option<Table>,
 }
 
-impl Written {
-    fn open(args: &Args, machine: String) -> anyhow::Result<Written> {
+impl RunFiles {
+    fn open(args: &EnginesArgs, machine: String) -> anyhow::Result<RunFiles> {
         let read = |file: &Path| match std::fs::read_to_string(file) {
             Ok(text) if args.keep => Some(text),
             _ => None,
@@ -176,10 +177,10 @@ impl Written {
         };
         let table = args.table.as_deref().and_then(|file| Some((file, read(file)?)));
         let table = table.map(|(file, text)| serde_json::from_str(&text).with_context(|| what(file))).transpose()?;
-        Ok(Written { machine, record, table })
+        Ok(RunFiles { machine, record, table })
     }
 
-    fn write(&mut self, args: &Args, measured: &[Measured], peers: &Peers) -> anyhow::Result<()> {
+    fn write(&mut self, args: &EnginesArgs, measured: &[MeasuredCase], peers: &Peers) -> anyhow::Result<()> {
         let table = rows::table(&self.machine, measured, self.table.as_ref());
         let record = rows::record(&self.machine, measured, peers, &table, &self.record);
         write(&args.out, &format!("{record:#}\n"))?;
@@ -196,7 +197,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
 
 /// What one case is measured with.
 struct Turn<'a> {
-    args: &'a Args,
+    args: &'a EnginesArgs,
     session: &'a Session,
     planner: &'a Planner,
     stream: &'a Arc<CudaStream>,
@@ -204,7 +205,12 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// The times of all engines, as far as they take the case, and those of peers.
-    fn measure(&self, case: &Named, beside: Option<&mut Beside>, peers: &mut Peers) -> anyhow::Result<Measured> {
+    fn measure(
+        &self,
+        case: &EngineCase,
+        beside: Option<&mut Beside>,
+        peers: &mut Peers,
+    ) -> anyhow::Result<MeasuredCase> {
         let Turn { args, session, planner, stream } = self;
         let (mut refused, mut plans, mut engines) = (Vec::new(), Vec::new(), Vec::new());
         let on_miss = if args.build { OnMiss::Compile } else { OnMiss::Load };
@@ -230,6 +236,6 @@ impl Turn<'_> {
         let mut times = Times::default();
         engines.iter().zip(list).for_each(|(engine, us)| times.set(*engine, us));
         let (name, attention) = (case.name.clone(), case.attention.clone());
-        Ok(Measured { name, attention, times, refused })
+        Ok(MeasuredCase { name, attention, times, refused })
     }
 }

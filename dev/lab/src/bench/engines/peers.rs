@@ -18,7 +18,7 @@ pub(super) struct Peers(BTreeMap<(String, String), Vec<(String, f64)>>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct PeerRecord {
     case: String,
     direction: String,
     peer: String,
@@ -33,7 +33,7 @@ impl Peers {
 
     pub(super) fn parse(text: &str) -> anyhow::Result<Peers> {
         let mut peers = Peers::default();
-        for Given { case, direction, peer, ms } in serde_json::from_str::<Vec<Given>>(text)? {
+        for PeerRecord { case, direction, peer, ms } in serde_json::from_str::<Vec<PeerRecord>>(text)? {
             anyhow::ensure!(ms > 0.0, "{peer} takes {ms} ms for {case}; a time is above 0");
             peers.0.entry((case, direction)).or_default().push((peer, ms));
         }
@@ -46,13 +46,13 @@ impl Peers {
     }
 
     /// All times of a case.
-    pub(super) fn of(&self, case: &str, direction: Direction) -> &[(String, f64)] {
+    pub(super) fn for_case(&self, case: &str, direction: Direction) -> &[(String, f64)] {
         self.0.get(&(case.to_owned(), direction.name().to_owned())).map_or(&[], Vec::as_slice)
     }
 
     /// The fastest peer.
     pub(super) fn best(&self, case: &str, direction: Direction) -> Option<(&str, f64)> {
-        let list = self.of(case, direction).iter().map(|(peer, ms)| (&peer[..], *ms));
+        let list = self.for_case(case, direction).iter().map(|(peer, ms)| (&peer[..], *ms));
         list.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 }
@@ -61,7 +61,7 @@ impl Peers {
 pub(super) struct Beside(Peer);
 
 /// One case beside PyTorch.
-pub(super) struct Turns<'p> {
+pub(super) struct PeerTurns<'p> {
     peer: &'p mut Peer,
     /// The libraries that compute the case, with what they are asked and their times.
     libraries: Vec<(String, Value, Vec<f64>)>,
@@ -79,7 +79,7 @@ impl Beside {
     }
 
     /// Prepares a case. A library that does not compute it is told and left out.
-    pub(super) fn case(&mut self, what: &Value, direction: Direction) -> Turns<'_> {
+    pub(super) fn case(&mut self, what: &Value, direction: Direction) -> PeerTurns<'_> {
         let peer = &mut self.0;
         let mut request = what.clone();
         request["direction"] = direction.name().into();
@@ -95,11 +95,11 @@ impl Beside {
             }
             Err(error) => out::note(&format!("PyTorch does not compute it: {error:#}")),
         }
-        Turns { peer, libraries }
+        PeerTurns { peer, libraries }
     }
 }
 
-impl Turns<'_> {
+impl PeerTurns<'_> {
     /// Times every library once; the first round only warms up.
     pub(super) fn round(&mut self, round: usize) -> anyhow::Result<()> {
         for (_, request, times) in &mut self.libraries {
@@ -137,6 +137,6 @@ mod tests {
         let mut peers = Peers::parse(given).expect("reads");
         peers.add("x", Direction::Forward, vec![("torch".to_owned(), 0.25), ("flex".to_owned(), 1.0)]);
         assert_eq!(peers.best("x", Direction::Forward), Some(("torch", 0.25)));
-        assert_eq!((peers.of("x", Direction::Forward).len(), peers.best("x", Direction::Backward)), (3, None));
+        assert_eq!((peers.for_case("x", Direction::Forward).len(), peers.best("x", Direction::Backward)), (3, None));
     }
 }

@@ -11,7 +11,7 @@ use super::ENGINES;
 use super::peers::Peers;
 
 /// The times of one case.
-pub(super) struct Measured {
+pub(super) struct MeasuredCase {
     pub(super) name: String,
     pub(super) attention: Valid,
     pub(super) times: Times,
@@ -19,17 +19,17 @@ pub(super) struct Measured {
     pub(super) refused: Vec<String>,
 }
 
-impl Measured {
+impl MeasuredCase {
     fn direction(&self) -> Direction {
-        Case::of(&self.attention).direction
+        Case::for_attention(&self.attention).direction
     }
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for MeasuredCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}:", self.name, self.direction().name())?;
         ENGINES.into_iter().enumerate().try_for_each(|(at, engine)| {
-            let us = self.times.of(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+            let us = self.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
             write!(f, "{} {} {us} us", if at > 0 { "," } else { "" }, engine.title())
         })
     }
@@ -37,19 +37,28 @@ impl fmt::Display for Measured {
 
 /// The record: what qkvault takes for each case by the table, beside cuDNN and the fastest peer; and the rows of an
 /// earlier record that were not measured again.
-pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers, table: &Table, earlier: &[Value]) -> Value {
-    let row = |of: &Measured| {
+pub(super) fn record(
+    machine: &str,
+    measured: &[MeasuredCase],
+    peers: &Peers,
+    table: &Table,
+    earlier: &[Value],
+) -> Value {
+    let row = |of: &MeasuredCase| {
         let direction = of.direction();
         let chosen = engine(of, table);
-        let ours = chosen.and_then(|engine| of.times.of(engine));
+        let ours = chosen.and_then(|engine| of.times.us(engine));
         let best = peers.best(&of.name, direction);
-        let all: serde_json::Map<String, Value> =
-            peers.of(&of.name, direction).iter().map(|(peer, time)| (peer.clone(), rounded(*time).into())).collect();
+        let all: serde_json::Map<String, Value> = peers
+            .for_case(&of.name, direction)
+            .iter()
+            .map(|(peer, time)| (peer.clone(), rounded(*time).into()))
+            .collect();
         json!({
             "case": of.name, "direction": direction.name(), "attention": of.attention.to_string(),
             "ours_ms": ours.map(ms), "engine": chosen.map(|engine| engine.name().to_string()),
-            "kernels_ms": of.times.of(KERNELS).map(ms), "cudnn_ms": of.times.of(CUDNN).map(ms),
-            "fa4_ms": of.times.of(FA4).map(ms), "peers_ms": all,
+            "kernels_ms": of.times.us(KERNELS).map(ms), "cudnn_ms": of.times.us(CUDNN).map(ms),
+            "fa4_ms": of.times.us(FA4).map(ms), "peers_ms": all,
             "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, time)| rounded(time)),
             "refused": of.refused, "machine": machine,
         })
@@ -62,9 +71,9 @@ pub(super) fn record(machine: &str, measured: &[Measured], peers: &Peers, table:
 }
 
 /// The engine that the table chooses among those that take a case.
-fn engine(of: &Measured, table: &Table) -> Option<EngineId> {
-    let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.of(*engine).is_some()).collect();
-    match table.nearest(&Case::of(&of.attention), &taken) {
+fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
+    let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.us(*engine).is_some()).collect();
+    match table.nearest(&Case::for_attention(&of.attention), &taken) {
         Some((row, distance)) => row.order(&taken, distance).first().copied(),
         None => taken.first().copied(),
     }
@@ -82,11 +91,11 @@ fn rounded(ms: f64) -> f64 {
 /// The table of the cases that at least two engines take, with the rows of an earlier table that were not measured
 /// again. A case that was measured twice, such as a decode with an expression, which decides nothing there, has its
 /// first times.
-pub(super) fn table(machine: &str, measured: &[Measured], earlier: Option<&Table>) -> Table {
+pub(super) fn table(machine: &str, measured: &[MeasuredCase], earlier: Option<&Table>) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for of in measured {
-        let case = Case::of(&of.attention);
-        let timed = ENGINES.iter().filter(|engine| of.times.of(**engine).is_some()).count();
+        let case = Case::for_attention(&of.attention);
+        let timed = ENGINES.iter().filter(|engine| of.times.us(**engine).is_some()).count();
         if timed < 2 || rows.iter().any(|row| row.case == case) {
             continue;
         }
@@ -122,19 +131,19 @@ mod tests {
     use super::*;
     use crate::bench::engines::cases;
 
-    fn measured(name: &str, kernels_us: Option<f64>, cudnn_us: Option<f64>, fa4_us: Option<f64>) -> Measured {
+    fn measured(name: &str, kernels_us: Option<f64>, cudnn_us: Option<f64>, fa4_us: Option<f64>) -> MeasuredCase {
         let (name, backward) = name.strip_suffix(" backward").map_or((name, false), |name| (name, true));
         let all = cases::list().expect("valid");
-        let is = |case: &cases::Named| case.name == name && case.attention.is_backward() == backward;
+        let is = |case: &cases::EngineCase| case.name == name && case.attention.is_backward() == backward;
         let case = all.into_iter().find(is).expect("a case");
         let all = [(KERNELS, kernels_us), (CUDNN, cudnn_us), (FA4, fa4_us)];
         let times = all.into_iter().filter_map(|(engine, us)| Some((engine.name(), us?))).collect();
-        Measured { name: case.name, attention: case.attention, times, refused: Vec::new() }
+        MeasuredCase { name: case.name, attention: case.attention, times, refused: Vec::new() }
     }
 
     const PROMPT: &str = "plain b4 h16/16 s4096 d128 causal";
 
-    fn list() -> Vec<Measured> {
+    fn list() -> Vec<MeasuredCase> {
         let some = Some;
         vec![
             measured("decode b1 s1024 d128", some(7.12), some(8.4), None),
@@ -179,7 +188,7 @@ mod tests {
             measured(PROMPT, None, Some(544.61), Some(479.0)),
         ];
         let table = table("a GPU", &list, None);
-        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.of(KERNELS)).collect();
+        let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.us(KERNELS)).collect();
         assert_eq!(times, [Some(68.2), Some(70.0), None]);
         let first = |at: usize| table.rows[at].order(&ENGINES, 0.0)[0];
         assert_eq!([first(0), first(1), first(2)], ENGINES);

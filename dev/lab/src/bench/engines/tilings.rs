@@ -10,17 +10,17 @@ use qkvault_kernels::{Generated, SM, generate_with};
 use serde_json::{Value, json};
 
 use super::Turn;
-use super::cases::Named;
+use super::cases::EngineCase;
 
 /// The name of the usual tiling.
 const USUAL: &str = "usual";
 
 /// The plans of a case by the name of their tiling, the usual one first.
-pub(super) fn plans(planner: &Planner, case: &Named, on_miss: OnMiss) -> anyhow::Result<Vec<(String, Arc<Plan>)>> {
+pub(super) fn plans(planner: &Planner, case: &EngineCase, on_miss: OnMiss) -> anyhow::Result<Vec<(String, Arc<Plan>)>> {
     let mut sizes = None;
     let usual = generate_with(&case.attention, SM, |of| {
         sizes = Some(of);
-        Tiling::of(of)
+        Tiling::for_sizes(of)
     })?;
     let others = sizes.map(Tiling::others).unwrap_or_default();
     let other = |(name, tiling): (String, Tiling)| {
@@ -39,7 +39,7 @@ pub(super) fn plans(planner: &Planner, case: &Named, on_miss: OnMiss) -> anyhow:
 }
 
 /// Compiles the plans of cases. Returns whether one failed.
-pub(super) fn plan(planner: &Planner, list: &[Named]) -> bool {
+pub(super) fn plan(planner: &Planner, list: &[EngineCase]) -> bool {
     let failed = list.iter().filter(|case| match plans(planner, case, OnMiss::Compile) {
         Ok(plans) => {
             let names: Vec<&str> = plans.iter().map(|(name, _)| name.as_str()).collect();
@@ -55,7 +55,7 @@ pub(super) fn plan(planner: &Planner, list: &[Named]) -> bool {
 }
 
 /// Measures cases, and writes the times of all that could be measured.
-pub(super) fn run(turn: &Turn<'_>, machine: &str, list: &[Named]) -> anyhow::Result<Outcome> {
+pub(super) fn run(turn: &Turn<'_>, machine: &str, list: &[EngineCase]) -> anyhow::Result<Outcome> {
     let mut rows = Vec::new();
     for case in list {
         match measure(turn, case) {
@@ -69,7 +69,7 @@ pub(super) fn run(turn: &Turn<'_>, machine: &str, list: &[Named]) -> anyhow::Res
 }
 
 /// The times of a case with every tiling.
-fn measure(turn: &Turn<'_>, case: &Named) -> anyhow::Result<Value> {
+fn measure(turn: &Turn<'_>, case: &EngineCase) -> anyhow::Result<Value> {
     let on_miss = if turn.args.build { OnMiss::Compile } else { OnMiss::Load };
     let (names, plans): (Vec<String>, Vec<Arc<Plan>>) = plans(turn.planner, case, on_miss)?.into_iter().unzip();
     let loaded = plans.iter().map(|plan| turn.session.load(plan)).collect::<Result<Vec<_>, _>>()?;

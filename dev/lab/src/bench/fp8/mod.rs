@@ -16,15 +16,15 @@ use qkvault_exec::{Device, Session};
 use serde_json::{Value, json};
 
 use super::ground::clocks;
-use super::summary::Summary;
+use super::summary::FigureSummary;
 use super::timed::entry;
 use super::timed::turns::Turns;
-use rows::Row;
-use times::Times;
+use rows::Fp8Row;
+use times::LaunchTimes;
 
 /// Options of `bench fp8`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct Fp8Args {
     #[command(flatten)]
     library: LibraryArgs,
     /// The record
@@ -66,8 +66,8 @@ fn options() -> CompileOptions {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let list: Vec<Row> = rows::all()?.into_iter().filter(|row| row.name().contains(&args.only)).collect();
+pub(super) fn run(globals: &Globals, args: &Fp8Args) -> anyhow::Result<Outcome> {
+    let list: Vec<Fp8Row> = rows::all()?.into_iter().filter(|row| row.name().contains(&args.only)).collect();
     anyhow::ensure!(!list.is_empty(), "--only '{}': no row has these words; `causal s2048 d128` is one", args.only);
     let search = args.library.search()?;
     if args.plan {
@@ -97,7 +97,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
             turns.add(&row.cases[0], &form, &options, 0);
         }
         let before = clocks();
-        let times = times::of(&mut turns, args.rounds).with_context(|| row.name())?;
+        let times = times::measure(&mut turns, args.rounds).with_context(|| row.name())?;
         for record in records(row, &turns, times) {
             good &= record["status"] == "right" && record["bf16_status"] == "right";
             out::note(&record.to_string());
@@ -112,7 +112,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Compiles every row, and tells which are refused.
-fn plan(globals: &Globals, list: &[Row], planner: &Planner, target: &Target, configurations: u8) -> Outcome {
+fn plan(globals: &Globals, list: &[Fp8Row], planner: &Planner, target: &Target, configurations: u8) -> Outcome {
     let sets = [("auto".to_owned(), options())];
     let more: Vec<_> = (1..configurations).map(after).collect();
     let mut entries = Vec::new();
@@ -138,17 +138,18 @@ fn plan(globals: &Globals, list: &[Row], planner: &Planner, target: &Target, con
 }
 
 /// The record of each direction of a row.
-fn records(row: &Row, turns: &Turns, times: [Vec<Times>; 2]) -> Vec<Value> {
+fn records(row: &Fp8Row, turns: &Turns, times: [Vec<LaunchTimes>; 2]) -> Vec<Value> {
     let [eight, sixteen, others @ ..] = turns.entries() else { return Vec::new() };
     let mut list = Vec::new();
     for (at, times) in times.iter().enumerate().filter(|(at, _)| eight.status(*at == 1) != "none") {
         let flops = row.cases[0].flops(at == 1);
-        let rate = |of: Option<Summary>| of.map(|of| flops / of.median / 1e9);
-        let [ours, bf16] = [0, 1].map(|entry| Summary::of(times[entry].in_turns.clone()));
-        let [alone, bf16_alone] = [0, 1].map(|entry| Summary::of(times[entry].alone.clone()));
+        let rate = |of: Option<FigureSummary>| of.map(|of| flops / of.median / 1e9);
+        let [ours, bf16] = [0, 1].map(|entry| FigureSummary::from_values(times[entry].in_turns.clone()));
+        let [alone, bf16_alone] = [0, 1].map(|entry| FigureSummary::from_values(times[entry].alone.clone()));
         let (tflops, of_table) = (rate(ours), |rate: Option<f64>| Some(rate? / row.published[at]?));
         let configurations = others.iter().zip(&times[2..]).map(|(entry, times)| {
-            let medians = [&times.in_turns, &times.alone].map(|list| Summary::of(list.clone()).map(|of| of.median));
+            let medians = [&times.in_turns, &times.alone]
+                .map(|list| FigureSummary::from_values(list.clone()).map(|of| of.median));
             json!({
                 "configuration": entry.form, "status": entry.status(at == 1), "why": entry.why(),
                 "engine": entry.passes[at].facts.as_ref().map(|facts| facts.engine.clone()),

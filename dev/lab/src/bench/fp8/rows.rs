@@ -1,6 +1,6 @@
 //! The FP8 rows of the table that NVIDIA publishes for an H200, and the cases that measure them beside bf16.
 
-use crate::bench::timed::file::{self, Case};
+use crate::bench::timed::file::{self, TimedCase};
 
 /// Sequence length, and NVIDIA's TFLOP/s forward and backward.
 type Published = (i64, f64, f64);
@@ -36,24 +36,24 @@ const TABLE: [(&str, [Published; 5]); 2] = [
 const OF_64: [i64; 3] = [2048, 8192, 32_768];
 
 /// A row of the table: the same attention in FP8 and in bf16.
-pub(super) struct Row {
+pub(super) struct Fp8Row {
     pub(super) mask: &'static str,
     pub(super) seq: i64,
     pub(super) head_dim: i64,
     /// The case in FP8, then in bf16.
-    pub(super) cases: [Case; 2],
+    pub(super) cases: [TimedCase; 2],
     /// NVIDIA's TFLOP/s in FP8, forward and backward.
     pub(super) published: [Option<f64>; 2],
 }
 
-impl Row {
+impl Fp8Row {
     fn new(
         mask: &'static str,
         seq: i64,
         head_dim: i64,
         published: [Option<f64>; 2],
         alone: bool,
-    ) -> anyhow::Result<Row> {
+    ) -> anyhow::Result<Fp8Row> {
         let case = |name: &str, dtype: &str, scaling: &str| {
             let masked = if mask == "full" { "" } else { "mask: causal\n" };
             let (q, kv) = (format!("{dtype} [1,64,{seq},{head_dim}]"), format!("{dtype} [1,8,{seq},{head_dim}] bshd"));
@@ -64,7 +64,7 @@ impl Row {
             anyhow::Ok(file::read(&text, 1)?.remove(0))
         };
         let cases = [case("fp8", "e4m3", "fp8: delayed\n")?, case("bf16", "bf16", "")?];
-        Ok(Row { mask, seq, head_dim, cases, published })
+        Ok(Fp8Row { mask, seq, head_dim, cases, published })
     }
 
     /// What the row is called on the command line.
@@ -74,14 +74,14 @@ impl Row {
 }
 
 /// Every row.
-pub(super) fn all() -> anyhow::Result<Vec<Row>> {
+pub(super) fn all() -> anyhow::Result<Vec<Fp8Row>> {
     let mut list = Vec::new();
     for (mask, rows) in TABLE {
         for (seq, forward, backward) in rows {
-            list.push(Row::new(mask, seq, 128, [Some(forward), Some(backward)], false)?);
+            list.push(Fp8Row::new(mask, seq, 128, [Some(forward), Some(backward)], false)?);
         }
         for seq in OF_64 {
-            list.push(Row::new(mask, seq, 64, [None, None], true)?);
+            list.push(Fp8Row::new(mask, seq, 64, [None, None], true)?);
         }
     }
     Ok(list)
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn every_row_is_the_same_attention_in_both_formats() {
         let rows = all().expect("valid");
-        assert_eq!(rows.iter().map(Row::name).collect::<BTreeSet<_>>().len(), 16);
+        assert_eq!(rows.iter().map(Fp8Row::name).collect::<BTreeSet<_>>().len(), 16);
         for row in &rows {
             let [eight, sixteen] = &row.cases;
             let (a, b) = (eight.forward(), sixteen.forward());

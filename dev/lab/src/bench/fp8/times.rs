@@ -20,14 +20,14 @@ const FLUSHED: usize = 256 << 20;
 
 /// Milliseconds of a launch of one entry in one direction, for each round.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Times {
+pub(super) struct LaunchTimes {
     pub(super) in_turns: Vec<f64>,
     pub(super) alone: Vec<f64>,
 }
 
 /// The times of each direction, of each entry. An entry without a plan has none.
-pub(super) fn of(turns: &mut Turns, rounds: usize) -> anyhow::Result<[Vec<Times>; 2]> {
-    let mut times = [(); 2].map(|()| vec![Times::default(); turns.entries().len()]);
+pub(super) fn measure(turns: &mut Turns, rounds: usize) -> anyhow::Result<[Vec<LaunchTimes>; 2]> {
+    let mut times = [(); 2].map(|()| vec![LaunchTimes::default(); turns.entries().len()]);
     for (backward, times) in [false, true].into_iter().zip(&mut times) {
         in_turns(turns, backward, rounds, times)?;
         alone(turns, backward, rounds, times)?;
@@ -35,7 +35,7 @@ pub(super) fn of(turns: &mut Turns, rounds: usize) -> anyhow::Result<[Vec<Times>
     Ok(times)
 }
 
-fn in_turns(turns: &mut Turns, backward: bool, rounds: usize, times: &mut [Times]) -> anyhow::Result<()> {
+fn in_turns(turns: &mut Turns, backward: bool, rounds: usize, times: &mut [LaunchTimes]) -> anyhow::Result<()> {
     let stream = turns.stream().clone();
     let mut bound = turns.bound(backward)?;
     let mut graphs = Vec::new();
@@ -62,7 +62,7 @@ fn in_turns(turns: &mut Turns, backward: bool, rounds: usize, times: &mut [Times
 
 /// The write that empties the cache is queued before the first event, so that the GPU does not wait for the host
 /// between the events.
-fn alone(turns: &mut Turns, backward: bool, rounds: usize, times: &mut [Times]) -> anyhow::Result<()> {
+fn alone(turns: &mut Turns, backward: bool, rounds: usize, times: &mut [LaunchTimes]) -> anyhow::Result<()> {
     let stream = turns.stream().clone();
     let mut cache: cudarc::driver::CudaSlice<u8> = stream.alloc_zeros(FLUSHED)?;
     let mut bound = turns.bound(backward)?;

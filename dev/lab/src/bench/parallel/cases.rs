@@ -4,7 +4,7 @@ use qkvault_graph::{Attention, DType, Refusal, Tensor, Valid};
 use qkvault_parallel::{Scheme, Sharding};
 
 /// A row: an attention of all ranks, and how they share it.
-pub(super) struct Case {
+pub(super) struct ParallelCase {
     pub(super) name: String,
     pub(super) attention: Valid,
     pub(super) sharding: Sharding,
@@ -16,7 +16,7 @@ const HEADS: (i64, i64) = (32, 8);
 const HEAD_DIM: i64 = 128;
 
 /// The rows, for so many ranks.
-pub(super) fn list(ranks: u32) -> Result<Vec<Case>, Refusal> {
+pub(super) fn list(ranks: u32) -> Result<Vec<ParallelCase>, Refusal> {
     let mut list = Vec::new();
     let n = i64::from(ranks);
     for tokens in [4096_i64, 8192, 16_384, 32_768, 65_536, 131_072] {
@@ -33,13 +33,13 @@ pub(super) fn list(ranks: u32) -> Result<Vec<Case>, Refusal> {
         for scheme in schemes.into_iter().take(if tokens > 32_768 { 2 } else { 5 }) {
             let sharding = Sharding::new(ranks, scheme);
             let name = format!("causal, {tokens} tokens a rank, {sharding}");
-            list.push(Case { name, attention: causal.clone(), sharding, trains: true });
+            list.push(ParallelCase { name, attention: causal.clone(), sharding, trains: true });
         }
         if tokens == 65_536 {
             let window = Attention::bshd(1, HEADS, (all, all), HEAD_DIM, DType::BF16).window(4096).with_stats();
             let sharding = Sharding::new(ranks, Scheme::Gather { groups: 1 });
             let name = format!("window of 4096, {tokens} tokens a rank, {sharding}");
-            list.push(Case { name, attention: window.validate()?, sharding, trains: true });
+            list.push(ParallelCase { name, attention: window.validate()?, sharding, trains: true });
         }
     }
     for (batch, keys) in [(64, 8192), (8, 32_768), (1, 32_768)] {
@@ -48,7 +48,7 @@ pub(super) fn list(ranks: u32) -> Result<Vec<Case>, Refusal> {
         let sharding = Sharding::new(ranks, Scheme::Decode { run: 64 });
         let name = format!("decode of {batch} x {keys}, {sharding}");
         let attention = Attention::forward(q, kv, kv, q).with_stats().validate()?;
-        list.push(Case { name, attention, sharding, trains: false });
+        list.push(ParallelCase { name, attention, sharding, trains: false });
     }
     Ok(list)
 }

@@ -19,14 +19,14 @@ use qkvault_graph::{BackwardOptions, Valid};
 use qkvault_parallel::{Schedule, schedule};
 use serde_json::{Value, json};
 
-use crate::world::Gpus;
-use cases::Case;
-use shared::Shared;
+use crate::world::GpuSessions;
+use cases::ParallelCase;
+use shared::SharedRanks;
 use single::Single;
 
 /// Options of `bench parallel`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ParallelArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// The record
@@ -62,10 +62,11 @@ pub(super) struct Args {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
-    let wanted =
-        |case: &Case| case.name.contains(&args.only) && case.attention.q.dims[2] <= args.tokens * i64::from(args.ranks);
-    let list: Vec<Case> = cases::list(args.ranks)?.into_iter().filter(wanted).collect();
+pub(super) fn run(globals: &Globals, args: &ParallelArgs) -> anyhow::Result<Outcome> {
+    let wanted = |case: &ParallelCase| {
+        case.name.contains(&args.only) && case.attention.q.dims[2] <= args.tokens * i64::from(args.ranks)
+    };
+    let list: Vec<ParallelCase> = cases::list(args.ranks)?.into_iter().filter(wanted).collect();
     if args.show {
         list.iter().for_each(|case| out::line(&case.name));
         return Ok(Outcome::Good);
@@ -78,7 +79,7 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
         return compile(&planner, &target, &list);
     }
     let planner = Planner::opening(open_vault(globals)?, search.clone());
-    let gpus = Gpus::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
+    let gpus = GpuSessions::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
     let plans = gpus.plans();
     let session = &gpus.sessions[0];
     let mut record = json!({
@@ -110,13 +111,13 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Both passes of a case: the forward, and the backward that reads its results.
-fn passes(case: &Case) -> anyhow::Result<(Valid, Option<Valid>)> {
+fn passes(case: &ParallelCase) -> anyhow::Result<(Valid, Option<Valid>)> {
     let forward = case.attention.clone();
     let backward = case.trains.then(|| forward.backward(BackwardOptions::default()).validate()).transpose()?;
     Ok((forward, backward))
 }
 
-fn compile(planner: &Planner, target: &qkvault_cudnn::Target, list: &[Case]) -> anyhow::Result<Outcome> {
+fn compile(planner: &Planner, target: &qkvault_cudnn::Target, list: &[ParallelCase]) -> anyhow::Result<Outcome> {
     let options = CompileOptions::default();
     let mut outcome = Outcome::Good;
     for case in list {
@@ -140,18 +141,18 @@ fn compile(planner: &Planner, target: &qkvault_cudnn::Target, list: &[Case]) -> 
 
 /// Times a case: rows for the forward, and for forward and backward.
 fn measure(
-    args: &Args,
-    gpus: &Gpus,
+    args: &ParallelArgs,
+    gpus: &GpuSessions,
     plans: &[qkvault_parallel::SessionPlans<'_>],
     planner: &Planner,
-    case: &Case,
+    case: &ParallelCase,
 ) -> anyhow::Result<Vec<Value>> {
     let (forward, backward) = passes(case)?;
     let made = |pass: &Valid| schedule(pass, &case.sharding);
     let schedules: (Schedule, Option<Schedule>) = (made(&forward)?, backward.as_ref().map(made).transpose()?);
     let mut one = Single::new(&gpus.sessions[0], planner, &forward, backward.as_ref())?;
     let mut world = gpus.world(args.ranks, plans)?;
-    let mut ranks = Shared::new(&mut world, &schedules)?;
+    let mut ranks = SharedRanks::new(&mut world, &schedules)?;
     let mut rows = Vec::new();
     for both in [false, true].into_iter().take(if backward.is_some() { 2 } else { 1 }) {
         let (mut alone, mut shared, mut host) = (Vec::new(), Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use super::single::pattern;
 use crate::world::DEADLINE;
 
 /// One rank with its memory.
-struct Rank<'a, 'b> {
+struct BenchRank<'a, 'b> {
     member: &'a mut Member<'b>,
     forward: GpuRank,
     backward: Option<GpuRank>,
@@ -22,16 +22,16 @@ struct Rank<'a, 'b> {
 }
 
 /// All ranks of a world.
-pub(super) struct Shared<'a, 'b> {
-    ranks: Vec<Rank<'a, 'b>>,
+pub(super) struct SharedRanks<'a, 'b> {
+    ranks: Vec<BenchRank<'a, 'b>>,
 }
 
-impl<'a, 'b> Shared<'a, 'b> {
+impl<'a, 'b> SharedRanks<'a, 'b> {
     /// Prepares all ranks, and runs the forward once, whose results the backward reads.
     pub(super) fn new(
         world: &'a mut [Member<'b>],
         (forward, backward): &(Schedule, Option<Schedule>),
-    ) -> anyhow::Result<Shared<'a, 'b>> {
+    ) -> anyhow::Result<SharedRanks<'a, 'b>> {
         let prepare = |member: &mut Member<'b>, made: &Schedule| {
             let mut rank = GpuRank::prepare(made, &mut *member.communicator, member.plans, &member.context)?;
             rank.allocate()?;
@@ -52,19 +52,19 @@ impl<'a, 'b> Shared<'a, 'b> {
                 }
                 anyhow::Ok(back)
             });
-            Ok(Rank { forward: rank, backward: backward.transpose()?, stream, member })
+            Ok(BenchRank { forward: rank, backward: backward.transpose()?, stream, member })
         };
-        let ranks: Vec<anyhow::Result<Rank<'a, 'b>>> = std::thread::scope(|scope| {
+        let ranks: Vec<anyhow::Result<BenchRank<'a, 'b>>> = std::thread::scope(|scope| {
             let threads: Vec<_> = world.iter_mut().map(|member| scope.spawn(|| one(member))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
         });
-        Ok(Shared { ranks: ranks.into_iter().collect::<anyhow::Result<_>>()? })
+        Ok(SharedRanks { ranks: ranks.into_iter().collect::<anyhow::Result<_>>()? })
     }
 
     /// Milliseconds of the slowest rank's GPU for a step, of so many after each other; and of its host to queue one.
     pub(super) fn time(&mut self, both: bool, calls: u32) -> anyhow::Result<(f64, f64)> {
         let barrier = Barrier::new(self.ranks.len());
-        let one = |rank: &mut Rank<'a, 'b>| {
+        let one = |rank: &mut BenchRank<'a, 'b>| {
             let event = || rank.stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
             let (start, end) = (event()?, event()?);
             barrier.wait();

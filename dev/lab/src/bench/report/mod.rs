@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Options of `report`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ReportArgs {
     /// Folder with the records
     #[arg(value_name = "DIR")]
     records: PathBuf,
@@ -57,7 +57,7 @@ impl Records {
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(args: &ReportArgs) -> anyhow::Result<Outcome> {
     write(&args.records, args.out.as_ref().unwrap_or(&args.records))?;
     Ok(Outcome::Good)
 }

@@ -8,9 +8,9 @@ use super::Records;
 
 /// Rows of a table of figures: what, where the record has it, its unit, and where that is which the row is compared
 /// with.
-type Row = (&'static str, &'static str, &'static str, &'static str);
+type FigureRow = (&'static str, &'static str, &'static str, &'static str);
 
-const LAUNCH: [Row; 10] = [
+const LAUNCH: [FigureRow; 10] = [
     ("`cudnnBackendExecute` in a loop", "launch/ways/floor_us", "us", ""),
     ("raw, bound", "launch/ways/raw_us", "us", "launch/ways/floor_us"),
     ("raw, with addresses", "launch/ways/args_raw_us", "us", "launch/ways/floor_us"),
@@ -23,7 +23,7 @@ const LAUNCH: [Row; 10] = [
     ("ask for a plan that is loaded", "launch/ways/asked_again_us", "us", ""),
 ];
 
-const COLD: [Row; 8] = [
+const COLD: [FigureRow; 8] = [
     ("process to first output, from the vault", "cold/first_output_s", "s", "cold/torch_first_output_s"),
     ("the same, plan built", "cold/first_output_built_s", "s", "cold/torch_first_output_s"),
     ("the same, PyTorch", "cold/torch_first_output_s", "s", ""),
@@ -34,13 +34,13 @@ const COLD: [Row; 8] = [
     ("further shape, to its output, PyTorch", "cold/torch_further_ms", "ms", ""),
 ];
 
-const SHAPES: [Row; 3] = [
+const SHAPES: [FigureRow; 3] = [
     ("asked for one after the other", "shapes/seconds", "s", "shapes/torch_seconds"),
     ("the same, while all are preloaded", "shapes/preloaded_seconds", "s", "shapes/torch_seconds"),
     ("PyTorch", "shapes/torch_seconds", "s", ""),
 ];
 
-const MEMORY: [Row; 4] = [
+const MEMORY: [FigureRow; 4] = [
     ("on the GPU", "memory/gpu_bytes_each", "bytes", ""),
     ("in the process", "memory/memory_bytes_each", "bytes", ""),
     ("in the vault", "memory/disk_bytes_each", "bytes", ""),
@@ -61,7 +61,7 @@ struct Section {
     part: &'static str,
     title: &'static str,
     note: &'static str,
-    rows: &'static [Row],
+    rows: &'static [FigureRow],
 }
 
 const SECTIONS: [Section; 4] = [
@@ -123,7 +123,7 @@ pub(super) fn page(records: &Records) -> String {
 }
 
 /// The figures that users feel, beside PyTorch's: what, unit, ours, theirs.
-const HEADLINE: [Row; 5] = [
+const HEADLINE: [FigureRow; 5] = [
     ("host time of a launch, bound", "launch/ways/bound_us", "us", "launch/ways/torch_us"),
     ("host time of a launch, with arguments", "launch/ways/args_safe_us", "us", "launch/ways/torch_us"),
     ("a further shape, to its output", "cold/further_output_ms", "ms", "cold/torch_further_ms"),
@@ -145,7 +145,7 @@ fn headline(page: &mut String, records: &Records) {
     }
 }
 
-fn table(page: &mut String, records: &Records, rows: &[Row]) {
+fn table(page: &mut String, records: &Records, rows: &[FigureRow]) {
     page.push_str("| what | median | ratio |\n| --- | ---: | ---: |\n");
     for (what, path, unit, of) in rows {
         let Some(median) = records.number(path) else { continue };

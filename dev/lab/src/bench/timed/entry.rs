@@ -5,21 +5,21 @@ use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_graph::Valid;
 use serde_json::{Value, json};
 
-use super::file::Case;
+use super::file::TimedCase;
 use qkvault_cli::clock::median;
 
 /// A case in one form.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Entry {
-    pub(in crate::bench) case: Case,
+pub(in crate::bench) struct TimedEntry {
+    pub(in crate::bench) case: TimedCase,
     pub(in crate::bench) form: String,
     /// The forward and the backward.
-    pub(in crate::bench) passes: [Pass; 2],
+    pub(in crate::bench) passes: [TimedPass; 2],
 }
 
 /// The result of one pass.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Pass {
+pub(in crate::bench) struct TimedPass {
     /// `right`, `compiled`, `wrong`, `refused`, `failed`, or `none` for a backward that the case does not have.
     pub(in crate::bench) status: &'static str,
     pub(in crate::bench) why: Option<String>,
@@ -32,9 +32,9 @@ pub(in crate::bench) struct Pass {
     pub(in crate::bench) checks: Vec<Value>,
 }
 
-impl Pass {
-    pub(in crate::bench) fn new(status: &'static str, why: Option<String>) -> Pass {
-        Pass { status, why, facts: None, resident: 0, times: Vec::new(), checks: Vec::new() }
+impl TimedPass {
+    pub(in crate::bench) fn new(status: &'static str, why: Option<String>) -> TimedPass {
+        TimedPass { status, why, facts: None, resident: 0, times: Vec::new(), checks: Vec::new() }
     }
 
     fn median(&self) -> Option<f64> {
@@ -65,10 +65,10 @@ impl Pass {
     }
 }
 
-impl Entry {
+impl TimedEntry {
     /// The case's name, followed by the form unless it is `auto`.
     pub(in crate::bench) fn name(&self) -> String {
-        let Entry { case, form, passes: _ } = self;
+        let TimedEntry { case, form, passes: _ } = self;
         if form == "auto" { case.name.clone() } else { format!("{}/{form}", case.name) }
     }
 
@@ -128,25 +128,25 @@ impl Entry {
 
 /// Compiles every case in every form. The target GPU need not be present.
 pub(in crate::bench) fn plan(
-    cases: &[Case],
+    cases: &[TimedCase],
     option_sets: &[(String, CompileOptions)],
     planner: &Planner,
     target: &Target,
-) -> Vec<Entry> {
+) -> Vec<TimedEntry> {
     let pass =
         |attention: &Valid, options: &CompileOptions| match planner.plan(attention, target, options, OnMiss::Compile) {
-            Err(error) => Pass::new("failed", Some(error.to_string())),
+            Err(error) => TimedPass::new("failed", Some(error.to_string())),
             Ok(answer) => match answer.outcome {
-                Err(refusal) => Pass::new("refused", Some(refusal.to_string())),
-                Ok(plan) => Pass { facts: Some(plan.facts.clone()), ..Pass::new("compiled", None) },
+                Err(refusal) => TimedPass::new("refused", Some(refusal.to_string())),
+                Ok(plan) => TimedPass { facts: Some(plan.facts.clone()), ..TimedPass::new("compiled", None) },
             },
         };
-    let of = |case: &Case| {
+    let of = |case: &TimedCase| {
         let passes = |options: &CompileOptions| {
             [Some(case.forward()), case.backward()]
-                .map(|a| a.map_or_else(|| Pass::new("none", None), |a| pass(a, options)))
+                .map(|a| a.map_or_else(|| TimedPass::new("none", None), |a| pass(a, options)))
         };
-        let entry = |(form, options): &(String, CompileOptions)| Entry {
+        let entry = |(form, options): &(String, CompileOptions)| TimedEntry {
             case: case.clone(),
             form: form.clone(),
             passes: passes(options),

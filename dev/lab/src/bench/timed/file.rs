@@ -5,11 +5,11 @@ use qkvault_exec::Training;
 use qkvault_graph::expr::ScoreExpr;
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, Documents, Pass, Refusal, Valid, text, validate};
 
-use qkvault_cli::data::{Recipe, Split};
+use qkvault_cli::data::{DataRecipe, Split};
 
 /// One case.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Case {
+pub(in crate::bench) struct TimedCase {
     pub(in crate::bench) name: String,
     /// The forward as the file describes it.
     pub(in crate::bench) described: Valid,
@@ -19,7 +19,7 @@ pub(in crate::bench) struct Case {
     backward: Option<Valid>,
     /// Whether the documents run as varlen sequences.
     pub(in crate::bench) varlen: bool,
-    pub(in crate::bench) recipe: Recipe,
+    pub(in crate::bench) recipe: DataRecipe,
     /// Lines `note: KEY WORDS`, copied to the output.
     pub(in crate::bench) notes: Vec<(String, String)>,
 }
@@ -33,7 +33,7 @@ pub(in crate::bench) struct Case {
 /// # Errors
 ///
 /// A line cannot be read, or a description is refused. The error has the number of the line, or the name of the case.
-pub(in crate::bench) fn read(text: &str, seed: u64) -> anyhow::Result<Vec<Case>> {
+pub(in crate::bench) fn read(text: &str, seed: u64) -> anyhow::Result<Vec<TimedCase>> {
     let lines: Vec<&str> = text.lines().collect();
     let begins: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].starts_with("case:")).collect();
     if let Some(at) = lines[..begins.first().copied().unwrap_or(lines.len())].iter().position(|l| !is_blank(l)) {
@@ -54,9 +54,9 @@ fn is_blank(line: &str) -> bool {
 
 /// Reads the case that begins at line `from`. `lines` begins at the top of the file, so that errors have the right line
 /// numbers.
-fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
+fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<TimedCase> {
     let (scalars, documents) = (Vec::new(), Split::Equal(1));
-    let mut recipe = Recipe { scalars, draw_others: false, documents, varlen: Vec::new(), seed };
+    let mut recipe = DataRecipe { scalars, draw_others: false, documents, varlen: Vec::new(), seed };
     let (mut name, mut notes) = (String::new(), Vec::new());
     let (mut varlen, mut alone) = (false, false);
     let mut attention = "\n".repeat(from);
@@ -117,7 +117,7 @@ fn case(lines: &[&str], from: usize, seed: u64) -> anyhow::Result<Case> {
         (true, false) => (described.clone(), None),
         (true, true) => (described.varlen_documents(sequences(&recipe.varlen)).map_err(|e| refused(&e))?, None),
     };
-    Ok(Case { name, described, forward, backward, varlen, recipe, notes })
+    Ok(TimedCase { name, described, forward, backward, varlen, recipe, notes })
 }
 
 /// The greatest length and the number of the documents.
@@ -149,11 +149,11 @@ pub(super) fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
     (attention.as_forward(), options)
 }
 
-impl Case {
+impl TimedCase {
     /// A case of an attention by itself: with its backward if it is one, otherwise a forward alone.
-    pub(super) fn of(name: String, attention: &Valid, seed: u64) -> Result<Case, Refusal> {
+    pub(super) fn for_attention(name: String, attention: &Valid, seed: u64) -> Result<TimedCase, Refusal> {
         let recipe =
-            Recipe { scalars: Vec::new(), draw_others: true, documents: Split::Equal(1), varlen: Vec::new(), seed };
+            DataRecipe { scalars: Vec::new(), draw_others: true, documents: Split::Equal(1), varlen: Vec::new(), seed };
         let described = validate(attention.as_forward())?;
         let (forward, backward) = if attention.is_backward() {
             let (forward, options) = passes(attention);
@@ -162,7 +162,7 @@ impl Case {
         } else {
             (attention.clone(), None)
         };
-        Ok(Case { name, described, forward, backward, varlen: false, recipe, notes: Vec::new() })
+        Ok(TimedCase { name, described, forward, backward, varlen: false, recipe, notes: Vec::new() })
     }
 
     /// The forward to run.
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn shares(text: &str) -> Vec<f64> {
-        read(text, 1).expect("it reads").iter().map(Case::share).collect()
+        read(text, 1).expect("it reads").iter().map(TimedCase::share).collect()
     }
 
     const DOCUMENTS: &str =

@@ -16,8 +16,8 @@ use qkvault_exec::{Device, Session, SessionOptions};
 use qkvault_sys::Library;
 use serde_json::{Value, json};
 
-use entry::Entry;
-use file::Case;
+use entry::TimedEntry;
+use file::TimedCase;
 use qkvault_cli::jobs::ModelArgs;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::{Globals, Outcome, open_vault, out, word};
@@ -26,7 +26,7 @@ use turns::Turns;
 /// Options of `bench attentions`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("model", |arg| arg.required(false)))]
-pub(in crate::bench) struct Args {
+pub(in crate::bench) struct TimedArgs {
     /// The file of cases (bench/training.txt describes the format)
     #[arg(long, value_name = "FILE", required_unless_present = "model", conflicts_with = "model")]
     cases: Option<PathBuf>,
@@ -80,7 +80,7 @@ fn rules(text: &str) -> Result<VariantSet, String> {
     text.replace('+', ",").parse().map_err(|error: qkvault_cudnn::BadVariant| error.to_string())
 }
 
-impl Args {
+impl TimedArgs {
     fn option_sets(&self) -> Vec<(String, CompileOptions)> {
         let options = |form: Form, without: VariantSet| {
             let name = serde_json::to_value(form).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Args {
         self.form.iter().flat_map(|&form| sets().map(move |without| options(form, without))).collect()
     }
 
-    fn cases(&self) -> anyhow::Result<Vec<Case>> {
+    fn cases(&self) -> anyhow::Result<Vec<TimedCase>> {
         let (shown, mut cases) = match &self.cases {
             None => ("the models".to_owned(), models::cases(&self.model, self.seed)?),
             Some(path) => {
@@ -119,7 +119,7 @@ impl Args {
 }
 
 /// Runs the command.
-pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
+pub(super) fn run(globals: &Globals, args: &TimedArgs) -> anyhow::Result<Outcome> {
     let cases = args.cases()?;
     let search = args.library.search()?;
     if args.plan {
@@ -158,7 +158,9 @@ pub(super) fn run(globals: &Globals, args: &Args) -> anyhow::Result<Outcome> {
 
 /// Answers the lines of standard input until it ends. The first output line describes all entries.
 fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
-    out::record(&json!({ "machine": machine, "entries": turns.entries().iter().map(Entry::json).collect::<Vec<_>>() }));
+    out::record(
+        &json!({ "machine": machine, "entries": turns.entries().iter().map(TimedEntry::json).collect::<Vec<_>>() }),
+    );
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -180,19 +182,19 @@ fn serve(machine: &Value, turns: &mut Turns) -> anyhow::Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-fn report(globals: &Globals, machine: &Value, entries: &[Entry]) -> Outcome {
+fn report(globals: &Globals, machine: &Value, entries: &[TimedEntry]) -> Outcome {
     if globals.json {
-        let list: Vec<Value> = entries.iter().map(Entry::json).collect();
+        let list: Vec<Value> = entries.iter().map(TimedEntry::json).collect();
         out::json(&json!({ "machine": machine, "entries": list }));
     } else {
         let columns =
             ["entry", "status", ">forward ms", ">TFLOP/s", ">backward ms", ">TFLOP/s", ">workspace", ">backward's"];
-        out::table(&columns, &entries.iter().map(Entry::cells).collect::<Vec<_>>());
+        out::table(&columns, &entries.iter().map(TimedEntry::cells).collect::<Vec<_>>());
         for entry in entries {
             if let Some(why) = entry.why() {
                 out::line(&format!("\n{}: {why}", entry.name()));
             }
         }
     }
-    if entries.iter().all(Entry::good) { Outcome::Good } else { Outcome::Bad }
+    if entries.iter().all(TimedEntry::good) { Outcome::Good } else { Outcome::Bad }
 }

@@ -2,33 +2,33 @@
 
 use std::collections::BTreeSet;
 
-use qkvault_cli::jobs::{self, Job, Jobs, ModelArgs};
+use qkvault_cli::jobs::{self, AttentionJob, Jobs, ModelArgs};
 use qkvault_cli::out;
 use qkvault_graph::{Storage, Valid};
 
-use super::file::Case;
+use super::file::TimedCase;
 
 /// The cases of all models, named by model, layer, phase and sizes.
 ///
 /// # Errors
 ///
 /// A model cannot be read, or nothing of it can be timed.
-pub(super) fn cases(args: &ModelArgs, seed: u64) -> anyhow::Result<Vec<Case>> {
+pub(super) fn cases(args: &ModelArgs, seed: u64) -> anyhow::Result<Vec<TimedCase>> {
     let Jobs { jobs, notes, .. } = jobs::plan(args)?;
     notes.iter().for_each(|note| out::note(&format!("note: {note}")));
-    let cases = of(&jobs, seed)?;
+    let cases = from_jobs(&jobs, seed)?;
     anyhow::ensure!(!cases.is_empty(), "nothing of the models can be timed; the notes say why");
     Ok(cases)
 }
 
-fn of(jobs: &[Job], seed: u64) -> anyhow::Result<Vec<Case>> {
+fn from_jobs(jobs: &[AttentionJob], seed: u64) -> anyhow::Result<Vec<TimedCase>> {
     let mut list = Vec::new();
     for job in jobs {
         let name = job.uses[0].label().replace(' ', "_");
         let described = job.attention.clone();
         match described.map_err(|refusal| refusal.to_string()).and_then(|a| timed(&a).map(|()| a)) {
             Err(why) => out::note(&format!("not timed: {name}: {why}")),
-            Ok(attention) => list.push(Case::of(name, &attention, seed)?),
+            Ok(attention) => list.push(TimedCase::for_attention(name, &attention, seed)?),
         }
     }
     // The forward of a trained attention is timed with its backward.
@@ -52,9 +52,9 @@ mod tests {
 
     /// The options as the command reads them.
     #[derive(Debug, clap::Parser)]
-    struct Words {
+    struct ModelOptions {
         #[command(flatten)]
-        args: super::super::Args,
+        args: super::super::TimedArgs,
     }
 
     fn names(manifest: &str, more: &[&str]) -> Vec<(String, bool)> {
@@ -62,7 +62,7 @@ mod tests {
         let path = folder.path().join("manifest.toml");
         std::fs::write(&path, manifest).expect("it is written");
         let words = ["bench", "--manifest", path.to_str().expect("text")].into_iter().chain(more.iter().copied());
-        let args = Words::try_parse_from(words).expect("the words are read").args;
+        let args = ModelOptions::try_parse_from(words).expect("the words are read").args;
         args.cases().expect("cases").iter().map(|c| (c.name.clone(), c.backward().is_some())).collect()
     }
 
@@ -115,7 +115,7 @@ mod tests {
             (&["bench"][..], "--cases <FILE>"),
             (&["bench", "--cases", "a", "--model", "b"][..], "cannot be used with"),
         ] {
-            let error = Words::try_parse_from(words).expect_err("wrong usage").to_string();
+            let error = ModelOptions::try_parse_from(words).expect_err("wrong usage").to_string();
             assert!(error.contains(needle), "{error}");
         }
     }

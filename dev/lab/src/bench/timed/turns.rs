@@ -8,21 +8,21 @@ use qkvault_compile::{OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Bound, LoadedPlan, PrepareError, Session, Workspace, cudarc};
 use qkvault_graph::{Lengths, Role, Storage, Valid};
-use qkvault_reference::{Inputs, Tolerance, View, compare_rows, forward_rows};
+use qkvault_reference::{Inputs, OutputTolerance, View, compare_rows, forward_rows};
 use serde_json::{Value, json};
 
-use super::entry::{Entry, Pass};
-use super::file::Case;
+use super::entry::{TimedEntry, TimedPass};
+use super::file::TimedCase;
 use qkvault_cli::clock;
 use qkvault_cli::data;
-use qkvault_cli::memory::{Failure, Memory, failed};
+use qkvault_cli::memory::{OperandMemory, RowFailure, failed};
 
 /// One pass of one entry, loaded on the GPU.
 struct LoadedPass {
     entry: usize,
     backward: bool,
     plan: LoadedPlan,
-    memory: Memory,
+    memory: OperandMemory,
     /// Scalars only; the other operands are in `memory`.
     scalars: Inputs,
 }
@@ -34,7 +34,7 @@ pub(in crate::bench) struct Turns {
     on_miss: OnMiss,
     stream: Arc<CudaStream>,
     workspace: Option<Arc<Workspace>>,
-    entries: Vec<Entry>,
+    entries: Vec<TimedEntry>,
     loaded: Vec<LoadedPass>,
 }
 
@@ -49,7 +49,7 @@ impl Turns {
         Turns { session, planner, on_miss, stream, workspace: None, entries: Vec::new(), loaded: Vec::new() }
     }
 
-    pub(in crate::bench) fn entries(&self) -> &[Entry] {
+    pub(in crate::bench) fn entries(&self) -> &[TimedEntry] {
         &self.entries
     }
 
@@ -73,11 +73,11 @@ impl Turns {
     }
 
     /// Loads a case in one form, launches both passes once, and checks their outputs.
-    pub(in crate::bench) fn add(&mut self, case: &Case, form: &str, options: &CompileOptions, rows: usize) {
+    pub(in crate::bench) fn add(&mut self, case: &TimedCase, form: &str, options: &CompileOptions, rows: usize) {
         let entry = self.entries.len();
-        let mut passes = [false, true].map(|_| Pass::new("failed", Some("the forward failed".to_owned())));
-        let mut done = || -> Result<(), (usize, Failure)> {
-            let at = |i: usize| move |failure: Failure| (i, failure);
+        let mut passes = [false, true].map(|_| TimedPass::new("failed", Some("the forward failed".to_owned())));
+        let mut done = || -> Result<(), (usize, RowFailure)> {
+            let at = |i: usize| move |failure: RowFailure| (i, failure);
             let (forward, backward) = (case.forward(), case.backward());
             let read = backward.unwrap_or(forward);
             let mut inputs = data::inputs(read, &case.recipe).map_err(|e| (0, failed(e)))?;
@@ -92,7 +92,7 @@ impl Turns {
             passes[0] = judged(&plan, checks);
             self.loaded.push(LoadedPass { entry, backward: false, plan, memory, scalars: scalars(&inputs) });
             let Some(backward) = backward else {
-                passes[1] = Pass::new("none", None);
+                passes[1] = TimedPass::new("none", None);
                 return Ok(());
             };
             data::set_scales(backward, &mut inputs);
@@ -103,12 +103,12 @@ impl Turns {
             Ok(())
         };
         if let Err((pass, (status, why))) = done() {
-            passes[pass] = Pass::new(status, Some(why));
+            passes[pass] = TimedPass::new(status, Some(why));
         }
-        self.entries.push(Entry { case: case.clone(), form: form.to_owned(), passes });
+        self.entries.push(TimedEntry { case: case.clone(), form: form.to_owned(), passes });
     }
 
-    fn prepare(&mut self, attention: &Valid, options: &CompileOptions) -> Result<LoadedPlan, Failure> {
+    fn prepare(&mut self, attention: &Valid, options: &CompileOptions) -> Result<LoadedPlan, RowFailure> {
         let prepared = self.session.prepare(&self.planner, attention, options, self.on_miss);
         let plan = prepared.map_err(|error| match error {
             PrepareError::Refused(refusal) => ("refused", refusal.to_string()),
@@ -132,8 +132,8 @@ impl Turns {
         plan: &LoadedPlan,
         inputs: &Inputs,
         rows: usize,
-    ) -> Result<(Memory, Vec<Value>), Failure> {
-        let mut memory = Memory::upload(&self.stream, a, plan, inputs)?;
+    ) -> Result<(OperandMemory, Vec<Value>), RowFailure> {
+        let mut memory = OperandMemory::upload(&self.stream, a, plan, inputs)?;
         let workspace = self.workspace.as_ref();
         memory.bind_over(plan, inputs, &self.stream, workspace)?.launch(&self.stream).map_err(failed)?;
         self.stream.synchronize().map_err(failed)?;
@@ -153,7 +153,8 @@ impl Turns {
             // The largest magnitude of all rows does not follow from some.
             if rows > 0 && !matches!(role, Role::Amax(_)) {
                 let view = View::new(a, role, inputs).map_err(failed)?;
-                let found = compare_rows(&expected, role, &view, &actual, Tolerance::of(role, actual.dtype()));
+                let found =
+                    compare_rows(&expected, role, &view, &actual, OutputTolerance::for_role(role, actual.dtype()));
                 check["relative"] = found.relative.into();
                 check["max_abs"] = found.max_abs.into();
                 check["good"] = (bad == 0 && found.good).into();
@@ -170,7 +171,7 @@ impl Turns {
         backward: bool,
         launches: usize,
         before: usize,
-    ) -> Result<f64, Failure> {
+    ) -> Result<f64, RowFailure> {
         let entries = &self.entries;
         let pass = self.loaded.iter_mut().find(|s| s.backward == backward && entries[s.entry].name() == name);
         let pass = pass.ok_or_else(|| failed(format!("no entry '{name}' has that pass; see the first line")))?;
@@ -200,11 +201,11 @@ impl Turns {
     }
 }
 
-fn judged(plan: &LoadedPlan, checks: Vec<Value>) -> Pass {
+fn judged(plan: &LoadedPlan, checks: Vec<Value>) -> TimedPass {
     let bad: Vec<String> = checks.iter().filter(|c| c["good"] != true).map(ToString::to_string).collect();
     let (status, why) = if bad.is_empty() { ("right", None) } else { ("wrong", Some(bad.join("; "))) };
     let facts = Some(plan.facts().clone());
-    Pass { facts, resident: plan.constant_bytes(), checks, ..Pass::new(status, why) }
+    TimedPass { facts, resident: plan.constant_bytes(), checks, ..TimedPass::new(status, why) }
 }
 
 fn scalars(inputs: &Inputs) -> Inputs {

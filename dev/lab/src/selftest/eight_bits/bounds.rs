@@ -7,11 +7,11 @@
 
 use qkvault_graph::{DType, Role, Scaled, Valid};
 use qkvault_reference::{
-    Buffer, Comparison, Defined, Inputs, Output, Outputs, ReferenceError, Tolerance, backward_of_o, compare,
-    compare_launch, forward,
+    Buffer, Comparison, Defined, ExactOutput, ExactOutputs, Inputs, OutputTolerance, ReferenceError, backward_of_o,
+    compare, compare_launch, forward,
 };
 
-use super::distance::{Distance, Sequence, sequences};
+use super::distance::{Distance, OutputSequence, sequences};
 use super::rows::Noise;
 
 /// Times the oracle's own rounding error, of a whole output.
@@ -32,14 +32,14 @@ const MOST: f64 = 0.5;
 /// The expected outputs of one case.
 pub(in crate::selftest) struct Expected {
     /// With the roundings of the description.
-    rounded: Outputs,
+    rounded: ExactOutputs,
     /// Without any.
-    exact: Outputs,
+    exact: ExactOutputs,
     noise: Noise,
 }
 
 /// The judgement of one output.
-pub(in crate::selftest) struct Found {
+pub(in crate::selftest) struct OutputJudgement {
     /// Distance to the exact numbers over the oracle's own.
     pub(in crate::selftest) ratio: f64,
     pub(in crate::selftest) fault: Option<String>,
@@ -48,14 +48,18 @@ pub(in crate::selftest) struct Found {
 }
 
 impl Expected {
-    pub(in crate::selftest) fn of(a: &Valid, inputs: &Inputs) -> Result<Expected, ReferenceError> {
+    pub(in crate::selftest) fn for_attention(a: &Valid, inputs: &Inputs) -> Result<Expected, ReferenceError> {
         let compute = |inputs: &Inputs| if a.is_backward() { backward_of_o(a, inputs) } else { forward(a, inputs) };
-        Ok(Expected { rounded: compute(inputs)?, exact: compute(&inputs.widened())?, noise: Noise::of(a, inputs)? })
+        Ok(Expected {
+            rounded: compute(inputs)?,
+            exact: compute(&inputs.widened())?,
+            noise: Noise::for_attention(a, inputs)?,
+        })
     }
 
     /// Every output that a launch writes.
     pub(in crate::selftest) fn roles(&self) -> impl Iterator<Item = Role> {
-        self.exact.iter().map(Output::role)
+        self.exact.iter().map(ExactOutput::role)
     }
 
     /// What a launch without errors would write.
@@ -64,24 +68,40 @@ impl Expected {
     }
 
     /// Judges what a launch wrote to the output of a role.
-    pub(in crate::selftest) fn judge(&self, a: &Valid, inputs: &Inputs, role: Role, actual: &Buffer) -> Found {
+    pub(in crate::selftest) fn judge(
+        &self,
+        a: &Valid,
+        inputs: &Inputs,
+        role: Role,
+        actual: &Buffer,
+    ) -> OutputJudgement {
         let (Some(exact), Some(rounded)) = (self.exact.get(role), self.rounded.get(role)) else {
-            return Found { ratio: 0.0, fault: Some(format!("{role} is not an output of the oracle")), note: None };
+            return OutputJudgement {
+                ratio: 0.0,
+                fault: Some(format!("{role} is not an output of the oracle")),
+                note: None,
+            };
         };
-        let any = Tolerance { relative: f64::INFINITY, absolute: f64::INFINITY };
+        let any = OutputTolerance { relative: f64::INFINITY, absolute: f64::INFINITY };
         let written = compare(rounded, actual, any);
         if !written.good {
             return fault(role, &written);
         }
         match role {
             Role::Stats => {
-                let tolerance = Tolerance { relative: f64::INFINITY, absolute: 1e-4 + self.noise.stats };
+                let tolerance = OutputTolerance { relative: f64::INFINITY, absolute: 1e-4 + self.noise.stats };
                 let found = compare(exact, actual, tolerance);
-                Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.max_abs) }
+                OutputJudgement {
+                    fault: (!found.good).then(|| format!("{role}: {found}")),
+                    ..OutputJudgement::good(found.max_abs)
+                }
             }
             Role::DSink => {
                 let found = compare_launch(a, exact, actual);
-                Found { fault: (!found.good).then(|| format!("{role}: {found}")), ..Found::good(found.relative) }
+                OutputJudgement {
+                    fault: (!found.good).then(|| format!("{role}: {found}")),
+                    ..OutputJudgement::good(found.relative)
+                }
             }
             Role::Amax(Scaled::S) => self.largest_probability(a, exact.values()[0], actual.get(0)),
             Role::Amax(which) => self.largest(a, which, [exact.values()[0], actual.get(0)]),
@@ -90,16 +110,22 @@ impl Expected {
     }
 
     /// Compares the whole output and each of its sequences.
-    fn tensor(&self, a: &Valid, inputs: &Inputs, [exact, rounded]: [&Output; 2], actual: &Buffer) -> Found {
+    fn tensor(
+        &self,
+        a: &Valid,
+        inputs: &Inputs,
+        [exact, rounded]: [&ExactOutput; 2],
+        actual: &Buffer,
+    ) -> OutputJudgement {
         let role = exact.role();
         let (oracle, most) = (rounded.buffer(), largest_finite(actual.dtype()));
         let sequences = match sequences(a, inputs, role) {
             Ok(sequences) => sequences,
-            Err(error) => return Found { ratio: 0.0, fault: Some(format!("{role}: {error}")), note: None },
+            Err(error) => return OutputJudgement { ratio: 0.0, fault: Some(format!("{role}: {error}")), note: None },
         };
         let mut all = Distance::default();
         let mut fault = None;
-        for Sequence { number, keys, places } in sequences {
+        for OutputSequence { number, keys, places } in sequences {
             let mut of = Distance::default();
             for at in places.into_iter().filter(|&at| exact.defined()[at] == Defined::Value) {
                 // A number that leaves the type becomes its largest, which costs no accuracy here.
@@ -124,7 +150,7 @@ impl Expected {
             ));
         }
         let ratio = if all.oracle > 0.0 { (all.actual / all.oracle).sqrt() } else { 0.0 };
-        Found { ratio, fault, note: None }
+        OutputJudgement { ratio, fault, note: None }
     }
 
     /// What short sums may leave, as a norm over the elements that were compared: of one sequence, or of all.
@@ -146,7 +172,7 @@ impl Expected {
     }
 
     /// Largest magnitudes of outputs are of real numbers before the last rounding.
-    fn largest(&self, a: &Valid, which: Scaled, [exact, actual]: [f64; 2]) -> Found {
+    fn largest(&self, a: &Valid, which: Scaled, [exact, actual]: [f64; 2]) -> OutputJudgement {
         let role = Role::Amax(which);
         let bound = if which == Scaled::DP {
             exact * (4.0 * self.noise.score + SINGLE) + 2.0 * self.noise.d_s
@@ -171,7 +197,7 @@ impl Expected {
         let off = (actual - exact).abs();
         let bad = off > bound || off.is_nan();
         let text = format!("{role}: {actual} for {exact}, at most {bound:.3e} apart");
-        Found { fault: bad.then_some(text), ..Found::good(off / bound.max(f64::MIN_POSITIVE)) }
+        OutputJudgement { fault: bad.then_some(text), ..OutputJudgement::good(off / bound.max(f64::MIN_POSITIVE)) }
     }
 
     /// What short sums leave in an element of dQ or dK where one key has most of a row's weight.
@@ -198,7 +224,7 @@ impl Expected {
 
     /// Amax_S is the largest probability, or the largest exponential before its sum divides it: both are taken, and
     /// the record counts which.
-    fn largest_probability(&self, a: &Valid, exact: f64, actual: f64) -> Found {
+    fn largest_probability(&self, a: &Valid, exact: f64, actual: f64) -> OutputJudgement {
         let survivors = a.dropout.map_or(1.0, |d| 1.0 / (1.0 - f64::from(d.probability)));
         let near = |of: f64| (actual - of).abs() <= of * (self.noise.score + self.noise.stats + SINGLE);
         let note = match (near(exact), near(survivors)) {
@@ -210,10 +236,10 @@ impl Expected {
                     "{}: {actual}; the largest probability is {exact}, the largest exponential {survivors}",
                     Role::Amax(Scaled::S)
                 );
-                return Found { fault: Some(text), note: Some("neither"), ..Found::good(0.0) };
+                return OutputJudgement { fault: Some(text), note: Some("neither"), ..OutputJudgement::good(0.0) };
             }
         };
-        Found { note: Some(note), ..Found::good(0.0) }
+        OutputJudgement { note: Some(note), ..OutputJudgement::good(0.0) }
     }
 }
 
@@ -226,14 +252,14 @@ fn largest_finite(dtype: DType) -> f64 {
     }
 }
 
-impl Found {
-    const fn good(ratio: f64) -> Found {
-        Found { ratio, fault: None, note: None }
+impl OutputJudgement {
+    const fn good(ratio: f64) -> OutputJudgement {
+        OutputJudgement { ratio, fault: None, note: None }
     }
 }
 
-fn fault(role: Role, found: &Comparison) -> Found {
-    Found { ratio: 0.0, fault: Some(format!("{role}: {found}")), note: None }
+fn fault(role: Role, found: &Comparison) -> OutputJudgement {
+    OutputJudgement { ratio: 0.0, fault: Some(format!("{role}: {found}")), note: None }
 }
 
 #[cfg(test)]
@@ -248,7 +274,7 @@ mod tests {
         let a = if backward { a.with_stats().backward(BackwardOptions::default()) } else { a.with_stats() };
         let a = validate(a).expect("valid");
         let inputs = Inputs::random(&a, 5).expect("random");
-        let expected = Expected::of(&a, &inputs).expect("computes");
+        let expected = Expected::for_attention(&a, &inputs).expect("computes");
         (a, inputs, expected)
     }
 
@@ -307,7 +333,7 @@ mod tests {
         assert!(fault_of(&forward, Role::Stats, |buffer| buffer.set(0, buffer.get(0) + 0.04)).is_some());
         let (a, inputs, expected) = &forward;
         let note = |x: f64| {
-            let found = expected.judge(a, inputs, Role::Amax(Scaled::S), &Buffer::of(DType::F32, [x]));
+            let found = expected.judge(a, inputs, Role::Amax(Scaled::S), &Buffer::from_values(DType::F32, [x]));
             (found.note, found.fault.is_some())
         };
         let largest = expected.exact.get(Role::Amax(Scaled::S)).expect("an output").values()[0];

@@ -57,9 +57,9 @@ const OF_FORWARDS: [&Code; 4] = [
 
 /// What the cases are about.
 #[derive(Clone, Copy)]
-struct About(QuirkSet);
+struct CaseQuirks(QuirkSet);
 
-impl About {
+impl CaseQuirks {
     fn has(self, code: &Code) -> bool {
         self.0.contains(code)
     }
@@ -68,15 +68,15 @@ impl About {
 /// The attention of one case, with what these codes refuse.
 pub(in crate::selftest) fn attention(seed: u64, case: u64, about: QuirkSet) -> Attention {
     let mut draw = Draw::new(seed ^ 0x6670_3874_6573_7400, case);
-    drawn(&mut draw, About(about))
+    drawn(&mut draw, CaseQuirks(about))
 }
 
-fn drawn(draw: &mut Draw, about: About) -> Attention {
+fn drawn(draw: &mut Draw, about: CaseQuirks) -> Attention {
     let any = |codes: &[&Code]| codes.iter().any(|code| about.has(code));
     let backward = if any(&OF_BACKWARDS) { true } else { !any(&OF_FORWARDS) && draw.chance(45) };
     let mut a = operands(draw, about, backward);
     mask(draw, about, &mut a);
-    a.outputs = Outputs::of(draw.chance(70), false, false);
+    a.outputs = Outputs::new(draw.chance(70), false, false);
     let measured = about.has(&codes::FP8_HOPPER_FEW_KEYS) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
     a.outputs.amax = draw.chance(85) || measured;
     if about.has(&codes::FP8_EXPRESSION) || about.has(&codes::FP8_HOPPER_EXPRESSION) {
@@ -107,11 +107,11 @@ fn drawn(draw: &mut Draw, about: About) -> Attention {
 }
 
 /// Whether the cases need a diagonal that ends bottom right.
-fn ends_bottom_right(about: About) -> bool {
+fn ends_bottom_right(about: CaseQuirks) -> bool {
     about.has(&codes::FP8_HOPPER_BOTTOM_RIGHT) || about.has(&codes::FP8_BACKWARD_BAND)
 }
 
-fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
+fn operands(draw: &mut Draw, about: CaseQuirks, backward: bool) -> Attention {
     let io = if draw.chance(70) { DType::E4M3 } else { DType::E5M2 };
     let scaling = if draw.chance(92) { Fp8::Delayed } else { Fp8::Current };
     let out = match scaling {
@@ -181,7 +181,7 @@ fn operands(draw: &mut Draw, about: About, backward: bool) -> Attention {
 }
 
 /// Queries and keys that the codes are about. A backward has whole groups of 16 queries otherwise, and 16 keys.
-fn sizes(draw: &mut Draw, about: About, backward: bool, [s_q, s_kv]: [i64; 2]) -> (i64, i64) {
+fn sizes(draw: &mut Draw, about: CaseQuirks, backward: bool, [s_q, s_kv]: [i64; 2]) -> (i64, i64) {
     if about.has(&codes::FP8_HOPPER_QUERIES) {
         return (draw.one_of(&[2, 8, 17, 24, 63, 65, 200, 300]), s_kv.max(16));
     }
@@ -194,7 +194,7 @@ fn sizes(draw: &mut Draw, about: About, backward: bool, [s_q, s_kv]: [i64; 2]) -
     if backward && draw.chance(90) { ((s_q + 15) / 16 * 16, s_kv.max(16)) } else { (s_q, s_kv) }
 }
 
-fn mask(draw: &mut Draw, about: About, a: &mut Attention) {
+fn mask(draw: &mut Draw, about: CaseQuirks, a: &mut Attention) {
     let (s_q, s_kv) = a.seq();
     let lengths = a.mask.lengths == qkvault_graph::Lengths::PerSequence;
     let window = Some(draw.one_of(&[1, 16, 64, 100]));

@@ -31,14 +31,14 @@ impl Distance {
 }
 
 /// The elements of one sequence in an output.
-pub(super) struct Sequence {
+pub(super) struct OutputSequence {
     pub(super) number: usize,
     pub(super) keys: usize,
     pub(super) places: Vec<usize>,
 }
 
 /// The elements of each sequence within its length.
-pub(super) fn sequences(a: &Valid, inputs: &Inputs, role: Role) -> Result<Vec<Sequence>, ReferenceError> {
+pub(super) fn sequences(a: &Valid, inputs: &Inputs, role: Role) -> Result<Vec<OutputSequence>, ReferenceError> {
     let view = View::new(a, role, inputs)?;
     let tensor = operand(a, role).ok_or(ReferenceError::Missing { role })?.tensor;
     let [_, heads, _, width] = tensor.dims.map(|n| n.unsigned_abs() as usize);
@@ -49,7 +49,7 @@ pub(super) fn sequences(a: &Valid, inputs: &Inputs, role: Role) -> Result<Vec<Se
             let start = view.at(number, h, s, 0);
             start..start + width
         });
-        Sequence { number, keys: lengths[1], places: places.collect() }
+        OutputSequence { number, keys: lengths[1], places: places.collect() }
     };
     Ok(lengths(a, inputs).into_iter().enumerate().map(of).collect())
 }

@@ -1,7 +1,7 @@
 //! Random operands of an 8-bit attention: scales of very different sizes, tensors of zeros and of the largest numbers.
 
 use qkvault_graph::{Attention, DType, Role, Scaled, Valid};
-use qkvault_reference::{Buffer, Choice, Family, Inputs, LengthChoice, ReferenceError};
+use qkvault_reference::{Buffer, Family, Inputs, LengthChoice, RandomChoice, ReferenceError};
 
 use crate::selftest::Draw;
 
@@ -18,7 +18,7 @@ pub(in crate::selftest) fn operands(
 ) -> Result<Inputs, ReferenceError> {
     let mut draw = Draw::new(seed ^ 0x0073_6361_6c65_7300, case);
     let lengths = if empty { LengthChoice::Any } else { LengthChoice::Varied };
-    let mut inputs = Inputs::random_with(a, seed ^ case, &Choice { lengths, family, ..Choice::default() })?;
+    let mut inputs = Inputs::random_with(a, seed ^ case, &RandomChoice { lengths, family, ..RandomChoice::default() })?;
     edges(a, &mut draw, &mut inputs);
     rescale(a, &mut draw, &mut inputs);
     let drawn_mask = a.dropout.is_some_and(|d| d.probability > 0.0);
@@ -83,7 +83,7 @@ fn edges(a: &Attention, draw: &mut Draw, inputs: &mut Inputs) {
                 _ => -largest,
             })
             .collect();
-        inputs.insert(role, Buffer::of(dtype, numbers));
+        inputs.insert(role, Buffer::from_values(dtype, numbers));
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    pub(super) fn of(a: &Valid, inputs: &Inputs) -> Result<Noise, ReferenceError> {
+    pub(super) fn for_attention(a: &Valid, inputs: &Inputs) -> Result<Noise, ReferenceError> {
         let norm = |role, scaled| largest_norm(a, inputs, role, scaled);
         let scale = inputs.buffer(Role::Scale)?.get(0).abs();
         let rows @ [q, k] = [norm(Role::Q, Scaled::Q)?, norm(Role::K, Scaled::K)?];

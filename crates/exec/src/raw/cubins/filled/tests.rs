@@ -31,7 +31,7 @@ fn map(role: Role) -> TensorMap {
     TensorMap { role, dtype: DType::BF16, dims, strides, tile: vec![64, 1, 32], swizzle: 128 }
 }
 
-fn param(bytes: usize, patches: Vec<(u32, Value)>) -> Param {
+fn param(bytes: usize, patches: Vec<(u32, LaunchValue)>) -> Param {
     let patches = patches.into_iter().map(|(at, value)| Patch { at, value }).collect();
     Param { bytes: vec![0xaa; bytes], patches }
 }
@@ -43,12 +43,12 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
         param(
             160,
             vec![
-                (0, Value::Map(map(Role::K))),
-                (128, Value::Address(Role::O)),
-                (136, Value::Scratch(512)),
-                (144, Value::Number(Role::Scale)),
-                (148, Value::product(Role::Scale, 3.0)),
-                (152, Value::Number(Role::DropoutSeed)),
+                (0, LaunchValue::Map(map(Role::K))),
+                (128, LaunchValue::Address(Role::O)),
+                (136, LaunchValue::Scratch(512)),
+                (144, LaunchValue::Number(Role::Scale)),
+                (148, LaunchValue::product(Role::Scale, 3.0)),
+                (152, LaunchValue::Number(Role::DropoutSeed)),
             ],
         ),
     ];
@@ -82,11 +82,11 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
 #[test]
 fn what_no_check_let_through_is_not_written_either() {
     for wrong in [
-        param(8, vec![(0, Value::Address(Role::DK))]),
-        param(8, vec![(1, Value::Address(Role::Q))]),
-        param(8, vec![(u32::MAX, Value::Scratch(0))]),
-        param(127, vec![(0, Value::Map(map(Role::K)))]),
-        param(4, vec![(0, Value::Number(Role::Q))]),
+        param(8, vec![(0, LaunchValue::Address(Role::DK))]),
+        param(8, vec![(1, LaunchValue::Address(Role::Q))]),
+        param(8, vec![(u32::MAX, LaunchValue::Scratch(0))]),
+        param(127, vec![(0, LaunchValue::Map(map(Role::K)))]),
+        param(4, vec![(0, LaunchValue::Number(Role::Q))]),
         param(MOST + 1, vec![]),
     ] {
         assert!(Filled::new(&[wrong], &table()).is_none());
