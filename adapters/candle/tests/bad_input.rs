@@ -5,8 +5,8 @@ mod plain;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_qkvault::qkvault::graph::expr::{scalar, score, tensor};
 use candle_qkvault::qkvault::codes;
+use candle_qkvault::qkvault::graph::expr::{scalar, score, tensor};
 use candle_qkvault::{
     Error, Options, Order, Sequences, attention, attention_paged, attention_varlen, flash_attn_alibi, set_defaults,
     spec,

@@ -13,7 +13,6 @@ use qkvault_compile::cache::{Vault, VaultOptions};
 use qkvault_compile::sys::Search;
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_cudnn::{CompileOptions, Profile};
-use qkvault_cudnn::{CompileOptions, Profile};
 use qkvault_exec::cudarc::driver::CudaContext;
 use qkvault_exec::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use qkvault_exec::{Device, DeviceError, Session};
