@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use qkvault_graph::{EngineName, EnginePolicy};
+use qkvault_cache::{Entry, EntryKind};
+use qkvault_graph::{EngineName, EnginePolicy, PlanKey};
 use qkvault_sys::Search;
 
 use crate::cudnn::{Cudnn, OpenCompiler};
 use crate::engine::{Engine, EngineId};
 use crate::fa4::Fa4;
 use crate::kernels::Kernels;
+use crate::rebuild::{RebuildCheck, by_nobody};
 
 /// A list of engines. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -52,6 +54,17 @@ impl Engines {
     /// The engine with an identity from these.
     pub(crate) fn get(&self, id: EngineId) -> &dyn Engine {
         self.named(id.name()).expect("an identity comes from the list")
+    }
+
+    /// Generates an entry again from its description, compiles it, and compares all that the entry says: key, facts,
+    /// bindings, recipe, code, labels; of a refusal its reasons.
+    #[must_use]
+    pub fn verify(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
+        if entry.kind == EntryKind::Times {
+            return RebuildCheck::Skipped { why: "measured times cannot be computed".to_owned() };
+        }
+        let answered = self.iter().find_map(|engine| engine.rebuild(key, entry));
+        answered.unwrap_or_else(|| by_nobody(key, entry))
     }
 
     /// Whether an engine whose plans a policy takes has other plans for each target, as cuDNN does.

@@ -1,5 +1,8 @@
 //! The facts of a plan: everything that is known of it without a compiler, and which of them a stored plan has altered.
 
+mod cudnn;
+mod kernels;
+
 use std::fmt::Debug;
 
 use qkvault_cudnn::op::{self, Fixed, Scratch};
@@ -8,8 +11,8 @@ use qkvault_graph::{EngineName, GraphKey, PlanKey, Role, Valid};
 use qkvault_probe::Footprint;
 use serde::{Deserialize, Serialize};
 
-use crate::cudnn::facts::CudnnFacts;
-use crate::kernels::KernelFacts;
+pub use cudnn::{CudnnFacts, PassedOver};
+pub use kernels::{KernelCompiler, KernelFacts};
 
 /// The facts about a plan that are known without a compiler: what plans of all engines have, and the engine's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,7 +132,7 @@ impl PlanFacts {
 }
 
 /// The fact if it is another one.
-pub(crate) fn other<T: PartialEq + Debug>(fact: &'static str, stored: &T, expected: &T) -> Option<Altered> {
+fn other<T: PartialEq + Debug>(fact: &'static str, stored: &T, expected: &T) -> Option<Altered> {
     (stored != expected).then(|| Altered::new(fact, stored, expected))
 }
 

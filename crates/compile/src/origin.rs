@@ -7,11 +7,10 @@
 
 use qkvault_cudnn::{Choice, CompileOptions, Target};
 use qkvault_fa4::Told;
-use qkvault_graph::{Attention, Combination, Conversion, Refusal, Valid, ValidCombination, ValidConversion, validate};
+use qkvault_graph::EnginePolicy;
 use serde::{Deserialize, Serialize};
 
-use crate::cudnn::unlimited;
-use crate::kernels::computation::Computation;
+use crate::computation::Description;
 
 /// What a plan is compiled from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,18 +20,6 @@ pub(crate) struct Origin {
     pub(crate) of: Description,
     /// What compiles it.
     pub(crate) by: By,
-}
-
-/// A description of a computation, in canonical form.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Description {
-    /// An attention.
-    Attention(Box<Attention>),
-    /// A conversion to or from 8 bits.
-    Conversion(Conversion),
-    /// A combination of tensors.
-    Combination(Combination),
 }
 
 /// What compiles a plan, with what it is told besides the description.
@@ -57,34 +44,7 @@ impl By {
     }
 }
 
-/// A description without contradictions.
-#[derive(Clone, Debug)]
-pub(crate) enum ValidDescription {
-    Attention(Valid),
-    Conversion(ValidConversion),
-    Combination(ValidCombination),
-}
-
-impl Description {
-    pub(crate) fn attention(of: &Valid) -> Description {
-        Description::Attention(Box::new(Attention::clone(of)))
-    }
-
-    pub(crate) fn validate(self) -> Result<ValidDescription, Refusal> {
-        Ok(match self {
-            Description::Attention(attention) => ValidDescription::Attention(validate(*attention)?),
-            Description::Conversion(conversion) => ValidDescription::Conversion(conversion.validate()?),
-            Description::Combination(combination) => ValidDescription::Combination(combination.validate()?),
-        })
-    }
-}
-
-impl ValidDescription {
-    pub(crate) fn computation(&self) -> &dyn Computation {
-        match self {
-            ValidDescription::Attention(of) => of,
-            ValidDescription::Conversion(of) => of,
-            ValidDescription::Combination(of) => of,
-        }
-    }
+/// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
+pub(crate) fn unlimited(options: &CompileOptions) -> CompileOptions {
+    CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::{PlanKey, codec};
 
+use crate::computation::ValidDescription;
 use crate::difference::Difference;
-use crate::engines::Engines;
 use crate::facts::{Altered, PlanFacts};
-use crate::origin::{By, Origin, ValidDescription};
+use crate::origin::{By, Origin};
 use crate::plan::Plan;
 use crate::same_code::same_code;
 
@@ -56,21 +56,6 @@ impl<T: Into<Difference>> From<T> for Stop {
 
 pub(crate) type Checked = Result<RebuildCheck, Stop>;
 
-impl Engines {
-    /// Generates an entry again from its description, compiles it, and compares all that the entry says: key, facts,
-    /// bindings, recipe, code, labels; of a refusal its reasons.
-    #[must_use]
-    pub fn verify(&self, key: PlanKey, entry: &Entry) -> RebuildCheck {
-        if entry.kind == EntryKind::Times {
-            return RebuildCheck::Skipped { why: "measured times cannot be computed".to_owned() };
-        }
-        let answered = self.iter().find_map(|engine| engine.rebuild(key, entry));
-        answered.unwrap_or_else(|| {
-            told(Stored::read(key, entry).and_then(|_| skipped("the engine that compiled it is not here")))
-        })
-    }
-}
-
 /// An entry as what it was compiled from.
 pub(crate) struct Stored<'a> {
     pub(crate) key: PlanKey,
@@ -107,6 +92,11 @@ pub(crate) fn by_its_engine(
 ) -> Option<RebuildCheck> {
     let stored = Stored::read(key, entry).ok()?;
     check(&stored).map(told)
+}
+
+/// What nobody's check says of an entry: that it does not read, or whose it is not.
+pub(crate) fn by_nobody(key: PlanKey, entry: &Entry) -> RebuildCheck {
+    told(Stored::read(key, entry).and_then(|_| skipped("the engine that compiled it is not here")))
 }
 
 fn told(check: Checked) -> RebuildCheck {

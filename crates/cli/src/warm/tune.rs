@@ -2,7 +2,7 @@
 //! later look-ups find them.
 
 use qkvault_compile::times::Times;
-use qkvault_compile::{CUDNN, EngineId, Engines, FA4, KERNELS, OnMiss, Planner};
+use qkvault_compile::{Engine, EngineId, Engines, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
 use qkvault_graph::{EnginePolicy, Valid};
@@ -62,13 +62,17 @@ pub(super) fn run(
     if globals.json {
         out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(TuneRow::json).collect::<Vec<_>>() }));
     } else {
+        let engines: Vec<EngineId> = planner.engines().iter().map(Engine::id).collect();
         let cell = |row: &TuneRow, engine| row.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         let cells = rows.iter().map(|row| {
-            let [cudnn, kernels, fa4] = [CUDNN, KERNELS, FA4].map(|engine| cell(row, engine));
-            vec![row.what.clone(), cudnn, kernels, fa4, row.chosen.name().to_string(), row.status.to_owned()]
+            let times = engines.iter().map(|engine| cell(row, *engine));
+            let decided = [row.chosen.name().to_string(), row.status.to_owned()];
+            [row.what.clone()].into_iter().chain(times).chain(decided).collect()
         });
-        let columns = ["what", ">cuDNN us", ">kernels us", ">FA4 us", "chosen", "status"];
-        out::table(&columns, &cells.collect::<Vec<_>>());
+        let titles: Vec<String> = engines.iter().map(|engine| format!(">{} us", engine.title())).collect();
+        let mut columns = vec!["what"];
+        columns.extend(titles.iter().map(String::as_str).chain(["chosen", "status"]));
+        out::table(&columns, &cells.collect::<Vec<Vec<String>>>());
         rows.iter().flat_map(|row| &row.notes).for_each(|note| out::line(&format!("note: {note}")));
     }
     flush_remote(planner.vault()).into_iter().for_each(|note| out::note(&format!("note: {note}")));

@@ -15,10 +15,10 @@ use qkvault_sys::{AttributeName as A, Descriptor, Error, HeurMode, Kind, Library
 use crate::cudnn::bound;
 use crate::cudnn::configs::{self, Source};
 use crate::cudnn::failure::Failure;
-use crate::cudnn::passed::PassedOver;
 use crate::cudnn::status::{self, About, COMPILATION_FAILED};
 use crate::cudnn::uncompiled::{self, Often};
 use crate::cudnn::write;
+use crate::facts::PassedOver;
 
 /// The input of an attempt.
 #[derive(Clone, Copy)]

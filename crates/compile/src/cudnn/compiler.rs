@@ -12,8 +12,8 @@ use qkvault_sys::{AttributeName as A, Error, Library, Search};
 
 use crate::cudnn::attempt::{Attempt, Made, Stop, workspace};
 use crate::cudnn::failure::Failure;
-use crate::cudnn::passed::PassedOver;
 use crate::cudnn::{pressure, words};
+use crate::facts::PassedOver;
 
 /// cuDNN as a compiler.
 ///

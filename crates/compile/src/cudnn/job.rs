@@ -8,14 +8,15 @@ use qkvault_graph::{GraphKey, Origin as ReasonOrigin, PlanKey, Refusal, Valid, c
 use qkvault_probe::{Request, check, lowered};
 
 use crate::blob::Blob;
+use crate::computation::Description;
 use crate::cudnn::compiler::Compiled;
-use crate::cudnn::facts::{CudnnFacts, Made};
 use crate::cudnn::failure::Failure;
-use crate::cudnn::{CUDNN, OpenCompiler, unlimited};
+use crate::cudnn::made::Made;
+use crate::cudnn::{CUDNN, OpenCompiler};
 use crate::engine::{Unbuilt, Work};
-use crate::facts::{OwnFacts, PlanFacts};
+use crate::facts::{CudnnFacts, OwnFacts, PlanFacts};
 use crate::look::BadEntry;
-use crate::origin::{By, Description, Origin};
+use crate::origin::{By, Origin, unlimited};
 use crate::plan::{self, BadPlan, Plan};
 
 /// All inputs of a build; the key contains all of them but the compiler.

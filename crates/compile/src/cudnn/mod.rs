@@ -5,12 +5,12 @@ mod bound;
 pub(crate) mod compiler;
 mod configs;
 pub(crate) mod convert;
-pub(crate) mod facts;
 pub(crate) mod failure;
 pub(crate) mod job;
+pub(crate) mod made;
 mod open;
 pub(crate) mod others;
-pub(crate) mod passed;
+mod passed;
 mod pressure;
 mod rebuild;
 mod status;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use qkvault_cache::Entry;
 use qkvault_cudnn::{CompileOptions, Target};
-use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid};
+use qkvault_graph::{PlanKey, Refusal, Valid};
 
 use crate::engine::{Engine, EngineId, Gpu, Work};
 use crate::origin::By;
@@ -83,9 +83,4 @@ impl Engine for Cudnn {
     fn other_targets(&self, here: &Target) -> Vec<Target> {
         others::candidates(here).into_iter().skip(1).collect()
     }
-}
-
-/// No key contains a limit or the choice of an engine, so the inputs of a plan of cuDNN do not either.
-pub(crate) fn unlimited(options: &CompileOptions) -> CompileOptions {
-    CompileOptions { workspace_limit: None, engine: EnginePolicy::default(), ..*options }
 }

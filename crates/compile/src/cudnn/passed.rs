@@ -1,26 +1,11 @@
-//! Engine configurations that cuDNN listed before a plan's and that gave no plan: part of a plan's facts.
+//! Why an engine configuration that cuDNN listed before a plan's gave no plan.
 
 use qkvault_cudnn::registry::codes;
 use qkvault_graph::Reason;
-use qkvault_graph::registry::Code;
 use qkvault_sys::Error;
-use serde::{Deserialize, Serialize};
 
 use crate::cudnn::words;
-
-/// A configuration that was passed over.
-///
-/// Only errors that concern the request pass one over: cuDNN refuses it, or a rule does. A lack of memory and similar
-/// failures end the build with an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedOver {
-    /// Engine and knobs, as in [`PlanFacts::engine`](crate::PlanFacts::engine).
-    pub engine: String,
-    /// The reason as a stable code: a rule's (`docs/reasons.md`), or cuDNN's status as `library.not-supported`.
-    pub code: Code,
-    /// The reason in words.
-    pub words: String,
-}
+use crate::facts::PassedOver;
 
 impl PassedOver {
     /// A configuration that cuDNN refuses.

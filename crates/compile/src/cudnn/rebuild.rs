@@ -4,12 +4,13 @@ use qkvault_graph::{Refusal, Valid};
 
 use super::OpenCompiler;
 use super::compiler::Compiled;
-use super::facts::Made;
 use super::failure::Failure;
 use super::job::Job;
+use super::made::Made;
+use crate::computation::ValidDescription;
 use crate::difference::Difference;
 use crate::facts::Altered;
-use crate::origin::{By, ValidDescription};
+use crate::origin::By;
 use crate::plan::{self, Plan};
 use crate::rebuild::{Checked, RebuildCheck, Stop, Stored, failed, same_facts, same_key, same_labels, skipped};
 use crate::same_code::{Parameter, kernels, parameters_that_differ};

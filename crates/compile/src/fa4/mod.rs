@@ -16,12 +16,12 @@ use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{LaunchRecipe, architecture, bindings};
 
 use crate::blob::Blob;
+use crate::computation::Description;
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
-use crate::facts::{OwnFacts, PlanFacts};
+use crate::facts::{KernelCompiler, KernelFacts, OwnFacts, PlanFacts};
 use crate::kernels::nvrtc::{NVRTC, Nvrtc, NvrtcError};
-use crate::kernels::{KernelCompiler, KernelFacts};
 use crate::look::BadEntry;
-use crate::origin::{By, Description, Origin};
+use crate::origin::{By, Origin};
 use crate::plan::{BadPlan, Plan};
 use crate::rebuild::{RebuildCheck, by_its_engine};
 use kept::Fa4Compiler;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use qkvault_fa4::SM;
 
 use super::{Fa4Compiler, Fa4Plan, compiler, name};
+use crate::computation::ValidDescription;
 use crate::difference::Difference;
-use crate::facts::PlanFacts;
-use crate::kernels::KernelCompiler;
-use crate::origin::ValidDescription;
+use crate::facts::{KernelCompiler, PlanFacts};
 use crate::plan::Plan;
 use crate::rebuild::{Checked, Stored, failed, same_cubins, same_facts, same_key, same_labels, skipped};
 

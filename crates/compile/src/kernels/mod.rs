@@ -1,6 +1,5 @@
 //! Kernels of qkvault's own as an engine: sources and recipes become cubins by NVRTC.
 
-pub(crate) mod computation;
 pub(crate) mod nvrtc;
 mod rebuild;
 
@@ -10,18 +9,17 @@ use std::time::Instant;
 use qkvault_cache::Entry;
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
-use qkvault_kernels::recipe::{BadRecipe, Checked, CodeOrigin, LaunchRecipe, architecture};
+use qkvault_kernels::recipe::{CodeOrigin, LaunchRecipe, architecture};
 use qkvault_kernels::{Generated, generate, takes};
-use serde::{Deserialize, Serialize};
 
 use crate::blob::Blob;
+use crate::computation::Computation;
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
-use crate::facts::{OwnFacts, PlanFacts};
+use crate::facts::{KernelCompiler, KernelFacts, OwnFacts, PlanFacts};
 use crate::look::BadEntry;
 use crate::origin::{By, Origin as PlanOrigin};
 use crate::plan::{BadPlan, Plan};
 use crate::rebuild::{RebuildCheck, by_its_engine};
-pub use computation::Computation;
 use nvrtc::{NVRTC, NVRTC_DRIVER, Nvrtc, NvrtcError};
 
 /// Kernels of qkvault's own.
@@ -59,54 +57,6 @@ impl Engine for Kernels {
             By::Nvrtc { sm } => Some(rebuild::check(stored, sm)),
             By::Cudnn { .. } | By::Fa4 { .. } => None,
         })
-    }
-}
-
-/// The facts of a plan of kernels, beside those that every plan has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KernelFacts {
-    /// What compiled the cubins.
-    pub by: KernelCompiler,
-    /// What a launch does.
-    pub recipe: LaunchRecipe,
-}
-
-/// A compiler of kernels, with the versions that decide the code.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum KernelCompiler {
-    /// NVRTC, major and minor.
-    Nvrtc(u32, u32),
-    /// FlashAttention-4's toolchain.
-    Fa4 {
-        /// Version of `flash-attn-4`.
-        flash_attn: String,
-        /// Version of `nvidia-cutlass-dsl`.
-        cutlass_dsl: String,
-        /// Version of `quack-kernels`.
-        quack: String,
-    },
-}
-
-impl KernelFacts {
-    /// Checks the recipe against the facts of its plan: operands, bytes of cubins, scratch memory.
-    ///
-    /// # Errors
-    ///
-    /// [`BadRecipe`], with the first part that is wrong.
-    pub fn check(&self, facts: &PlanFacts) -> Result<Checked, BadRecipe> {
-        let KernelFacts { by: _, recipe } = self;
-        for (place, given, needed) in [
-            ("scratch memory in bytes", recipe.scratch, facts.workspace),
-            ("the architecture", u64::from(recipe.sm), u64::from(facts.sm)),
-        ] {
-            if given != needed {
-                let (given, needed) = (given.to_string(), format!("the plan's facts have {needed}"));
-                return Err(BadRecipe::Wrong { place: place.to_owned(), given, needed });
-            }
-        }
-        recipe.clone().check(&facts.bindings, facts.blob_bytes)
     }
 }
 

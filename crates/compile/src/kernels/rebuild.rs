@@ -2,10 +2,11 @@
 
 use qkvault_kernels::{generate, generate_combination, generate_conversion};
 
+use super::KernelPlan;
 use super::nvrtc::{NVRTC, Nvrtc};
-use super::{KernelCompiler, KernelPlan};
+use crate::computation::ValidDescription;
 use crate::difference::Difference;
-use crate::origin::ValidDescription;
+use crate::facts::KernelCompiler;
 use crate::rebuild::{Checked, Stored, failed, same_cubins, same_facts, same_key, same_labels, skipped};
 
 pub(super) fn check(stored: &Stored<'_>, sm: u32) -> Checked {

@@ -32,7 +32,7 @@ impl Valid {
     /// The operands that a launch of this attention binds, in the order in which every plan of it lists its bindings.
     ///
     /// A plan has these bindings, and buffers that the launcher provides ([`Role::is_internal`]) and that depend on the
-    /// cuDNN version. One more thing depends on it: before [`WIDE_OFFSETS`](crate::WIDE_OFFSETS), offsets are `i32` and
+    /// cuDNN version. One more thing depends on it: before `qkvault_cudnn::WIDE_OFFSETS`, offsets are `i32` and
     /// half as long; here they are `i64`.
     ///
     /// ```

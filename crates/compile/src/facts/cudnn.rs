@@ -1,12 +1,11 @@
-//! The facts that plans of cuDNN have alone, and what only compiling tells of them.
+//! The facts that plans of cuDNN have alone.
 
 use qkvault_cudnn::Toolchain;
 use qkvault_cudnn::op::Fixed;
-use qkvault_graph::{CudnnVersion, LibrarySet, Role};
+use qkvault_graph::{Code, CudnnVersion, LibrarySet, Role};
 use serde::{Deserialize, Serialize};
 
-use crate::cudnn::passed::PassedOver;
-use crate::facts::{Altered, PlanFacts, other};
+use super::{Altered, other};
 
 /// The facts of a plan of cuDNN, beside those that every plan has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,21 +45,16 @@ impl CudnnFacts {
     }
 }
 
-/// What only compiling tells of a plan of cuDNN. All other facts follow from what was asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) engine: String,
-    pub(crate) passed_over: Vec<PassedOver>,
-    pub(crate) workspace: u64,
-    pub(crate) compile_ms: u32,
-    pub(crate) blob_bytes: u64,
-}
-
-impl Made {
-    /// What a stored plan says of it.
-    pub(crate) fn from_facts(facts: &PlanFacts) -> Made {
-        let PlanFacts { engine, workspace, compile_ms, blob_bytes, .. } = facts.clone();
-        let passed_over = facts.cudnn().map_or_else(Vec::new, |own| own.passed_over.clone());
-        Made { engine, passed_over, workspace, compile_ms, blob_bytes }
-    }
+/// A configuration that was passed over.
+///
+/// Only errors that concern the request pass one over: cuDNN refuses it, or a rule does. A lack of memory and similar
+/// failures end the build with an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Engine and knobs, as in [`PlanFacts::engine`](crate::PlanFacts::engine).
+    pub engine: String,
+    /// The reason as a stable code: a rule's (`docs/reasons.md`), or cuDNN's status as `library.not-supported`.
+    pub code: Code,
+    /// The reason in words.
+    pub words: String,
 }

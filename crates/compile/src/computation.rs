@@ -1,0 +1,107 @@
+//! What a plan computes: an attention, a conversion of a tensor, or a combination of several.
+
+use std::fmt::{Debug, Display};
+
+use qkvault_graph::{
+    Attention, Binding, Combination, Conversion, GraphKey, Refusal, Valid, ValidCombination, ValidConversion, validate,
+};
+use qkvault_kernels::recipe;
+use serde::{Deserialize, Serialize};
+
+/// A description of a computation, in canonical form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Description {
+    /// An attention.
+    Attention(Box<Attention>),
+    /// A conversion to or from 8 bits.
+    Conversion(Conversion),
+    /// A combination of tensors.
+    Combination(Combination),
+}
+
+/// A description without contradictions.
+#[derive(Clone, Debug)]
+pub(crate) enum ValidDescription {
+    Attention(Valid),
+    Conversion(ValidConversion),
+    Combination(ValidCombination),
+}
+
+impl Description {
+    pub(crate) fn attention(of: &Valid) -> Description {
+        Description::Attention(Box::new(Attention::clone(of)))
+    }
+
+    pub(crate) fn validate(self) -> Result<ValidDescription, Refusal> {
+        Ok(match self {
+            Description::Attention(attention) => ValidDescription::Attention(validate(*attention)?),
+            Description::Conversion(conversion) => ValidDescription::Conversion(conversion.validate()?),
+            Description::Combination(combination) => ValidDescription::Combination(combination.validate()?),
+        })
+    }
+}
+
+impl ValidDescription {
+    pub(crate) fn computation(&self) -> &dyn Computation {
+        match self {
+            ValidDescription::Attention(of) => of,
+            ValidDescription::Conversion(of) => of,
+            ValidDescription::Combination(of) => of,
+        }
+    }
+}
+
+/// A description that kernels of qkvault's own compute. Its `Display` names it in messages and lists.
+pub trait Computation: Debug + Display + Sync {
+    /// Its key.
+    fn graph_key(&self) -> GraphKey;
+
+    /// The operands that a launch binds, in order of unique id.
+    fn bindings(&self) -> Vec<Binding>;
+
+    /// The description itself, as data.
+    fn description(&self) -> Description;
+}
+
+impl Computation for Valid {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        recipe::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::attention(self)
+    }
+}
+
+impl Computation for ValidConversion {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidConversion::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::Conversion(**self)
+    }
+}
+
+impl Computation for ValidCombination {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidCombination::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::Combination((**self).clone())
+    }
+}
