@@ -42,8 +42,6 @@ enum Command {
     Capi(capi::Args),
     /// Build the wheel of the Python package
     Wheel(wheel::Args),
-    /// Change the code in many small ways and report the changes that no test detects
-    Mutants(dev::Args),
     /// Run unit tests in Miri, which reports undefined behaviour
     Miri(miri::Args),
     /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
@@ -100,7 +98,6 @@ fn run(accept: bool, globals: &Globals, command: Command) -> Result<ExitCode> {
         Command::Header => capi::header()?,
         Command::Capi(args) => capi::run(&args)?,
         Command::Wheel(args) => wheel::run(&args)?,
-        Command::Mutants(_) => dev::program("qkvault-mutants", "mutants", false)?,
         Command::Miri(args) => miri::run(&args)?,
         Command::RecordTests(args) => record_tests::run(&args)?,
         Command::JaxTests(args) => jax_tests::run(&args)?,

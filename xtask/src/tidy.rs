@@ -61,7 +61,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-emulate", &["qkvault-graph", "qkvault-kernels"]),
     ("qkvault-parallel", &["qkvault-base", "qkvault-compile", "qkvault-exec", "qkvault-graph", "qkvault-reference"]),
     ("qkvault-skip", &[]),
-    ("qkvault-mutants", &[]),
     ("xtask", &["qkvault-base", "qkvault-cli", "qkvault-fa4", "qkvault-skip", "qkvault-sys"]),
 ];
 
