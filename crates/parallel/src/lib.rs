@@ -47,7 +47,7 @@ pub use explain::Costs;
 #[cfg(feature = "exec")]
 pub use gpu::{GpuRank, InProcess, OperandBuffer, PlanFailure, Plans, RunError, SessionPlans};
 pub use machine::Machine;
-pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
+pub use nccl::{Nccl, NcclId, NcclLibrary};
 pub use predict::{Bound, Estimate};
 pub use schedule::{Digest, Schedule, schedule};
 pub use sequences::Counted;
