@@ -60,12 +60,12 @@ impl Program {
         cfg!(target_arch = "x86_64") && Command::new("c++").arg("--version").output().is_ok_and(|o| o.status.success())
     }
 
-    /// Compiles the source of a recipe's kernels.
+    /// Compiles the source of a recipe's kernels. `optimised` is worth it where launches take longer than compiling.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] with what the compiler said; [`Error::Host`] if there is none, or no room for files.
-    pub fn compile(source: &str, recipe: &Recipe) -> Result<Program, Error> {
+    pub fn compile(source: &str, recipe: &Recipe, optimised: bool) -> Result<Program, Error> {
         let functions: BTreeSet<&str> = (recipe.steps.iter())
             .filter_map(|step| if let Step::Launch(launch) = step { Some(launch.function.as_str()) } else { None })
             .collect();
@@ -76,7 +76,7 @@ impl Program {
         let text = format!(
             "#include \"job.h\"\n{source}\nint main(int, char** arguments) {{\n  return emulated::run_job(arguments, {{\n{table}  }});\n}}\n"
         );
-        Program::built(&text, &["-O1"])
+        Program::built(&text, &[if optimised { "-O1" } else { "-O0" }])
     }
 
     /// The program of a text, which finds the stand-in beside it.
