@@ -2,7 +2,7 @@
 # Measures launches, cold start, kernels and memory on this machine's GPU beside PyTorch, and writes records, pages and
 # plots to a folder (default: results).
 #
-#   ./bench.sh [RESULTS] [PART...]      parts: launch cold shapes memory kernels warm (default: all)
+#   ./bench.sh [RESULTS] [PART...]      parts: launch cold shapes memory kernels (default: all)
 #
 # Needs the commands in this folder and `vault.qkvpack`. QKVAULT_CUDNN_PATH names the cuDNN; the default is PyTorch's.
 # Without PyTorch the records have no peer.

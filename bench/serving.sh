@@ -38,7 +38,7 @@ limited() {
 # Runs the GPU tests with plans that were compiled elsewhere.
 tests() {
     [ -x exec-gpu-serving ] || { echo "tests: no exec-gpu-serving here"; return; }
-    export QKVAULT_TEST_VAULT=$PWD/test-vault QKVAULT_REQUIRE_GPU=1
+    export QKVAULT_TEST_VAULT=$PWD/test-vault QKVAULT_REQUIRE=gpu
     limited "$1" "$2" "${@:4}" ./exec-gpu-serving --test-threads=1 --nocapture $3
     grep -h "^test .*FAILED\|panicked at\|test result\|update and launch" "$results/$1.out" "$results/$1.log" | head -n 20
 }

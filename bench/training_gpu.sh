@@ -63,7 +63,7 @@ exec_tests() {
         return
     fi
     for program in exec-gpu-training exec-gpu; do
-        QKVAULT_TEST_VAULT=exec-vault QKVAULT_REQUIRE_GPU=1 timeout -k 5 120 "./$program" --test-threads=1 --nocapture \
+        QKVAULT_TEST_VAULT=exec-vault QKVAULT_REQUIRE=gpu timeout -k 5 120 "./$program" --test-threads=1 --nocapture \
             > "$results/$program.txt" 2>&1
         grep -E "^test result|FAILED|panicked" "$results/$program.txt"
     done

@@ -27,7 +27,7 @@ pub fn fetched(version: &str) -> Result<PathBuf, String> {
 
 /// A compiler with the fetched slim cuDNN of this version, or `None` if there is none; the test is then skipped.
 ///
-/// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
+/// With `QKVAULT_REQUIRE=cudnn` a missing cuDNN is a failure.
 ///
 /// # Panics
 ///
@@ -40,7 +40,7 @@ pub fn compiler(version: &str) -> Option<Compiler> {
 
 /// The folder of a fetched slim set, for a test whose child processes open it, or `None` if there is none.
 ///
-/// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
+/// With `QKVAULT_REQUIRE=cudnn` a missing cuDNN is a failure.
 ///
 /// # Panics
 ///

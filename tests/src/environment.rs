@@ -15,7 +15,7 @@ use crate::kernel::cubins;
 const GPUS: [&str; 2] = ["h200", "b200"];
 
 /// The variable that marks a child process, and the prefix of its output lines.
-const CHILD: &str = "QKVAULT_TEST_COMPILES";
+const CHILD: &str = "QKVAULT_TEST_CHILD";
 
 /// A forward and a backward. Every variable that changes code changes a kernel of one of them, for one of the GPUs.
 fn attentions() -> [Valid; 2] {

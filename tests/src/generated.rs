@@ -46,7 +46,7 @@ pub const EIGHT_BITS: Table =
 const CHUNK: usize = 30;
 
 /// The rows of a child process: the first row, and the end.
-const ROWS: &str = "QKVAULT_TABLE_ROWS";
+const ROWS: &str = "QKVAULT_TEST_CHILD";
 
 fn goldens() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens")

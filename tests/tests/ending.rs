@@ -15,10 +15,8 @@ use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{Attention, Band, DType, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
-/// The cuDNN of a child process.
-const VERSION: &str = "QKVAULT_ENDING_VERSION";
-/// The milliseconds after which a child process exits.
-const AFTER: &str = "QKVAULT_ENDING_AFTER";
+/// What a child process is told: its cuDNN, and the milliseconds after which it exits.
+const CHILD: &str = "QKVAULT_TEST_CHILD";
 
 /// The exit code of a child process.
 const CODE: i32 = 7;
@@ -26,9 +24,9 @@ const CODE: i32 = 7;
 const NAME: &str = "a_main_thread_that_exits_during_the_first_compile_waits_for_it";
 
 fn main() {
-    let child = [VERSION, AFTER].map(std::env::var);
-    if let [Ok(version), Ok(after)] = child {
-        return end_in_the_first_compile(&version, after.parse().unwrap());
+    if let Ok(told) = std::env::var(CHILD) {
+        let (version, after) = told.split_once(' ').unwrap();
+        return end_in_the_first_compile(version, after.parse().unwrap());
     }
     // Supports the harness's options: `--list`, and a filter by name.
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +42,7 @@ fn main() {
         }
         for after in [1, 20, 60, 150, 300] {
             let mut child = Command::new(std::env::current_exe().unwrap());
-            let done = child.env(VERSION, version).env(AFTER, after.to_string()).output().unwrap();
+            let done = child.env(CHILD, format!("{version} {after}")).output().unwrap();
             let stderr = String::from_utf8_lossy(&done.stderr);
             assert_eq!(done.status.code(), Some(CODE), "{version}, {after} ms in: {}\n{stderr}", done.status);
         }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -15,10 +15,8 @@ use qkvault_graph::{PlanKey, Valid, text, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 use qkvault_tests::kernel::cubins;
 
-/// The cuDNN of a child process.
-const VERSION: &str = "QKVAULT_MOMENTS_VERSION";
-/// The vault's folder of a child process.
-const VAULT: &str = "QKVAULT_MOMENTS_VAULT";
+/// What a child process is told: its cuDNN and the folder of its vault.
+const TOLD: &str = "QKVAULT_TEST_CHILD";
 /// The name of the test that a child process runs.
 const CHILD: &str = "a_child_process_plans_three_attentions";
 
@@ -38,6 +36,17 @@ fn vault(folder: &Path) -> Vault {
     Vault::open(VaultOptions::in_folder(folder).without_environment()).unwrap()
 }
 
+fn told(version: &str, folder: &Path) -> String {
+    format!("{version} {}", folder.display())
+}
+
+/// What this process was told, if it is a child.
+fn of_this_process() -> Option<(String, PathBuf)> {
+    let told = std::env::var(TOLD).ok()?;
+    let (version, folder) = told.split_once(' ').unwrap();
+    Some((version.to_owned(), folder.into()))
+}
+
 /// The output of a child process: the engine or the error for each attention, and whether it ended with success.
 struct Report {
     lines: BTreeMap<usize, Result<String, String>>,
@@ -51,8 +60,7 @@ fn child(version: &str, folder: &Path, limit: Option<u64>, variable: Option<(&st
     command
         .args(["-c", &format!("ulimit -c 0 && {limit}exec \"$0\" {CHILD} --exact --nocapture --test-threads=1")])
         .arg(std::env::current_exe().unwrap())
-        .env(VERSION, version)
-        .env(VAULT, folder)
+        .env(TOLD, told(version, folder))
         .envs(variable);
     let out = command.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
@@ -69,8 +77,8 @@ fn child(version: &str, folder: &Path, limit: Option<u64>, variable: Option<(&st
 
 #[test]
 fn a_child_process_plans_three_attentions() {
-    let (Some(version), Some(folder)) = (std::env::var_os(VERSION), std::env::var_os(VAULT)) else { return };
-    let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
+    let Some((version, folder)) = of_this_process() else { return };
+    let Some(compiler) = compiler(&version) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     for (number, attention) in asked().iter().enumerate() {
@@ -185,8 +193,8 @@ fn address_space() -> u64 {
 /// Runs in a child process: the limit would affect other tests in the same process.
 #[test]
 fn a_child_process_builds_a_plan_again_after_a_failure() {
-    let (Some(version), Some(folder)) = (std::env::var_os(VERSION), std::env::var_os(VAULT)) else { return };
-    let Some(compiler) = compiler(version.to_str().unwrap()) else { return };
+    let Some((version, folder)) = of_this_process() else { return };
+    let Some(compiler) = compiler(&version) else { return };
     let target = target(&compiler, "b200");
     let planner = Planner::new(vault(folder.as_ref()), Some(compiler));
     let ask = |attention: &Valid| planner.plan(attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
@@ -225,8 +233,7 @@ fn a_failed_build_is_built_again_on_the_next_request() {
     let name = "a_child_process_builds_a_plan_again_after_a_failure";
     let out = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(VERSION, "9.27.0")
-        .env(VAULT, folder.path())
+        .env(TOLD, told("9.27.0", folder.path()))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);

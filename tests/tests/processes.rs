@@ -16,12 +16,8 @@ use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use qkvault_tests::cudnn::{compiler, found, say, target};
 
-/// The job of a child process.
-const JOB: &str = "QKVAULT_PROCESS_JOB";
-/// The cuDNN of a child process.
-const VERSION: &str = "QKVAULT_PROCESS_VERSION";
-/// The vault's folder of a child process.
-const VAULT: &str = "QKVAULT_PROCESS_VAULT";
+/// What a child process is told: its job, its cuDNN and the folder of its vault, a line each.
+const TOLD: &str = "QKVAULT_TEST_CHILD";
 /// The name of the test that a child process runs.
 const CHILD: &str = "a_child_process_does_its_job";
 
@@ -31,7 +27,7 @@ const CODE: i32 = 7;
 fn start(job: &str, version: &str, folder: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([CHILD, "--exact", "--nocapture"]);
-    command.env(JOB, job).env(VERSION, version).env(VAULT, folder);
+    command.env(TOLD, format!("{job}\n{version}\n{}", folder.display()));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -68,11 +64,12 @@ thread_local! {
 /// Not a test by itself: the other tests run it in child processes.
 #[test]
 fn a_child_process_does_its_job() {
-    let [Ok(job), Ok(version), Ok(folder)] = [JOB, VERSION, VAULT].map(std::env::var) else { return };
-    let Some(compiler) = compiler(&version) else { return };
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let [job, version, folder] = told.splitn(3, '\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let Some(compiler) = compiler(version) else { return };
     let target = target(&compiler, "h200");
-    let planner = Planner::new(open(Path::new(&folder)), Some(compiler));
-    match job.as_str() {
+    let planner = Planner::new(open(Path::new(folder)), Some(compiler));
+    match job {
         "build" => {
             let plan = plan(&planner, &target, 256);
             let stats = planner.vault().stats();

@@ -5,6 +5,7 @@
 //! toolchain is fetched, `cargo xtask test` compares one family.
 
 use anyhow::Result;
+use qkvault_skip::{Need, PROMISED};
 
 use crate::{cargo, fetch, ui};
 
@@ -24,11 +25,7 @@ pub struct Fa4TestsArgs {
 pub fn run(args: &Fa4TestsArgs, options: &fetch::FetchOptions) -> Result<()> {
     let fetched = fetch::ensure_engine("fa4", options)?;
     ui::say(&format!("FlashAttention-4: {}", fetched.dir.display()));
-    let mut variables = vec![("QKVAULT_REQUIRE_FA4", "1")];
-    match &args.family {
-        Some(parts) => variables.push(("QKVAULT_FA4_FAMILY", parts)),
-        None => variables.push(("QKVAULT_FA4_ALL", "1")),
-    }
+    let variables = [(PROMISED, Need::Fa4.name()), ("QKVAULT_FA4_FAMILY", args.family.as_deref().unwrap_or("all"))];
     cargo::run(&["test", "--package", "qkvault-fa4", "--test", "launches", "--", "--nocapture"], &variables)?;
     cargo::run(&["test", "--package", "qkvault-compile", "--test", "fa4"], &variables)
 }

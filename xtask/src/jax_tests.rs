@@ -118,6 +118,8 @@ fn variables(library: &Path) -> Result<Vec<(&'static str, String)>> {
     let package = package()?;
     let path = format!("{package}:{package}/tests");
     let mut variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", path), ("JAX_PLATFORMS", "cpu".to_owned())];
+    // XLA takes longer to compile a test's program than that takes to run.
+    variables.push(("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true".into()));
     let cudnn = cudnn().filter(|_| std::env::var_os(CUDNN).is_none());
     variables.extend(cudnn.map(|folder| (CUDNN, folder)));
     Ok(variables)

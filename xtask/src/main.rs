@@ -42,8 +42,6 @@ enum Chore {
     Capi(capi::CapiArgs),
     /// Build the wheel of the Python package
     Wheel(wheel::WheelArgs),
-    /// Change the code in many small ways and report the changes that no test detects
-    Mutants(dev::DevArgs),
     /// Run unit tests in Miri, which reports undefined behaviour
     Miri(miri::MiriArgs),
     /// Run the tests of the recorder of PyTorch programs; installs PyTorch, transformers and diffusers
@@ -100,7 +98,6 @@ fn run(accept: bool, globals: &Globals, command: Chore) -> Result<ExitCode> {
         Chore::Header => capi::header()?,
         Chore::Capi(args) => capi::run(&args)?,
         Chore::Wheel(args) => wheel::run(&args)?,
-        Chore::Mutants(_) => dev::program("qkvault-mutants", "mutants", false)?,
         Chore::Miri(args) => miri::run(&args)?,
         Chore::RecordTests(args) => record_tests::run(&args)?,
         Chore::JaxTests(args) => jax_tests::run(&args)?,

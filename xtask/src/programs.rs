@@ -29,18 +29,18 @@ const ALONE: [&str; 10] = [
 
 /// Programs that take longest, which begin first so that none is left over at the end.
 pub(crate) const LONG: [&str; 12] = [
-    "lab",
     "compile_9_27",
     "compile_9_19",
-    "launches",
-    "attention",
     "cli",
-    "combination",
+    "lab",
+    "attention",
     "compile_9_14",
-    "sequences",
-    "blocks",
-    "memory",
-    "bad_input",
+    "all",
+    "combination",
+    "altered",
+    "launches",
+    "environment",
+    "fa4",
 ];
 
 /// A program that tests something.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Result, anyhow};
 use qkvault_base::LibrarySet;
-use qkvault_skip::{Need, RECORD};
+use qkvault_skip::{Need, PROMISED, RECORD};
 
 use crate::{bindings, candle, cargo, deny, dev, doors, fetch, programs, release, skips, tidy, ui};
 
@@ -67,7 +67,9 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let record = folder.path().join("skips");
     let record_name = record.display().to_string();
-    let required = [("QKVAULT_REQUIRE_CUDNN", "1"), ("QKVAULT_REQUIRE_FA4", "1"), (RECORD, &record_name)];
+    let promised = [Need::Cudnn, Need::Fa4];
+    let names = promised.map(Need::name).join(",");
+    let required = [(PROMISED, &*names), (RECORD, &record_name)];
     dev::check(args.only_tests)?;
     let (passed, mut programs) = (AtomicUsize::new(0), programs::build(&["--workspace"])?);
     programs.extend(dev::programs()?);
@@ -84,7 +86,7 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     // oracle on, which the guide uses.
     let doc = ["test", "--workspace", "--exclude", "qkvault-c", "--features", "qkvault/oracle", "--doc"];
     cargo::run(&doc, &required)?;
-    skips::settle(&record, &[Need::Cudnn, Need::Fa4])?;
+    skips::settle(&record, &promised)?;
     dev::fuzz(FUZZED)?;
     candle::test(args.only_tests)?;
     ui::say("all checks passed");

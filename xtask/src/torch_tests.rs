@@ -111,8 +111,10 @@ fn adapter() -> Result<String> {
 fn modules(python: PathBuf, library: &str, jobs: usize, may_skip: bool) -> Result<DoorModules> {
     let adapter = adapter()?;
     let path = format!("{adapter}:{adapter}/tests");
-    let (library, ignore) = (library.to_owned(), "ignore".to_owned());
-    let variables = vec![("QKVAULT_LIBRARY", library), ("PYTHONPATH", path), ("PYTHONWARNINGS", ignore)];
+    let mut variables = vec![("QKVAULT_LIBRARY", library.to_owned()), ("PYTHONPATH", path)];
+    // Tensors are small: threads of one operation would wait for each other, and take the core of another module.
+    variables
+        .extend([("PYTHONWARNINGS", "ignore"), ("OMP_NUM_THREADS", "1")].map(|(name, value)| (name, value.into())));
     Ok(DoorModules { python, prefix: "test_torch", variables, jobs, may_skip })
 }
 

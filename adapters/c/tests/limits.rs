@@ -20,7 +20,7 @@ use qkvault_c::status::{
 };
 
 /// The variable that tells the process of a case how many megabytes it has.
-const MEGABYTES: &str = "QKVAULT_TEST_MEGABYTES";
+const MEGABYTES: &str = "QKVAULT_TEST_CHILD";
 
 /// Limits the address space to what the process has, and so many megabytes.
 fn limit(megabytes: u64) {

@@ -1,7 +1,7 @@
 //! Tests of the vault from outside: one binary, one module per concern.
 //!
 //! A test that needs something this machine may lack (mounts, another user, python) says so and passes; with
-//! `QKVAULT_REQUIRE_FAULTS=1` it fails instead.
+//! `QKVAULT_REQUIRE=faults` it fails instead.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "tests, and the jobs they start")]
 

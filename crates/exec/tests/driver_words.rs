@@ -11,7 +11,7 @@ use qkvault_exec::Device;
 use qkvault_skip::{Need, skip};
 
 /// Tells a child what to do.
-const CHILD: &str = "QKVAULT_TEST_DRIVER_WORDS";
+const CHILD: &str = "QKVAULT_TEST_CHILD";
 
 #[test]
 fn child() {

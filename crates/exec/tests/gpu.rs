@@ -1,7 +1,7 @@
 //! Plans on a real GPU, compared with the oracle.
 //!
 //! The tests need a driver, a cuDNN that the usual search finds, and plans for the GPU in the vault folder
-//! `QKVAULT_TEST_VAULT`. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`. The test `fill` of this
+//! `QKVAULT_TEST_VAULT`. Without them they are skipped, or fail with `QKVAULT_REQUIRE=gpu`. The test `fill` of this
 //! file makes the plans on any machine:
 //!
 //! ```text

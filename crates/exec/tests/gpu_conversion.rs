@@ -2,7 +2,7 @@
 //! as they are, and a second launch writes the same.
 //!
 //! The tests need a driver, a cuDNN, a vault folder `QKVAULT_TEST_VAULT` (it may be empty) and NVRTC. Without them they
-//! are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
+//! are skipped, or fail with `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
 mod common;

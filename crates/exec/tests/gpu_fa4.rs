@@ -3,7 +3,7 @@
 //!
 //! The tests need a driver of CUDA 13, a cuDNN, and a vault folder `QKVAULT_TEST_VAULT` with the plans. `fill` compiles
 //! them into it on any machine with the fetched toolchain (`cargo xtask fetch --engine fa4`), if `QKVAULT_TEST_FILL` is
-//! set as well. Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE_GPU=1`.
+//! set as well. Without a GPU the test is skipped, or fails with `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
 mod common;

@@ -2,7 +2,7 @@
 //!
 //! The tests need a driver of compute capability 9.0 or 10.x, a cuDNN, NVRTC and a vault folder `QKVAULT_TEST_VAULT`
 //! (it may be empty: plans are compiled into memory). Without them they are skipped, or fail with
-//! `QKVAULT_REQUIRE_GPU=1`.
+//! `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
 mod common;

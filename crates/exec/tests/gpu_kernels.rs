@@ -2,7 +2,7 @@
 //! and compared with the oracle.
 //!
 //! The tests need a driver, a cuDNN, a vault folder `QKVAULT_TEST_VAULT` (it may be empty) and NVRTC, which compiles
-//! the kernels here. Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
+//! the kernels here. Without them they are skipped, or fail with `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
 mod common;

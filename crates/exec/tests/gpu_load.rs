@@ -1,7 +1,7 @@
 //! Loading on a real GPU: cuDNN loads and refuses plans for GPUs that differ in one property as `LOAD_RULES` predict.
 //!
 //! The test needs a driver and a slim cuDNN that the usual search finds. Without them it is skipped, or fails with
-//! `QKVAULT_REQUIRE_GPU=1`.
+//! `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
 mod common;

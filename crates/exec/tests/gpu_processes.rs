@@ -54,7 +54,7 @@ fn many_threads_that_load_one_plan_at_once_read_it_once_and_compute_the_same() {
 }
 
 /// The work of a child process before it ends.
-const JOB: &str = "QKVAULT_TEST_EXIT";
+const JOB: &str = "QKVAULT_TEST_CHILD";
 const CHILD: &str = "a_process_of_its_own_ends_with_a_plan";
 
 /// The exit code of a child process.

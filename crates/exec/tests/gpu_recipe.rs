@@ -2,7 +2,7 @@
 //! CUDA C to launches, captures and other operands.
 //!
 //! The tests need a driver, a cuDNN that the usual search finds, and the plan in the vault folder `QKVAULT_TEST_VAULT`.
-//! Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`. The test `fill` makes the plan on any machine
+//! Without them they are skipped, or fail with `QKVAULT_REQUIRE=gpu`. The test `fill` makes the plan on any machine
 //! with NVRTC, as that of `gpu.rs` does.
 #![cfg(feature = "cudarc")]
 

@@ -2,7 +2,7 @@
 //! rules predict.
 //!
 //! The tests need a fetched slim cuDNN of each version. Without it they are skipped, or fail with
-//! `QKVAULT_REQUIRE_CUDNN=1`.
+//! `QKVAULT_REQUIRE=cudnn`.
 
 mod common;
 
@@ -20,7 +20,7 @@ use qkvault_graph::{Attention, Band, DType, codec, validate};
 use qkvault_skip::{Need, skip};
 use qkvault_sys::{CudnnVersion, Error, Library, Search, Status};
 
-const ALONE: &str = "QKVAULT_TEST_ALONE";
+const ALONE: &str = "QKVAULT_TEST_CHILD";
 
 /// Runs the body of a test in a process of its own, because a process loads one cuDNN.
 fn alone(test: &str, body: impl FnOnce()) {
@@ -216,11 +216,10 @@ fn rules_hold_for_the_versions_that_are_named() {
 /// cuDNN itself refuses the plan of another version when the facts are those of its own version.
 #[test]
 fn a_plan_of_9_19_is_refused_by_9_27() {
-    const BLOB: &str = "QKVAULT_TEST_BLOB";
     const NAME: &str = "a_plan_of_9_19_is_refused_by_9_27";
     let folder = std::env::temp_dir().join(format!("qkvault-exec-{}", std::process::id()));
-    if let Some(blob) = std::env::var_os(BLOB) {
-        // This is the inner process, with 9.27.
+    if let Some(blob) = std::env::var_os(ALONE).filter(|told| told != NAME) {
+        // This is the inner process, with 9.27: it is told the file of the plan.
         let Some((library, target, own)) = plan(CudnnVersion::new(9, 27, 0)) else { return };
         let blob = std::fs::read(blob).expect("written by the outer process");
         let mut foreign = with(&own, |facts| facts.blob_bytes = blob.len() as u64);
@@ -236,7 +235,7 @@ fn a_plan_of_9_19_is_refused_by_9_27() {
         let file = folder.join("plan");
         std::fs::write(&file, &plan.blob).expect("it can be written");
         let program = std::env::current_exe().expect("a test has a program");
-        let done = Command::new(program).args(["--exact", NAME, "--nocapture"]).env(BLOB, &file).output();
+        let done = Command::new(program).args(["--exact", NAME, "--nocapture"]).env(ALONE, &file).output();
         let done = done.expect("it can be started");
         let _ = std::fs::remove_dir_all(&folder);
         let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);

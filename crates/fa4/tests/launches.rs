@@ -25,14 +25,12 @@ fn installed() -> Option<Installed> {
     Installed::find().map_err(|error| skip(Need::Fa4, &error.to_string())).ok()
 }
 
-/// Families by name: one of every run, or with `QKVAULT_FA4_ALL=1` all. `QKVAULT_FA4_FAMILY` names some: parts of
-/// names, separated by commas.
+/// Families by name: one, or those that `QKVAULT_FA4_FAMILY` names: parts of names, separated by commas, or `all`.
 fn chosen() -> Vec<(String, families::Write)> {
-    let all = std::env::var_os("QKVAULT_FA4_ALL").is_some();
     let only = std::env::var("QKVAULT_FA4_FAMILY").ok();
     let wanted = |name: &str| match &only {
-        Some(parts) => parts.split(',').any(|part| name.contains(part)),
-        None => all || (name.contains("d128 causal group 4") && !name.contains("deterministic")),
+        Some(parts) => parts == "all" || parts.split(',').any(|part| name.contains(part)),
+        None => name.contains("d128 causal group 4") && !name.contains("deterministic"),
     };
     families().into_iter().filter(|(name, _)| wanted(name)).collect()
 }

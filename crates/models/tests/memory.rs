@@ -10,7 +10,7 @@ use qkvault_graph::text;
 use qkvault_models::{Manifest, Model};
 
 /// The variable that tells the process of a case its file.
-const FILE: &str = "QKVAULT_TEST_FILE_TO_READ";
+const FILE: &str = "QKVAULT_TEST_CHILD";
 
 /// Reads a file as its name says, and prints what came of it and the process's peak of resident memory.
 #[test]

@@ -48,7 +48,7 @@ pub use explain::Costs;
 #[cfg(feature = "exec")]
 pub use gpu::{GpuRank, InProcess, OperandBuffer, PlanFailure, Plans, RunError, SessionPlans};
 pub use machine::GpuCluster;
-pub use nccl::{Nccl, NcclId, NcclLibrary, TellAll};
+pub use nccl::{Nccl, NcclId, NcclLibrary};
 pub use predict::{Bottleneck, Estimate};
 pub use schedule::{Digest, Schedule, schedule};
 pub use sequences::Counted;

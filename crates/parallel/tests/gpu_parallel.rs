@@ -2,7 +2,7 @@
 //! happens when one of them ends.
 //!
 //! The tests need a driver, a cuDNN with its compiler, NVRTC, and a vault folder `QKVAULT_TEST_VAULT` (it may be empty;
-//! `fill` compiles its plans without a GPU). Without them they are skipped, or fail with `QKVAULT_REQUIRE_GPU=1`.
+//! `fill` compiles its plans without a GPU). Without them they are skipped, or fail with `QKVAULT_REQUIRE=gpu`.
 #![allow(clippy::print_stderr, reason = "the random run tells what it has tried")]
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ fn ranks_without_a_gpu_hear_from_nccl_why_it_does_not_start() {
 }
 
 /// The program of a child that joins without a GPU: rank, port.
-const JOINS: &str = "QKVAULT_TEST_NCCL_JOIN";
+const JOINS: &str = "QKVAULT_TEST_CHILD";
 
 /// Not a test of its own: a rank that has no NCCL.
 #[test]
@@ -77,7 +77,7 @@ fn has_two_gpus() -> bool {
 }
 
 /// The program of a child: rank, port, rounds.
-const CHILD: &str = "QKVAULT_TEST_NCCL";
+const CHILD: &str = "QKVAULT_TEST_CHILD";
 /// Numbers of one message.
 const COUNT: usize = 1 << 20;
 

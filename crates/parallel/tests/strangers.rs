@@ -14,7 +14,7 @@ use qkvault_parallel::{Communicator as _, Secret, Store, World};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program of a child: rank and port.
-const CHILD: &str = "QKVAULT_TEST_STRANGERS_CHILD";
+const CHILD: &str = "QKVAULT_TEST_CHILD";
 
 /// Not a test of its own: a rank of two, which works until its input ends.
 #[test]

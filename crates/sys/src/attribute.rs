@@ -81,21 +81,6 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Sets an attribute to a list of addresses.
-    ///
-    /// # Safety
-    ///
-    /// cuDNN keeps the addresses and may read or write what they point to, now or when a plan is executed: they must be
-    /// valid, for the host or the device as the attribute demands, whenever that happens.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`] if cuDNN refuses the attribute or its values; [`Error::NoFunction`] if it lacks the function.
-    pub unsafe fn set_pointers(&mut self, attribute: AttributeName, values: &[*mut c_void]) -> Result<(), Error> {
-        // SAFETY: an array of addresses, which cuDNN copies. The caller promises that cuDNN may follow them.
-        unsafe { self.set_raw(attribute, AttributeType::VOID_PTR, values.len(), values.as_ptr().cast()) }
-    }
-
     /// Reads all values of an attribute.
     ///
     /// # Errors

@@ -166,7 +166,7 @@ mod tests {
     use std::process::Command;
 
     /// Set in the child process that runs the test's body.
-    const CHILD: &str = "QKVAULT_TEST_ENDING";
+    const CHILD: &str = "QKVAULT_TEST_CHILD";
     const NAME: &str = "ending::tests::a_process_that_ends_waits_for_what_is_under_way_and_begins_nothing";
 
     #[test]

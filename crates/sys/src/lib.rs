@@ -54,10 +54,3 @@ pub use needs::NvrtcLibrary;
 pub use qkvault_base::{CudnnVersion, LibrarySet};
 pub use search::Search;
 pub use tried::{SearchStep, Tried, UnusableReason};
-
-/// The cuDNN version whose header the declarations were generated from; libraries of other 9.x versions work too.
-pub const HEADER_VERSION: CudnnVersion = CudnnVersion::from_number(
-    bindings::CUDNN_MAJOR as usize * 10_000
-        + bindings::CUDNN_MINOR as usize * 100
-        + bindings::CUDNN_PATCHLEVEL as usize,
-);

@@ -138,17 +138,6 @@ impl Library {
         files.map(|path| LoadedFile { bytes: path.metadata().map_or(0, |data| data.len()), path }).collect()
     }
 
-    /// The version of the CUDA runtime that this cuDNN was built with, as CUDA numbers it (13000 is 13.0).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoFunction`] if cuDNN lacks the function.
-    pub fn cuda_version(&self) -> Result<usize, Error> {
-        let function = function!(self, cudnnGetCudartVersion)?;
-        // SAFETY: the function takes no arguments and only returns a number.
-        Ok(unsafe { function() })
-    }
-
     /// The major version of the CUDA that this cuDNN was built with: 12 or 13.
     #[must_use]
     pub fn cuda_major(&self) -> usize {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use qkvault_sys::headless::{Driver, ensure, force_stub_driver, is_stand_in_loaded};
 
-const CASE: &str = "QKVAULT_TEST_HEADLESS_CASE";
+const CASE: &str = "QKVAULT_TEST_CHILD";
 
 /// The body of the child processes; it does nothing in the parent.
 #[test]

@@ -60,13 +60,13 @@ impl HostProgram {
         cfg!(target_arch = "x86_64") && Command::new("c++").arg("--version").output().is_ok_and(|o| o.status.success())
     }
 
-    /// Compiles the source of a recipe's kernels.
+    /// Compiles the source of a recipe's kernels. `optimised` is worth it where launches take longer than compiling.
     ///
     /// # Errors
     ///
     /// [`EmulateError::Refused`] with what the compiler said; [`EmulateError::Host`] if there is none, or no room for
     /// files.
-    pub fn compile(source: &str, recipe: &LaunchRecipe) -> Result<HostProgram, EmulateError> {
+    pub fn compile(source: &str, recipe: &LaunchRecipe, optimised: bool) -> Result<HostProgram, EmulateError> {
         let functions: BTreeSet<&str> = (recipe.steps.iter())
             .filter_map(
                 |step| if let RecipeStep::Launch(launch) = step { Some(launch.function.as_str()) } else { None },
@@ -79,7 +79,7 @@ impl HostProgram {
         let text = format!(
             "#include \"job.h\"\n{source}\nint main(int, char** arguments) {{\n  return emulated::run_job(arguments, {{\n{table}  }});\n}}\n"
         );
-        HostProgram::built(&text, &["-O1"])
+        HostProgram::built(&text, &[if optimised { "-O1" } else { "-O0" }])
     }
 
     /// The program of a text, which finds the stand-in beside it.

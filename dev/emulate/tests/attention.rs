@@ -76,7 +76,7 @@ fn check_shared(attention: &Valid, made: &Generated, shared: &[(Role, Role)], se
 }
 
 fn check_case(mut case: Case<'_>, made: &Generated, seed: u64) -> Result<(), String> {
-    let program = HostProgram::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    let program = HostProgram::compile(&made.source, &made.recipe, true).map_err(|error| error.to_string())?;
     for poison in [POISON, 0] {
         let seed = seed + u64::from(poison);
         let launched = program.launch(&made.recipe, &mut case.buffers, &case.numbers, case.shared, seed, poison);
@@ -346,7 +346,7 @@ extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
     let blocks = launch.grid[0] + 1;
     (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
     made.recipe.steps.remove(0);
-    let program = HostProgram::compile(&made.source, &made.recipe).expect("compiles");
+    let program = HostProgram::compile(&made.source, &made.recipe, true).expect("compiles");
     let mut buffers = BTreeMap::from([(Role::Q, vec![0; 64]), (Role::O, vec![POISON; blocks as usize * 64])]);
     let numbers = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
     program.launch(&made.recipe, &mut buffers, &numbers, &[], 1, POISON).expect("runs");

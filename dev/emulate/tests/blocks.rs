@@ -45,7 +45,7 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     for (role, count) in PLACES.into_iter().zip([lines, lines * columns, lines, lines * columns]) {
         buffers.insert(role, vec![POISON; count * 4]);
     }
-    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe, false).expect("compiles");
     program.launch(&recipe, &mut buffers, &numbers, &[], seed, POISON).expect("runs");
     let numbers = |role| -> Vec<i32> {
         let bytes: &Vec<u8> = &buffers[&role];

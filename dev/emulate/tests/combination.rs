@@ -145,7 +145,7 @@ fn numbers(buffers: &BTreeMap<Role, Vec<u8>>) -> BTreeMap<Role, Vec<u8>> {
 
 fn check(of: &ValidCombination, seed: u64) -> Result<(), String> {
     let made = generate_combination(of, 90);
-    let program = HostProgram::compile(&made.source, &made.recipe).map_err(|error| error.to_string())?;
+    let program = HostProgram::compile(&made.source, &made.recipe, false).map_err(|error| error.to_string())?;
     let (inputs, mut buffers) = operands(of, &mut Noise(seed));
     let expected = combine(of, &inputs).map_err(|error| error.to_string())?;
     for turn in 0..2 {
@@ -233,7 +233,7 @@ fn faults_of_a_dropout_mask_are_noticed() {
     let made = generate_combination(&of, 90);
     for (right, fault) in FAULTS_OF_MASKS {
         assert!(made.source.contains(right), "{right}");
-        let program = HostProgram::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
+        let program = HostProgram::compile(&made.source.replace(right, fault), &made.recipe, false).expect("compiles");
         let noticed = (1..4).any(|seed| {
             let (inputs, mut buffers) = operands(&of, &mut Noise(seed));
             let expected = combine(&of, &inputs).expect("computes");
@@ -272,7 +272,8 @@ fn faults_of_a_merge_are_noticed() {
             let (of, seed) = (of(sink), 5);
             let made = generate_combination(&of, 90);
             assert!(made.source.contains(right), "{right}");
-            let program = HostProgram::compile(&made.source.replace(right, fault), &made.recipe).expect("compiles");
+            let program =
+                HostProgram::compile(&made.source.replace(right, fault), &made.recipe, false).expect("compiles");
             let (inputs, mut buffers) = operands(&of, &mut Noise(seed));
             let expected = combine(&of, &inputs).expect("computes");
             let ran = program.launch(&made.recipe, &mut buffers, &BTreeMap::new(), &[], seed, 0);

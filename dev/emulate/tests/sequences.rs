@@ -103,7 +103,7 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
     let (scratch, modules) = (lists.end, Vec::new());
     let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
     // Each function is in the table of the program, so all of the source is compiled.
-    let program = HostProgram::compile(&lists.source, &recipe).expect("compiles");
+    let program = HostProgram::compile(&lists.source, &recipe, false).expect("compiles");
     program.launch(&recipe, buffers, &BTreeMap::new(), &[], 3, POISON).expect("runs");
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The test harness reports a test that returns early as `ok`. [`skip`] prints the reason and writes it into the file
 //! that [`RECORD`] names. `cargo xtask test` reads and counts that file, and fails if a test is skipped that should not
-//! be. If the variable of a requirement promises it ([`Need::promise`]), its absence is a failure of the test.
+//! be. If [`PROMISED`] names a requirement, its absence is a failure of the test.
 
 #![allow(clippy::print_stdout, reason = "tests use this crate, and print for the people who run them")]
 
@@ -12,6 +12,9 @@ use std::path::Path;
 
 /// The variable with the file of skipped tests, which has one line for each.
 pub const RECORD: &str = "QKVAULT_SKIPS";
+
+/// The variable with the names of the needs that are promised, separated by commas.
+pub const PROMISED: &str = "QKVAULT_REQUIRE";
 
 /// The beginning of the printed line for a skipped test.
 pub const SAID: &str = "requirement not met";
@@ -110,25 +113,10 @@ impl Need {
         }
     }
 
-    /// The variable that promises it with the value 1.
-    #[must_use]
-    pub const fn promise(self) -> Option<&'static str> {
-        match self {
-            Need::Gpu => Some("QKVAULT_REQUIRE_GPU"),
-            Need::TwoGpus => Some("QKVAULT_REQUIRE_TWO_GPUS"),
-            Need::Cudnn => Some("QKVAULT_REQUIRE_CUDNN"),
-            Need::Faults => Some("QKVAULT_REQUIRE_FAULTS"),
-            Need::S3 => Some("QKVAULT_REQUIRE_S3"),
-            Need::Chromium => Some("QKVAULT_REQUIRE_CHROMIUM"),
-            Need::Fa4 => Some("QKVAULT_REQUIRE_FA4"),
-            Need::Pip | Need::Cxx | Need::PkgConfig | Need::FullCudnn | Need::Bare | Need::Cores | Need::Asked => None,
-        }
-    }
-
     /// Whether the environment of this process promises it.
     #[must_use]
     pub fn is_promised(self) -> bool {
-        self.promise().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value == "1"))
+        std::env::var(PROMISED).is_ok_and(|all| all.split(',').any(|name| name == self.name()))
     }
 }
 
@@ -165,7 +153,7 @@ impl Skip {
 ///
 /// If the requirement was promised, or if the record cannot be written.
 pub fn skip(need: Need, why: &str) {
-    assert!(!need.is_promised(), "{SAID}: {why}; it was promised by {}=1", need.promise().unwrap_or(""));
+    assert!(!need.is_promised(), "{SAID}: {why}; {PROMISED} promises it");
     println!("{SAID}: {why}");
     if let Some(record) = std::env::var_os(RECORD) {
         let skip = Skip { need, test: running(), why: why.split_whitespace().collect::<Vec<_>>().join(" ") };
@@ -202,7 +190,7 @@ mod tests {
     use std::process::Command;
 
     /// Set for the test below in its child process.
-    const CHILD: &str = "QKVAULT_TEST_SKIPPING";
+    const CHILD: &str = "QKVAULT_TEST_CHILD";
 
     #[test]
     fn a_skip_is_written_down_and_a_promise_makes_it_a_failure() {
@@ -215,16 +203,16 @@ mod tests {
         let run = |promised: &str| {
             let mut command = Command::new(std::env::current_exe().expect("a program"));
             command.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env(RECORD, &record);
-            command.env("CARGO_PKG_NAME", "one").env("QKVAULT_REQUIRE_GPU", promised).output().expect("it runs")
+            command.env("CARGO_PKG_NAME", "one").env(PROMISED, promised).output().expect("it runs")
         };
-        let done = run("0");
+        let done = run("cudnn");
         assert!(done.status.success() && String::from_utf8_lossy(&done.stdout).contains("requirement not met: no GPU"));
         let text = std::fs::read_to_string(&record).expect("a record");
         let found: Vec<Skip> = text.lines().filter_map(Skip::parse).collect();
         let expected =
             Skip { need: Need::Gpu, test: format!("one/qkvault_skip::{NAME}"), why: "no GPU here, at all".to_owned() };
         assert_eq!(found, [expected]);
-        assert!(!run("1").status.success(), "a GPU was promised");
+        assert!(!run("cudnn,gpu").status.success(), "a GPU was promised");
         assert_eq!(std::fs::read_to_string(&record).expect("a record"), text);
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::kit;
 
 /// The variable that tells the process what pointers and numbers it gives.
-const CASE: &str = "QKVAULT_TEST_WRONG";
+const CASE: &str = "QKVAULT_TEST_CHILD";
 
 /// A function and whether each of its parameters is a pointer.
 fn functions() -> Vec<(String, Vec<bool>)> {

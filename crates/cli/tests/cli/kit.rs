@@ -34,7 +34,7 @@ impl Place {
 
     /// A place that uses a fetched slim cuDNN, or `None` if there is none; the test is then skipped.
     ///
-    /// With `QKVAULT_REQUIRE_CUDNN=1` a missing cuDNN is a failure.
+    /// With `QKVAULT_REQUIRE=cudnn` a missing cuDNN is a failure.
     pub(crate) fn with_cudnn(version: &str) -> Option<Place> {
         let root = cudnn_dir();
         let is_it = |dir: &PathBuf| {

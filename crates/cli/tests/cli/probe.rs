@@ -254,7 +254,7 @@ fn the_matrix_in_docs_is_up_to_date() {
     }
 }
 
-/// A Chromium on the path, or `None`; the test is then skipped. With `QKVAULT_REQUIRE_CHROMIUM=1` a missing one is a
+/// A Chromium on the path, or `None`; the test is then skipped. With `QKVAULT_REQUIRE=chromium` a missing one is a
 /// failure.
 fn chromium() -> Option<&'static str> {
     let found = ["chromium", "chromium-browser", "google-chrome"]

@@ -152,11 +152,12 @@ fn values(p: &Program) -> impl Iterator<Item = f64> {
     let numbers = if p.scalars().is_empty() && p.tensors().is_empty() { &SLOTS[..1] } else { &SLOTS };
     let places = if Axis::ALL.iter().any(|&axis| p.contains(Node::Index(axis))) { &PLACES[..] } else { &PLACES[..1] };
     let points = [f64::NEG_INFINITY, 0.0].into_iter().flat_map(move |score| numbers.iter().map(move |&x| (score, x)));
+    let mut all = Vec::with_capacity(p.nodes().len());
     points.flat_map(move |(score, x)| places.iter().map(move |&at| (score, x, at))).map(move |(score, x, at)| {
         let scalars: Vec<Value> = p.scalars().iter().map(|spec| of(spec.ty == ScalarTy::Int, x)).collect();
         let tensors: Vec<Value> = p.tensors().iter().map(|spec| of(!spec.dtype.is_float(), x)).collect();
         let point = PointContext { score, upstream: 1.0, at, lengths: [1; 2], scalars: &scalars, tensors: &tensors };
-        match p.eval(&point) {
+        match p.eval_into(&point, &mut all) {
             Ok(Value::Float(value)) => value,
             _ => f64::NAN,
         }

@@ -3,15 +3,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use qkvault_compile::{OnMiss, Planner};
-use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{Refusal, Valid};
 use qkvault_serving::{Bucket, Buckets, ServeLayer};
 
-use crate::find::PrepareError;
 use crate::safe::batch::{BatchError, BatchMetadata};
 use crate::safe::plan::LoadedPlan;
-use crate::safe::session::Session;
 use crate::serving::PlanSet;
 
 /// One plan of a serving set.
@@ -42,29 +38,6 @@ impl ServePlan {
     /// [`BatchError`], as for [`BatchMetadata::new`].
     pub fn batch(&self, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
         BatchMetadata::new(&self.plan, &self.attention, stream)
-    }
-}
-
-impl Session {
-    /// Loads every plan of a layer's serving set, and builds missing ones if `on_miss` allows it. Sizes that the
-    /// library refuses are part of the result.
-    ///
-    /// # Errors
-    ///
-    /// [`PrepareError`] of the first plan that is missing or does not load.
-    pub fn prepare_serving(
-        &self,
-        planner: &Planner,
-        layer: &ServeLayer,
-        buckets: &Buckets,
-        options: &CompileOptions,
-        on_miss: OnMiss,
-    ) -> Result<Served, PrepareError> {
-        Served::new(layer, buckets, |attention| match self.prepare(planner, attention, options, on_miss) {
-            Ok(prepared) => Ok(Ok(prepared.plan)),
-            Err(PrepareError::Refused(refusal)) => Ok(Err(refusal)),
-            Err(error) => Err(error),
-        })
     }
 }
 

@@ -116,16 +116,19 @@ impl Program {
     pub fn eval_into(&self, point: &PointContext<'_>, values: &mut Vec<Value>) -> Result<Value, EvalError> {
         values.clear();
         for (&node, id) in self.nodes().iter().zip(0..) {
-            let value = self.leaf(node, point)?.unwrap_or_else(|| computed(node, values));
+            let value = match computed(node, values) {
+                Some(value) => value,
+                None => self.leaf(node, point)?,
+            };
             debug_assert_eq!(value.ty(), self.ty(NodeId(id)));
             values.push(value);
         }
         Ok(values[self.root().at()])
     }
 
-    fn leaf(&self, node: Node, point: &PointContext<'_>) -> Result<Option<Value>, EvalError> {
+    fn leaf(&self, node: Node, point: &PointContext<'_>) -> Result<Value, EvalError> {
         let PointContext { score, upstream, at, lengths, scalars, tensors } = *point;
-        Ok(Some(match node {
+        Ok(match node {
             Node::Score => Value::Float(score),
             Node::Upstream => Value::Float(upstream),
             Node::Index(axis @ (Axis::Batch | Axis::Head | Axis::Query | Axis::Key)) => Value::Int(at[axis.dim()]),
@@ -154,8 +157,8 @@ impl Program {
             | Node::Compare(..)
             | Node::Not(_)
             | Node::Logic(..)
-            | Node::Select { .. } => return Ok(None),
-        }))
+            | Node::Select { .. } => unreachable!("programs are type-checked when they are made"),
+        })
     }
 }
 
@@ -163,11 +166,12 @@ fn typed(value: Value, needed: Ty, name: impl Fn() -> String) -> Result<Value, E
     if value.ty() == needed { Ok(value) } else { Err(EvalError::WrongType { name: name(), given: value.ty(), needed }) }
 }
 
-/// The value of an operation. The program's type check guarantees the types of the operands.
-fn computed(node: Node, values: &[Value]) -> Value {
+/// The value of an operation; none for a leaf. The program's type check guarantees the types of the operands.
+#[inline]
+fn computed(node: Node, values: &[Value]) -> Option<Value> {
     let of = |id: NodeId| values[id.at()];
     let truth = |id: NodeId| of(id) == Value::Bool(true);
-    let result = match node {
+    match node {
         Node::ToFloat(a) => of(a).int().map(|n| Value::Float(f64::from(n))),
         Node::Unary(op, a) => match of(a) {
             Value::Float(x) => Some(Value::Float(op.apply(x))),
@@ -196,6 +200,5 @@ fn computed(node: Node, values: &[Value]) -> Value {
         | Node::Bool(_)
         | Node::Scalar(_)
         | Node::Tensor(_) => None,
-    };
-    result.expect("programs are type-checked when they are made, and leaves were read before")
+    }
 }

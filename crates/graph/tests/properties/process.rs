@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use qkvault_graph::arbitrary::{self, Space};
 use qkvault_graph::{Attention, codec, validate};
 
-const VARIABLE: &str = "QKVAULT_TEST_PRINT_KEYS_OF";
+const VARIABLE: &str = "QKVAULT_TEST_CHILD";
 const MARK: &str = "keys: ";
 
 fn attentions() -> Vec<Attention> {

@@ -15,17 +15,6 @@ use crate::store::Store;
 /// NCCL's number of the type of bytes.
 const BYTES: c_int = 1;
 
-/// Carries a few bytes of every rank to every rank, in the order of ranks.
-pub type TellAll = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, CommError> + Send>;
-
-/// What ranks say to each other besides NCCL.
-enum NcclBeside {
-    /// The store in which they met: it knows which ranks live.
-    Store(Box<Store>),
-    /// What the caller brings.
-    Caller(TellAll),
-}
-
 /// A rank of NCCL. Messages are memory of its GPU, and exchanges are queued on a stream.
 ///
 /// One process has one rank and one GPU, which is current on the thread that makes it and on those that use it.
@@ -35,7 +24,8 @@ pub struct Nccl {
     rank: u32,
     size: u32,
     deadline: Duration,
-    beside: NcclBeside,
+    /// The store in which the ranks met: it knows which of them live. None after the end.
+    store: Option<Box<Store>>,
     /// The first error: NCCL's communicator is of no use after it.
     broken: Option<CommError>,
 }
@@ -70,10 +60,7 @@ impl Nccl {
             Ok((library, id))
         })();
         match joined {
-            Ok((library, id)) => {
-                let (rank, size, deadline) = (store.rank(), store.size(), store.deadline());
-                Nccl::begin(library, id, (rank, size), deadline, max_ctas, NcclBeside::Store(Box::new(store)))
-            }
+            Ok((library, id)) => Nccl::begin(library, id, Box::new(store), max_ctas),
             Err(error) => {
                 // The others wait for this rank, and hear why it does not come.
                 store.tell_fault(&error);
@@ -82,32 +69,15 @@ impl Nccl {
         }
     }
 
-    /// Joins ranks that the caller has brought together, with the id of [`NcclLibrary::new_id`] and a way to tell all
-    /// ranks a few bytes, such as `all_gather_object` of a framework.
-    ///
-    /// # Errors
-    ///
-    /// As [`Nccl::join`]; a rank that does not come has no name here, because nobody tells which one it is.
-    pub fn with_id(
-        id: NcclId,
-        rank: u32,
-        size: u32,
-        deadline: Duration,
-        max_ctas: Option<u32>,
-        tell_all: TellAll,
-    ) -> Result<Nccl, CommError> {
-        Nccl::begin(NcclLibrary::open()?, id, (rank, size), deadline, max_ctas, NcclBeside::Caller(tell_all))
-    }
-
     fn begin(
         library: Arc<NcclLibrary>,
         id: NcclId,
-        (rank, size): (u32, u32),
-        deadline: Duration,
+        store: Box<Store>,
         max_ctas: Option<u32>,
-        beside: NcclBeside,
     ) -> Result<Nccl, CommError> {
-        let mut nccl = Nccl { library, handle: std::ptr::null_mut(), rank, size, deadline, beside, broken: None };
+        let (rank, size, deadline) = (store.rank(), store.size(), store.deadline());
+        let handle = std::ptr::null_mut();
+        let mut nccl = Nccl { library, handle, rank, size, deadline, store: Some(store), broken: None };
         let mut config = NcclConfig::non_blocking(max_ctas);
         // SAFETY: the pointers are to a handle and a configuration that outlive the call, which reads both at once.
         let status = unsafe {
@@ -130,9 +100,7 @@ impl Nccl {
         let status = unsafe { (self.library.functions.destroy)(self.handle) };
         self.handle = std::ptr::null_mut();
         self.library.checked("ncclCommDestroy", status, std::ptr::null_mut())?;
-        if let NcclBeside::Store(store) =
-            std::mem::replace(&mut self.beside, NcclBeside::Caller(Box::new(|_| Ok(Vec::new()))))
-        {
+        if let Some(store) = self.store.take() {
             store.leave();
         }
         Ok(())
@@ -176,17 +144,14 @@ impl Nccl {
 
     /// Whether a store knows of a rank that is lost.
     fn others(&mut self) -> Result<(), CommError> {
-        match &mut self.beside {
-            NcclBeside::Store(store) => store.check(),
-            NcclBeside::Caller(_) => Ok(()),
-        }
+        self.store.as_mut().map_or(Ok(()), |store| store.check())
     }
 
     /// Ends the communicator, and tells the others why.
     fn fail(&mut self, error: CommError) -> CommError {
         // A rank that NCCL only knows as an error of the network has a name in the store.
         let error = self.others().err().unwrap_or(error);
-        if let NcclBeside::Store(store) = &mut self.beside {
+        if let Some(store) = &mut self.store {
             store.tell_fault(&error);
         }
         self.broken.get_or_insert_with(|| error.clone());
@@ -269,10 +234,7 @@ impl Communicator for Nccl {
 
     fn tell_all(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         self.ready()?;
-        match &mut self.beside {
-            NcclBeside::Store(store) => store.tell_all(bytes),
-            NcclBeside::Caller(tell_all) => tell_all(bytes),
-        }
+        self.store.as_mut().map_or(Ok(Vec::new()), |store| store.tell_all(bytes))
     }
 }
 

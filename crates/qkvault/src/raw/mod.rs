@@ -113,12 +113,6 @@ impl RawRuntime {
         &self.inner.planner
     }
 
-    /// How plans are compiled, and so which ones are looked for.
-    #[must_use]
-    pub fn compile_options(&self) -> &CompileOptions {
-        &self.inner.compile
-    }
-
     /// A GPU by its name with a cuDNN that is not loaded, for [`RawRuntime::explain`]. Without a version, the newest
     /// that the rules cover.
     ///

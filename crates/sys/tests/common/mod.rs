@@ -9,7 +9,7 @@ use qkvault_base::{MANIFEST, cudnn_dir};
 use qkvault_skip::{Need, SAID, skip};
 
 /// Set in a process that runs one test alone, to the name of that test.
-const ALONE: &str = "QKVAULT_TEST_ALONE";
+const ALONE: &str = "QKVAULT_TEST_CHILD";
 
 /// Runs the body of a test in a process of its own, because a loaded cuDNN or stand-in stays loaded.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
@@ -32,7 +32,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
 
 /// The folder of a fetched slim cuDNN, or `None` with the reason printed.
 ///
-/// With `QKVAULT_REQUIRE_CUDNN=1` a missing one is a failure.
+/// With `QKVAULT_REQUIRE=cudnn` a missing one is a failure.
 pub(crate) fn fetched(version: &str) -> Option<PathBuf> {
     find(version, "slim").map_err(|reason| skip(Need::Cudnn, &reason)).ok()
 }

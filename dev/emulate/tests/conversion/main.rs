@@ -128,7 +128,7 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
     };
     // The type of products of matrices, which these sources have none of.
     let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
-    let program = HostProgram::compile(&source, &all).unwrap_or_else(|error| panic!("{error}"));
+    let program = HostProgram::compile(&source, &all, false).unwrap_or_else(|error| panic!("{error}"));
     let of = |(at, (case, recipe)): (usize, (&Case, &LaunchRecipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }

@@ -10,7 +10,7 @@ const KERNEL: &str = "extern \"C\" __global__ void scale(float* x, float by, int
                       \x20 int i = blockIdx.x * blockDim.x + threadIdx.x;\n\
                       \x20 if (i < n) x[i] *= by;\n}\n";
 
-/// The fetched NVRTC. With `QKVAULT_REQUIRE_CUDNN=1`, which `cargo xtask test` sets after fetching, it must be there.
+/// The fetched NVRTC. With `QKVAULT_REQUIRE=cudnn`, which `cargo xtask test` sets after fetching, it must be there.
 fn nvrtc() -> Option<Nvrtc> {
     Nvrtc::open(None).map_err(|error| skip(Need::Cudnn, &error.to_string())).ok()
 }

@@ -1,7 +1,7 @@
 //! Pieces of a sequence against the whole: masks and biases of the expression library treat a row alike, however many
 //! queries a launch has.
 
-mod common;
+use crate::common;
 
 use std::ops::Range;
 

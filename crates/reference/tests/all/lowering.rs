@@ -1,6 +1,6 @@
 //! A lowered op graph, interpreted, has the same results as the oracle.
 
-mod common;
+use crate::common;
 
 use std::cell::Cell;
 

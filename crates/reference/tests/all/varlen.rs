@@ -1,6 +1,6 @@
 //! Varlen and paged operands, whose rows are found by offsets and page tables, have the same results as dense ones.
 
-mod common;
+use crate::common;
 
 use common::valid;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, PaddedRows, Role, Tensor, Valid, Varlen};

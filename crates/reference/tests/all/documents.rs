@@ -1,6 +1,6 @@
 //! Documents in one sequence, masked or varlen, have the same results over the same memory.
 
-mod common;
+use crate::common;
 
 use common::lowered::check_on;
 use common::{lowered, valid};

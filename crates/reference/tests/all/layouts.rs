@@ -1,6 +1,6 @@
 //! The same numbers have the same result in any layout, and memory outside a tensor is neither read nor written.
 
-mod common;
+use crate::common;
 
 use common::{cases, valid};
 use proptest::prelude::*;

@@ -4,7 +4,7 @@
 //! The arguments come from tensors, with one pair in each row. Scores are 0, so Stats of a row is the value plus log 2,
 //! and what is not finite is told apart by the expression itself.
 
-mod common;
+use crate::common;
 
 use common::valid;
 use qkvault_cudnn::op::{Constant, Op, TensorId, TensorKind};

@@ -1,6 +1,6 @@
 //! The interpreter on valid, broken and random graphs: it returns a result or an error in good time, and never panics.
 
-mod common;
+use crate::common;
 
 use common::lowered::targets;
 use common::valid;

@@ -1,6 +1,6 @@
 //! The oracle against the definition written as plain loops, on small attentions with every feature.
 
-mod common;
+use crate::common;
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Varlen and paged attentions: the op graph for every branch of versions, interpreted, has the same results as the
 //! oracle.
 
-mod common;
+use crate::common;
 
 use std::cell::Cell;
 

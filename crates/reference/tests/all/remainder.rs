@@ -1,6 +1,6 @@
 //! The remainder of floored division, which lowering writes as a quotient, a floor and a product in float32.
 
-mod common;
+use crate::common;
 
 use common::valid;
 use qkvault_base::random::Rng;

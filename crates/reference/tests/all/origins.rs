@@ -1,6 +1,6 @@
 //! Attentions with origins: a chunk of a longer attention has the numbers that the whole has there.
 
-mod common;
+use crate::common;
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The microscaled backward against loops written from its graph, and against 16 bits.
 
-mod common;
+use crate::common;
 
 use common::{near, valid};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Fp8, Order, Role, Scaled, Tensor, Valid, operand};

@@ -1,7 +1,7 @@
 //! Op graphs of 8-bit attention, interpreted, mean what the definition says, with one scale per tensor and with block
 //! scales: scales from 2^-20 to 2^20, numbers that saturate, operands of zeros, rows that see no key.
 
-mod common;
+use crate::common;
 
 use common::lowered::{same, targets_on};
 use common::valid;

@@ -1,6 +1,6 @@
 //! The backward against central differences of the forward, and the gradients that callers can request.
 
-mod common;
+use crate::common;
 
 use std::time::Instant;
 

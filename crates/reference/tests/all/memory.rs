@@ -1,7 +1,7 @@
 //! Compares gradients and outputs by memory, with a different layout for each operand: an op graph must write every
 //! element where the description places it, and a graph with the layout of another operand must fail.
 
-mod common;
+use crate::common;
 
 use std::cell::Cell;
 

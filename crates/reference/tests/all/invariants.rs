@@ -1,6 +1,6 @@
 //! Properties of softmax attention that hold for all numbers.
 
-mod common;
+use crate::common;
 
 use common::{near, valid};
 use proptest::prelude::*;
