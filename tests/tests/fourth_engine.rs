@@ -16,8 +16,8 @@ use qkvault_graph::{
 use qkvault_reference::{ExactOutputs, Inputs, forward};
 
 mod codes {
-    use qkvault_graph::registry::Entry;
     use qkvault_graph::entries;
+    use qkvault_graph::registry::Entry;
 
     entries![
         ORACLE_GPU = Entry {

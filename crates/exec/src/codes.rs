@@ -1,7 +1,7 @@
 //! Reasons for which a training step is refused.
 
-use qkvault_graph::registry::Entry;
 use qkvault_graph::entries;
+use qkvault_graph::registry::Entry;
 
 entries![
     pub;
