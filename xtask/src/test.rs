@@ -2,8 +2,9 @@
 //! the declarations.
 
 use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, PROMISED, RECORD};
 
@@ -30,7 +31,7 @@ const VERSIONS: [&str; 3] = ["9.27.0.42", "9.19.0.56", "9.14.0.64"];
 const JOBS: usize = 2;
 
 /// Seconds of fuzzing, for all targets together.
-const FUZZED: u32 = 60;
+const FUZZED: u32 = 40;
 
 /// Runs the command.
 ///
@@ -74,23 +75,37 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     let (passed, mut programs) = (AtomicUsize::new(0), programs::build(&["--workspace"])?);
     programs.extend(dev::programs()?);
     let (mut tasks, alone) = programs::tasks(programs, &passed, &required);
+    let mut others: Vec<programs::Task<'_>> = vec![
+        task("fuzzing", || dev::fuzz(FUZZED)),
+        // With `--doc` cargo does not look at `doctest = false`: the examples of the C door are in C. That door turns the
+        // oracle on, which the guide uses.
+        task("the documentation's examples", || {
+            let words = ["test", "--workspace", "--exclude", "qkvault-c", "--features", "qkvault/oracle", "--doc"];
+            cargo::run(&words, &required)
+        }),
+        task("candle", || candle::test(args.only_tests)),
+    ];
     if let Some(installing) = installing {
         installing.join().map_err(|_| anyhow!("installing packages ended in a panic"))??;
-        // Before programs that take less time than most modules.
-        tasks.splice(programs::LONG.len()..programs::LONG.len(), doors::tasks()?);
+        others.extend(doors::tasks()?);
     }
+    // Before programs that take less time than most of these.
+    tasks.splice(programs::LONG.len()..programs::LONG.len(), others);
     programs::side_by_side(tasks, JOBS)?;
     programs::side_by_side(alone, 1)?;
     ui::say(&format!("{} tests of cargo's programs passed", passed.into_inner()));
-    // With `--doc` cargo does not look at `doctest = false`: the examples of the C door are in C. That door turns the
-    // oracle on, which the guide uses.
-    let doc = ["test", "--workspace", "--exclude", "qkvault-c", "--features", "qkvault/oracle", "--doc"];
-    cargo::run(&doc, &required)?;
     skips::settle(&record, &promised)?;
-    dev::fuzz(FUZZED)?;
-    candle::test(args.only_tests)?;
     ui::say("all checks passed");
     Ok(())
+}
+
+/// What runs beside test programs, with its name.
+fn task<'t>(name: &'static str, run: impl FnOnce() -> Result<()> + Send + 't) -> programs::Task<'t> {
+    Box::new(move || {
+        let begun = Instant::now();
+        run().with_context(|| format!("{name} failed"))?;
+        Ok(format!("{name}: {:.0} s", begun.elapsed().as_secs_f64()))
+    })
 }
 
 /// What a change is tried with before it is committed. Tests that need a cuDNN which is not fetched skip themselves.

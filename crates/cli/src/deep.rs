@@ -2,7 +2,7 @@
 //! says, and prints one line per entry. Nothing that is stored is run or compiled.
 
 use qkvault_cache::{Entry, Listed, Vault};
-use qkvault_compile::{Engines, RebuildCheck};
+use qkvault_compile::{Engines, Planner, RebuildCheck};
 use qkvault_graph::PlanKey;
 use qkvault_sys::headless;
 use rayon::prelude::*;
@@ -24,8 +24,9 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
     let all: Vec<Listed> = vault.ls().filter(|listed| !listed.shadowed).collect();
     // A process that only compiles needs no driver, which would be asked for every kernel.
     headless::force_stub_driver()?;
-    let engines = Engines::opening(library.search()?);
-    let rows: Vec<EntryRow> = all.into_par_iter().map(|listed| check(vault, &engines, listed)).collect();
+    let planner = Planner::opening(vault.clone(), library.search()?);
+    let engines = planner.engines();
+    let rows: Vec<EntryRow> = all.into_par_iter().map(|listed| check(vault, engines, listed)).collect();
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let [same, skipped, different, failed, bad] = ["same", "skipped", "different", "failed", "bad"].map(count);
     if globals.json {
@@ -37,7 +38,8 @@ pub(super) fn run(globals: &Globals, vault: &Vault, library: &LibraryArgs) -> an
             })
             .collect();
         out::json(&json!({
-            "entries": list, "same": same, "skipped": skipped,
+            "cudnn": planner.opened_compiler().map(|compiler| compiler.library().version().to_string()), "entries": list,
+            "same": same, "skipped": skipped,
             "different": different, "failed": failed, "bad": bad,
         }));
     } else {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_graph::{EngineName, EnginePolicy, PlanKey};
-use qkvault_sys::Search;
 
 use crate::cudnn::{Cudnn, OpenCompiler};
 use crate::engine::{Engine, EngineId};
@@ -21,12 +20,6 @@ impl Engines {
     #[must_use]
     pub fn built_in() -> Engines {
         Engines::with(Arc::new(OpenCompiler::new(None)))
-    }
-
-    /// The same, with the cuDNN that a search finds, which is opened when it must compile.
-    #[must_use]
-    pub fn opening(search: Search) -> Engines {
-        Engines::with(Arc::new(OpenCompiler::by(search)))
     }
 
     pub(crate) fn with(compiler: Arc<OpenCompiler>) -> Engines {

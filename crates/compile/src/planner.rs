@@ -139,6 +139,12 @@ impl Planner {
         self.compiler.get().ok()
     }
 
+    /// The compiler, if something has opened it.
+    #[must_use]
+    pub fn opened_compiler(&self) -> Option<&Compiler> {
+        self.compiler.opened()
+    }
+
     /// The compiler, which the first call opens.
     ///
     /// # Errors

@@ -24,6 +24,11 @@ impl OpenCompiler {
         OpenCompiler { search: Some(search), opened: OnceLock::new() }
     }
 
+    /// The compiler, if it is open.
+    pub(crate) fn opened(&self) -> Option<&Compiler> {
+        self.opened.get()
+    }
+
     /// The compiler, or why there is none; empty if nobody gave one.
     pub(crate) fn get(&self) -> Result<&Compiler, String> {
         match (self.opened.get(), &self.search) {
