@@ -77,8 +77,8 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     let (mut tasks, alone) = programs::tasks(programs, &passed, &required);
     let mut others: Vec<programs::Task<'_>> = vec![
         task("fuzzing", || dev::fuzz(FUZZED)),
-        // With `--doc` cargo does not look at `doctest = false`: the examples of the C door are in C. That door turns the
-        // oracle on, which the guide uses.
+        // With `--doc` cargo does not look at `doctest = false`: the examples of the C door are in C. That door turns
+        // the oracle on, which the guide uses.
         task("the documentation's examples", || {
             let words = ["test", "--workspace", "--exclude", "qkvault-c", "--features", "qkvault/oracle", "--doc"];
             cargo::run(&words, &required)
