@@ -90,7 +90,7 @@ fn followed(run: &Run<'_>, ready: &RawReady, device: &CudaDevice) -> candle_core
     let Some(sequences) = run.sequences else { return Ok(Vec::new()) };
     let device = Device::Cuda(device.clone());
     let followed = ready.order().tensors().iter().filter(|binding| binding.role.is_followed());
-    let tensor = |binding: &graph::op::Binding| {
+    let tensor = |binding: &graph::Binding| {
         let dtype = if binding.dtype == graph::DType::I64 { DType::I64 } else { DType::I32 };
         Ok((binding.role, sequences.tensor(binding.role, &run.entry.valid, dtype, &device)?))
     };

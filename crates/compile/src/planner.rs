@@ -37,8 +37,9 @@ pub enum OnMiss {
 ///
 /// ```
 /// use qkvault_compile::cache::{Vault, VaultOptions};
-/// use qkvault_compile::graph::registry::codes;
-/// use qkvault_compile::graph::{Attention, CompileOptions, CudnnVersion, DType, LibrarySet, Profile, validate};
+/// use qkvault_compile::codes;
+/// use qkvault_compile::graph::{Attention, CudnnVersion, DType, LibrarySet, validate};
+/// use qkvault_cudnn::{CompileOptions, Profile};
 /// use qkvault_compile::{OnMiss, PlanError, Planner};
 ///
 /// // Without a compiler it only looks up; `Planner::new(vault, Some(compiler))` builds missing plans.

@@ -24,6 +24,8 @@
 #[cfg(feature = "testing")]
 pub mod arbitrary;
 mod canon;
+#[cfg(doctest)]
+mod compile_fail;
 pub mod compiler_env;
 mod device;
 mod key;

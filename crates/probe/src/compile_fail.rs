@@ -4,6 +4,7 @@
 ///
 /// ```
 /// #![deny(unused_must_use)]
+/// use qkvault_cudnn::Profile;
 /// use qkvault_graph::*;
 /// use qkvault_probe::{Request, check};
 /// let attention = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap();
@@ -14,6 +15,7 @@
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
+/// use qkvault_cudnn::Profile;
 /// use qkvault_graph::*;
 /// use qkvault_probe::{Request, check};
 /// let attention = validate(Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16)).unwrap();
@@ -24,6 +26,7 @@
 /// P4, P10: a request needs a valid description, and a target that is plain data.
 ///
 /// ```compile_fail,E0308
+/// use qkvault_cudnn::Profile;
 /// use qkvault_graph::*;
 /// use qkvault_probe::Request;
 /// let attention = Attention::bshd(1, (2, 2), (8, 8), 8, DType::F16);

@@ -19,7 +19,8 @@ use crate::facts::PassedOver;
 ///
 /// ```no_run
 /// use qkvault_compile::Compiler;
-/// use qkvault_compile::graph::{Attention, CompileOptions, DType, Profile, lower, validate};
+/// use qkvault_cudnn::{CompileOptions, Profile, lower};
+/// use qkvault_graph::{Attention, DType, validate};
 /// use qkvault_compile::sys::Search;
 ///
 /// let compiler = Compiler::open(&Search::default())?; // no GPU and no driver needed
