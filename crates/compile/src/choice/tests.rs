@@ -216,6 +216,7 @@ fn if_cudnn_refuses_the_first_other_candidate_is_the_choice() {
 #[test]
 fn no_advice_below_a_refusal_of_cudnn_names_cudnn() {
     let entries = qkvault_kernels::codes::ENTRIES.iter().chain(qkvault_fa4::codes::ENTRIES);
+    assert!(entries.clone().count() > 10, "the codes of kernels and FlashAttention-4");
     for entry in entries {
         let refusal: Refusal = Code::known(entry).reason("given").into();
         let told = beside(&refusal, CUDNN).to_string();
