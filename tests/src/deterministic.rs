@@ -9,6 +9,7 @@ use qkvault_graph::{Valid, text, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
+use crate::golden::{RECENT, turn};
 use crate::kernel::cubins;
 
 /// Backwards that every tested version compiles.
@@ -55,7 +56,7 @@ fn compile(compiler: &Compiler, graph: &OpGraph, target: &Target) -> Result<Comp
     }
 }
 
-/// Compiles deterministic backwards with the fetched slim cuDNN of this version for a B200.
+/// Compiles deterministic backwards, those of its turn, with the fetched slim cuDNN of this version for a B200.
 ///
 /// # Panics
 ///
@@ -67,7 +68,7 @@ pub fn check(version: &str) {
     let taken = TAKEN.map(|given| (given, None));
     let since = TAKEN_SINCE.map(|given| (given, (!tiles).then_some("")));
     let rows: Vec<_> = taken.into_iter().chain(since).chain(REFUSED.map(|(given, why)| (given, Some(why)))).collect();
-    let faults: Vec<String> = rows
+    let faults: Vec<String> = turn(rows, version, RECENT)
         .par_iter()
         .filter_map(|(given, refused)| {
             let graph = graph(given, &target);

@@ -7,6 +7,7 @@ use qkvault_graph::{Attention, BackwardOptions, DType, ScoreExpr, validate};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
+use crate::golden::{VERSIONS, turn};
 
 /// Expressions that divide, and whether they are predicates. A `$n` or `@n` may be 0.
 const EXPRESSIONS: [(&str, bool); 10] = [
@@ -22,7 +23,8 @@ const EXPRESSIONS: [(&str, bool); 10] = [
     ("tensor @n: i32[2, 1, 1, 1]; floor_rem(key, @n) < 3", true),
 ];
 
-/// Compiles each expression in both directions with the fetched slim cuDNN of this version, for an H200 and a B200.
+/// Compiles the expressions of its turn in both directions with the fetched slim cuDNN of this version, for an H200 and
+/// a B200.
 ///
 /// # Panics
 ///
@@ -37,7 +39,7 @@ pub fn check(version: &str) {
         let back = a.backward(BackwardOptions::default());
         rows.extend([a, back].map(|a| ["h200", "b200"].map(|gpu| (text, gpu, a.clone()))).into_iter().flatten());
     }
-    let faults: Vec<String> = rows
+    let faults: Vec<String> = turn(rows, version, &VERSIONS)
         .par_iter()
         .filter_map(|(text, gpu, a)| {
             let (target, policy) = (target(&compiler, gpu), CompileOptions::cudnn());

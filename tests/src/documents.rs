@@ -7,6 +7,7 @@ use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, Documents, 
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
+use crate::golden::{RECENT, turn};
 
 /// Forward and backward of the varlen equivalent of two rows of 1024 tokens with a document mask and further features.
 fn passes(name: &'static str, band: Option<Band>, modified: Option<Expr>, keep: Option<Expr>) -> [(String, Valid); 2] {
@@ -23,7 +24,7 @@ fn passes(name: &'static str, band: Option<Band>, modified: Option<Expr>, keep: 
     [(format!("{name}, forward"), varlen(a)), (format!("{name}, backward"), back)]
 }
 
-/// Compiles varlen documents with the fetched slim cuDNN of this version for an H200 and a B200.
+/// Compiles varlen documents, those of its turn, with the fetched slim cuDNN of this version for an H200 and a B200.
 ///
 /// # Panics
 ///
@@ -40,7 +41,7 @@ pub fn check(version: &str) {
     .into_iter()
     .flat_map(|(gpu, rows)| rows.map(|row| (gpu, row)))
     .collect();
-    let faults: Vec<String> = rows
+    let faults: Vec<String> = turn(rows, version, RECENT)
         .par_iter()
         .filter_map(|(gpu, (name, a))| {
             let (target, policy) = (target(&compiler, gpu), CompileOptions::cudnn());

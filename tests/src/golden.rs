@@ -10,6 +10,30 @@ pub fn is_whole() -> bool {
     ["QKVAULT_FULL_TABLE", "UPDATE_GOLDENS"].iter().any(|name| std::env::var_os(name).is_some_and(|v| v == "1"))
 }
 
+/// The versions of cuDNN that tests compile with in every run.
+pub const VERSIONS: [&str; 3] = ["9.14.0", "9.19.0", "9.27.0"];
+
+/// Those that compile every kind of attention.
+pub const RECENT: &[&str] = VERSIONS.split_at(1).1;
+
+/// The rows that a run compiles with this version: what `versions` answer alike is shared out among them, so that each
+/// row has its turn once in a run. With `QKVAULT_FULL_TABLE=1`, all of them.
+///
+/// # Panics
+///
+/// Panics if `versions` does not have the version.
+#[must_use]
+pub fn turn<T>(rows: Vec<T>, version: &str, versions: &[&str]) -> Vec<T> {
+    if is_whole() {
+        return rows;
+    }
+    let own = versions.iter().position(|one| *one == version).unwrap_or_else(|| panic!("no turn for {version}"));
+    let count = versions.len();
+    // Whoever begins changes: rows often come in as many kinds as there are versions.
+    let turn = |row: usize| (row + row / count) % count;
+    rows.into_iter().enumerate().filter(|(row, _)| turn(*row) == own).map(|(_, row)| row).collect()
+}
+
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
 }
@@ -110,6 +134,15 @@ mod tests {
         let fails = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
         assert!(fails(&|| check_part(name, &[format!("{}\n    plan: another\n", named[0])])));
         assert!(fails(&|| check_names(name, &named[1..])));
+    }
+
+    #[test]
+    fn every_row_has_its_turn_with_one_version() {
+        let mut all: Vec<usize> =
+            VERSIONS.iter().flat_map(|version| turn((0..10).collect(), version, &VERSIONS)).collect();
+        all.sort_unstable();
+        assert!(all == (0..10).collect::<Vec<_>>() || is_whole(), "{all:?}");
+        assert_eq!(RECENT, ["9.19.0", "9.27.0"]);
     }
 
     #[test]

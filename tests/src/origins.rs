@@ -9,6 +9,7 @@ use qkvault_probe::{Request, check as probe};
 use rayon::prelude::*;
 
 use crate::cudnn::{compiler, target};
+use crate::golden::{VERSIONS, turn};
 use crate::kernel::cubins;
 
 /// The version, and what the registry refuses there of the expressions below.
@@ -42,8 +43,8 @@ fn kernels(compiler: &Compiler, gpu: &str, what: &str, a: Attention) -> Result<O
     Ok(Some(cubins(&compiled.blob)))
 }
 
-/// Compares bands with origins and constant bands, and compiles expressions with origins in both directions, with the
-/// fetched slim cuDNN of this version.
+/// Compares bands with origins and constant bands, and compiles expressions with origins in both directions: those of
+/// its turn, with the fetched slim cuDNN of this version.
 ///
 /// # Panics
 ///
@@ -63,7 +64,7 @@ pub fn check(version: &str) {
             bands.push((gpu, format!("backward {left:?} {right:?}"), backward(&with(None)), backward(&promised)));
         }
     }
-    let mut faults: Vec<String> = bands
+    let mut faults: Vec<String> = turn(bands, version, &VERSIONS)
         .into_par_iter()
         .filter_map(|(gpu, what, constant, moved)| {
             let constant = kernels(&compiler, gpu, &format!("{what}, constant"), constant);
@@ -101,7 +102,7 @@ pub fn check(version: &str) {
         let a = a.with_origins(Origins::Any);
         [(format!("{name}, forward"), a.clone()), (format!("{name}, backward"), backward(&a))]
     });
-    let passes: Vec<(String, Attention)> = passes.collect();
+    let passes: Vec<(String, Attention)> = turn(passes.collect(), version, &VERSIONS);
     let refused: Vec<&str> = REFUSED.iter().filter(|(of, _)| *of == version).map(|(_, what)| *what).collect();
     let answers = passes.into_par_iter().filter_map(|(what, a)| match kernels(&compiler, "h200", &what, a) {
         Err(fault) => Some(fault),

@@ -7,6 +7,7 @@ use qkvault_graph::{Attention, Band, DType, Valid, validate};
 use qkvault_serving::{Bucket, ServeLayer, StepKind};
 
 use crate::cudnn::{compiler, target};
+use crate::golden::{RECENT, VERSIONS, turn};
 use crate::kernel::cubins;
 
 /// A prefill and a decode: their kernels and heuristics differ most.
@@ -43,18 +44,19 @@ pub fn check_pools(version: &str) {
         lab: qkvault_cudnn::LabOptions::without(VariantSet::NONE.with(Variant::RoundPool)),
         ..CompileOptions::cudnn()
     };
-    for gpu in ["h200", "a100", "b200", "rtx-pro-6000"] {
+    let steps = [(StepKind::Decode, 1), (StepKind::Mixed, 256)];
+    let gpus = ["h200", "a100", "b200", "rtx-pro-6000"];
+    let rows: Vec<_> = gpus.into_iter().flat_map(|gpu| steps.map(|step| (gpu, step))).collect();
+    for (gpu, (kind, queries)) in turn(rows, version, RECENT) {
         let target = target(&compiler, gpu);
-        for (kind, queries) in [(StepKind::Decode, 1), (StepKind::Mixed, 256)] {
-            let bucket = Bucket { kind, batch: 8, queries, keys: 4096, tokens: 512 };
-            let [few, many] = [1000, 100_000].map(|pages| {
-                let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, pages, 64);
-                compiled_with(&compiler, &layer.attention(&bucket).unwrap_or_else(|e| panic!("{e}")), &target, &exact)
-            });
-            assert_eq!((&few.engine, few.workspace), (&many.engine, many.workspace), "{kind:?} for {target}");
-            let kernels = cubins(&few.blob);
-            assert!(!kernels.is_empty() && kernels == cubins(&many.blob), "{kind:?} for {target}: another kernel");
-        }
+        let bucket = Bucket { kind, batch: 8, queries, keys: 4096, tokens: 512 };
+        let [few, many] = [1000, 100_000].map(|pages| {
+            let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, pages, 64);
+            compiled_with(&compiler, &layer.attention(&bucket).unwrap_or_else(|e| panic!("{e}")), &target, &exact)
+        });
+        assert_eq!((&few.engine, few.workspace), (&many.engine, many.workspace), "{kind:?} for {target}");
+        let kernels = cubins(&few.blob);
+        assert!(!kernels.is_empty() && kernels == cubins(&many.blob), "{kind:?} for {target}: another kernel");
     }
 }
 
@@ -91,7 +93,7 @@ const BOARD: [Change; 8] = [
 ];
 
 /// Checks that the properties that keys leave out change neither engine nor kernel nor workspace: one at a time for an
-/// H200, all together for an A100 and a B200.
+/// H200 (those of its turn), all together for an A100 and a B200.
 ///
 /// # Panics
 ///
@@ -102,7 +104,8 @@ pub fn check_board(version: &str) {
         for gpu in ["h200", "a100", "b200"] {
             let target = target(&compiler, gpu);
             let base = compiled(&compiler, &attention, &target);
-            let alone = BOARD.chunks(if gpu == "h200" { 1 } else { BOARD.len() });
+            let alone: Vec<_> = BOARD.chunks(if gpu == "h200" { 1 } else { BOARD.len() }).collect();
+            let alone = if alone.len() > 1 { turn(alone, version, &VERSIONS) } else { alone };
             for changes in alone {
                 let mut other = target.clone();
                 changes.iter().for_each(|(_, change)| change(&mut other.device));

@@ -5,11 +5,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::cargo;
 
-const MANIFEST: &str = "adapters/candle/Cargo.toml";
+/// Its manifest, from the root.
+pub(crate) const MANIFEST: &str = "adapters/candle/Cargo.toml";
 
 /// Answers as nvcc does to questions about versions, and writes an empty file wherever one is asked for.
 const NVCC: &str = r#"#!/bin/sh
@@ -33,7 +34,8 @@ case "$kind" in
 esac
 "#;
 
-/// Runs the checks and tests of the workspace, on the CPU, and the check of types for GPUs.
+/// Runs the checks and tests of the workspace, on the CPU, and the check of types for GPUs. Lints without the feature
+/// `cuda` are those of the build: candle and what it uses are compiled once less.
 ///
 /// # Errors
 ///
@@ -41,24 +43,18 @@ esac
 pub fn test(only_tests: bool) -> Result<()> {
     let target = cargo::target()?;
     let target = [("CARGO_TARGET_DIR", target.as_str())];
-    let run = |words: &[&str]| {
-        let (command, rest) = words.split_first().context("a command")?;
-        cargo::run(&[&[*command, "--manifest-path", MANIFEST], rest].concat(), &target)
-    };
-    if !only_tests {
-        run(&["fmt", "--all", "--check"])?;
-        run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    let test = ["test", "--manifest-path", MANIFEST, "--workspace"];
+    if only_tests {
+        return cargo::run(&test, &target);
     }
-    run(&["test", "--workspace"])?;
-    if !only_tests {
-        check()?;
-        let target = [target[0], ("RUSTDOCFLAGS", "-D warnings")];
-        cargo::run(&["doc", "--manifest-path", MANIFEST, "-p", "candle-qkvault", "--no-deps"], &target)?;
-    }
-    Ok(())
+    cargo::run(&["fmt", "--manifest-path", MANIFEST, "--all", "--check"], &target)?;
+    let lints = cargo::lints()?;
+    let lints = lints.each_ref().map(|(name, value)| (*name, value.as_str()));
+    cargo::run(&test, &[&target[..], &lints].concat())?;
+    check()
 }
 
-/// Checks the types of everything under the feature `cuda`, without nvcc and without a GPU.
+/// Checks the types of everything under the feature `cuda`, and its documentation, without nvcc and without a GPU.
 ///
 /// # Errors
 ///
@@ -75,7 +71,9 @@ pub fn check() -> Result<()> {
     let variables = [("NVCC", &*nvcc), ("PATH", &*path), ("CUDA_COMPUTE_CAP", "90"), ("CARGO_TARGET_DIR", &*target)];
     let words = ["clippy", "--manifest-path", MANIFEST, "--workspace", "--all-targets", "--features"];
     let features = ["candle-qkvault/cuda,candle-qkvault-examples/cuda", "--", "-D", "warnings"];
-    cargo::run(&[&words[..], &features].concat(), &variables)
+    cargo::run(&[&words[..], &features].concat(), &variables)?;
+    let doc = ["doc", "--manifest-path", MANIFEST, "-p", "candle-qkvault", "--no-deps", "--features", "cuda"];
+    cargo::run(&doc, &[&variables[..], &[("RUSTDOCFLAGS", "-D warnings")]].concat())
 }
 
 #[cfg(unix)]

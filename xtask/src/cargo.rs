@@ -24,6 +24,21 @@ pub(crate) fn target() -> Result<String> {
     std::env::var("CARGO_TARGET_DIR").or_else(|_| usual())
 }
 
+/// Variables with which cargo builds the members of a workspace by clippy's compiler, where a lint is an error: as
+/// `cargo clippy` sets them, which only checks, so that a build after it compiles everything again.
+///
+/// # Errors
+///
+/// rustc does not say where its programs are, or clippy is not among them.
+pub(crate) fn lints() -> Result<[(&'static str, String); 2]> {
+    let said = Command::new("rustc").args(["--print", "sysroot"]).output().context("rustc does not start")?;
+    let root = PathBuf::from(String::from_utf8(said.stdout).context("its folder is no text")?.trim_end());
+    let driver = root.join(format!("bin/clippy-driver{}", std::env::consts::EXE_SUFFIX));
+    anyhow::ensure!(driver.is_file(), "{} is not there; `rustup component add clippy` brings it", driver.display());
+    let driver = driver.to_str().context("the folder of rustc is not UTF-8")?.to_owned();
+    Ok([("RUSTC_WORKSPACE_WRAPPER", driver), ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__".to_owned())])
+}
+
 /// Runs cargo with these arguments and variables.
 ///
 /// # Errors

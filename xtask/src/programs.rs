@@ -14,18 +14,14 @@ use crate::{cargo, ui};
 
 /// Programs that measure time, count threads or use up memory, which others would disturb: they run at the end, one
 /// after the other.
-const ALONE: [&str; 10] = [
-    "connections",
-    "faults",
-    "limits",
-    "moments",
-    "nccl",
-    "qkvault_parallel",
-    "root",
-    "stores",
-    "strangers",
-    "throughput",
-];
+const ALONE: [&str; 6] = ["connections", "limits", "moments", "nccl", "stores", "throughput"];
+
+/// Programs that mostly wait for a deadline to pass, which is late if both cores are busy: they run beside each other,
+/// before those.
+const WAITING: [&str; 3] = ["qkvault_parallel", "strangers", "faults"];
+
+/// Programs that use one core, for as long as those wait.
+const BESIDE_THEM: [&str; 1] = ["root"];
 
 /// Programs that take longest, which begin first so that none is left over at the end.
 pub(crate) const LONG: [&str; 12] = [
@@ -93,16 +89,49 @@ pub(crate) fn build(words: &[&str]) -> Result<Vec<TestProgram>> {
 /// What runs beside others: it says how it went, or what failed with all that it printed.
 pub(crate) type Task<'a> = Box<dyn FnOnce() -> Result<String> + Send + 'a>;
 
-/// The programs as tasks: those that may run beside others, and those that may not.
-pub(crate) fn tasks<'a>(
-    mut all: Vec<TestProgram>,
-    passed: &'a AtomicUsize,
-    variables: &'a [(&'a str, &'a str)],
-) -> (Vec<Task<'a>>, Vec<Task<'a>>) {
-    all.sort_by_key(|program| LONG.iter().position(|long| *long == program.name).unwrap_or(LONG.len()));
-    let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| ALONE.contains(&one.name.as_str()));
-    let task = |program: TestProgram| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
-    (others.into_iter().map(task).collect(), alone.into_iter().map(task).collect())
+/// Tasks by what may run beside them.
+pub(crate) struct Tasks<'a> {
+    /// One for each core.
+    pub(crate) side_by_side: Vec<Task<'a>>,
+    /// [`WAITERS`] of them, which need no core between them, and one that does.
+    pub(crate) waiting: Vec<Task<'a>>,
+    alone: Vec<Task<'a>>,
+}
+
+/// How many programs that wait run at a time, with what runs beside them.
+const WAITERS: usize = 3;
+
+impl<'a> Tasks<'a> {
+    /// A task for each program.
+    pub(crate) fn new(all: Vec<TestProgram>, passed: &'a AtomicUsize, variables: &'a [(&'a str, &'a str)]) -> Self {
+        let at = |name: &str, list: &[&str]| list.iter().position(|one| *one == name);
+        let rank = |program: &TestProgram| {
+            let long = at(&program.name, &LONG).unwrap_or(LONG.len());
+            (at(&program.name, &[&WAITING[..], &BESIDE_THEM].concat()), long)
+        };
+        let (mut waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| rank(one).0.is_some());
+        let (alone, mut others): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| at(&one.name, &ALONE).is_some());
+        [&mut waiting, &mut others].into_iter().for_each(|list| list.sort_by_key(rank));
+        let task = |program: TestProgram| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
+        let [side_by_side, waiting, alone] =
+            [others, waiting, alone].map(|list| list.into_iter().map(task).collect::<Vec<_>>());
+        Tasks { side_by_side, waiting, alone }
+    }
+
+    /// Runs all of them, even if some fail, as many as there are cores at a time.
+    ///
+    /// # Errors
+    ///
+    /// What failed.
+    pub(crate) fn run(self, jobs: usize) -> Result<()> {
+        let parts = [(self.side_by_side, jobs), (self.waiting, WAITERS), (self.alone, 1)];
+        let failed: Vec<String> = parts
+            .into_iter()
+            .filter_map(|(tasks, jobs)| side_by_side(tasks, jobs).err().map(|e| format!("{e:#}")))
+            .collect();
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        Ok(())
+    }
 }
 
 /// Runs tasks, `jobs` at a time, and all of them even if some fail.

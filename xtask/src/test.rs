@@ -59,11 +59,6 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
         // with other features. Other programs have the names of libraries.
         let doc = ["doc", "--workspace", "--no-deps", "--lib", "--examples"];
         cargo::run(&doc, &[("RUSTDOCFLAGS", "-D warnings")])?;
-        // Checks that every published package can be packed: its dependencies have versions, and it needs no file
-        // outside it.
-        let package: Vec<&str> =
-            ["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(release::excluded()).collect();
-        cargo::run(&package, &[])?;
     }
     let folder = tempfile::tempdir()?;
     let record = folder.path().join("skips");
@@ -74,7 +69,7 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     dev::check(args.only_tests)?;
     let (passed, mut programs) = (AtomicUsize::new(0), programs::build(&["--workspace"])?);
     programs.extend(dev::programs()?);
-    let (mut tasks, alone) = programs::tasks(programs, &passed, &required);
+    let mut tasks = programs::Tasks::new(programs, &passed, &required);
     let mut others: Vec<programs::Task<'_>> = vec![
         task("fuzzing", || dev::fuzz(FUZZED)),
         // With `--doc` cargo does not look at `doctest = false`: the examples of the C door are in C. That door turns
@@ -90,13 +85,21 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
         others.extend(doors::tasks()?);
     }
     // Before programs that take less time than most of these.
-    tasks.splice(programs::LONG.len()..programs::LONG.len(), others);
-    programs::side_by_side(tasks, JOBS)?;
-    programs::side_by_side(alone, 1)?;
+    tasks.side_by_side.splice(programs::LONG.len()..programs::LONG.len(), others);
+    if !args.only_tests {
+        tasks.waiting.push(task("packages", package));
+    }
+    tasks.run(JOBS)?;
     ui::say(&format!("{} tests of cargo's programs passed", passed.into_inner()));
     skips::settle(&record, &promised)?;
     ui::say("all checks passed");
     Ok(())
+}
+
+/// Checks that every published package can be packed: its dependencies have versions, and it needs no file outside it.
+fn package() -> Result<()> {
+    let words = ["package", "--workspace", "--no-verify", "--allow-dirty"];
+    cargo::run(&words.into_iter().chain(release::excluded()).collect::<Vec<_>>(), &[])
 }
 
 /// What runs beside test programs, with its name.
@@ -113,9 +116,7 @@ fn quick() -> Result<()> {
     tidy::run()?;
     cargo::run(&["fmt", "--all", "--check"], &[])?;
     let passed = AtomicUsize::new(0);
-    let (tasks, alone) = programs::tasks(programs::build(&["--workspace", "--lib"])?, &passed, &[]);
-    programs::side_by_side(tasks, JOBS)?;
-    programs::side_by_side(alone, 1)?;
+    programs::Tasks::new(programs::build(&["--workspace", "--lib"])?, &passed, &[]).run(JOBS)?;
     ui::say(&format!("{} unit tests passed; `cargo xtask test` runs everything", passed.into_inner()));
     Ok(())
 }

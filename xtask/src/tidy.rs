@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, dev, rooms, ui};
+use crate::{candle, cargo, dev, rooms, ui};
 
 mod comments;
 mod names;
@@ -177,12 +177,19 @@ fn lints(root: &Path) -> Result<Vec<String>> {
     }
     let dev = read(root.join(dev::MANIFEST))?;
     let shared = |of: &toml::Table| of.get("workspace").map(|w| (w.get("package").cloned(), w.get("lints").cloned()));
-    let mut profile = workspace.get("profile").cloned();
-    let packages = profile.as_mut().and_then(|p| p.get_mut("dev")?.get_mut("package")?.as_table_mut());
-    // It has no such package, and cargo would say so each time.
-    packages.and_then(|packages| packages.remove("sha2"));
-    if shared(&dev) != shared(&workspace) || dev.get("profile") != profile.as_ref() {
+    // What a workspace has no package of, cargo would say each time that it has a profile of it.
+    let profile = |absent: &str| {
+        let mut profile = workspace.get("profile").cloned();
+        let packages = profile.as_mut().and_then(|p| p.get_mut("dev")?.get_mut("package")?.as_table_mut());
+        packages.and_then(|packages| packages.remove(absent));
+        profile
+    };
+    if shared(&dev) != shared(&workspace) || dev.get("profile") != profile("sha2").as_ref() {
         found.push("dev/Cargo.toml: package, lints and profiles are those of Cargo.toml".to_owned());
+    }
+    let candle = root.join(candle::MANIFEST);
+    if candle.exists() && read(candle)?.get("profile") != profile("proptest").as_ref() {
+        found.push(format!("{}: profiles are those of Cargo.toml, or all is built twice", candle::MANIFEST));
     }
     let versions = |of: &toml::Table| of.get("workspace").and_then(|w| w.get("dependencies")?.as_table().cloned());
     let (ours, theirs) = (versions(&workspace).unwrap_or_default(), versions(&dev).unwrap_or_default());
