@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 
-use crate::{cargo, dev, fetch, ui};
+use crate::{cargo, fetch, ui};
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub fn run(args: &BundleArgs, options: &fetch::FetchOptions) -> Result<()> {
     let out = root.join(&args.out);
     let fetched = fetch::ensure(Some(&args.cudnn), LibrarySet::Slim, options)?;
     cargo::run(&["build", "--release", "--package", "qkvault-cli", "--bins"], &[])?;
-    dev::cargo(&["build", "--release", "--package", "qkvault-lab", "--bins"], &[])?;
+    cargo::run(&["build", "--release", "--package", "qkvault-lab", "--bins"], &[])?;
     cargo::run(&["build", "--release", "--package", "qkvault", "--example", "train"], &[])?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;

@@ -13,8 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{cargo, ui};
 
 /// The manifests of all workspaces that have checked-in locks, from the root.
-const WORKSPACES: [&str; 4] =
-    ["Cargo.toml", "dev/Cargo.toml", "adapters/candle/Cargo.toml", "xtask/bindgen/Cargo.toml"];
+const WORKSPACES: [&str; 3] = ["Cargo.toml", "adapters/candle/Cargo.toml", "xtask/bindgen/Cargo.toml"];
 
 /// The version of cargo-deny.
 const VERSION: &str = "0.20.2";

@@ -1,4 +1,4 @@
-//! `cargo xtask`: the chores of this workspace, every command of `qkvault`, and the programs of the workspace `dev`.
+//! `cargo xtask`: the chores of this workspace, every command of `qkvault`, and the programs of `dev`.
 //!
 //! Exit code 0 means success, 1 an error or a refusal, 2 wrong usage.
 
@@ -13,7 +13,7 @@ use xtask::{
     test, tidy, torch_tests, ui, wheel,
 };
 
-/// Runs the chores of the qkvault workspace, the commands of `qkvault`, and the programs of the workspace `dev`.
+/// Runs the chores of the qkvault workspace, the commands of `qkvault`, and the programs of `dev`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Xtask {

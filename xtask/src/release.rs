@@ -6,10 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cargo, dev, ui};
+use crate::{cargo, ui};
 
 /// Packages that are not published.
-pub const PRIVATE: [&str; 2] = ["qkvault-tests", "xtask"];
+pub const PRIVATE: [&str; 7] =
+    ["qkvault-emulate", "qkvault-fuzz", "qkvault-lab", "qkvault-server", "qkvault-skip", "qkvault-tests", "xtask"];
 
 /// Options of `semver`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +31,7 @@ pub struct PublishArgs {
     no_verify: bool,
 }
 
-/// Checks both workspaces with the Rust of `rust-version`.
+/// Checks the workspace with the Rust of `rust-version`.
 ///
 /// # Errors
 ///
@@ -45,12 +46,8 @@ pub fn msrv() -> Result<()> {
     }
     // A separate folder: two compilers in one folder would rebuild everything each time.
     let target = cargo::root().join("target/msrv").display().to_string();
-    for manifest in ["Cargo.toml", dev::MANIFEST] {
-        let check = ["run", &toolchain, "cargo", "check", "--manifest-path", manifest];
-        let args = [&check[..], &["--workspace", "--all-targets", "--locked"]].concat();
-        cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])?;
-    }
-    Ok(())
+    let args = ["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"];
+    cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])
 }
 
 /// The rustup name of the toolchain of `rust-version`, which has a patch number.
@@ -117,7 +114,7 @@ mod tests {
     fn private_packages_have_publish_false_and_the_others_do_not() {
         let root = cargo::root();
         let mut manifests = ["tests", "xtask"].map(|name| root.join(name).join("Cargo.toml")).to_vec();
-        for entry in std::fs::read_dir(root.join("crates")).expect("the folder is there") {
+        for entry in ["crates", "dev"].into_iter().flat_map(|f| std::fs::read_dir(root.join(f)).expect("is there")) {
             manifests.push(entry.expect("it reads").path().join("Cargo.toml"));
         }
         for path in manifests.iter().filter(|path| path.is_file()) {

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{candle, cargo, dev, rooms, ui};
+use crate::{candle, cargo, rooms, ui};
 
 mod comments;
 mod names;
@@ -175,8 +175,6 @@ fn lints(root: &Path) -> Result<Vec<String>> {
             found.push(format!("Cargo.toml: the lint clippy::{lint} is not denied; libraries do not print"));
         }
     }
-    let dev = read(root.join(dev::MANIFEST))?;
-    let shared = |of: &toml::Table| of.get("workspace").map(|w| (w.get("package").cloned(), w.get("lints").cloned()));
     // What a workspace has no package of, cargo would say each time that it has a profile of it.
     let profile = |absent: &str| {
         let mut profile = workspace.get("profile").cloned();
@@ -184,19 +182,9 @@ fn lints(root: &Path) -> Result<Vec<String>> {
         packages.and_then(|packages| packages.remove(absent));
         profile
     };
-    if shared(&dev) != shared(&workspace) || dev.get("profile") != profile("sha2").as_ref() {
-        found.push("dev/Cargo.toml: package, lints and profiles are those of Cargo.toml".to_owned());
-    }
     let candle = root.join(candle::MANIFEST);
     if candle.exists() && read(candle)?.get("profile") != profile("proptest").as_ref() {
         found.push(format!("{}: profiles are those of Cargo.toml, or all is built twice", candle::MANIFEST));
-    }
-    let versions = |of: &toml::Table| of.get("workspace").and_then(|w| w.get("dependencies")?.as_table().cloned());
-    let (ours, theirs) = (versions(&workspace).unwrap_or_default(), versions(&dev).unwrap_or_default());
-    for (name, wanted) in theirs.iter().filter(|(name, _)| !name.starts_with("qkvault")) {
-        if ours.get(name).is_some_and(|known| known != wanted) {
-            found.push(format!("dev/Cargo.toml: {name} is not as Cargo.toml has it, and would be built twice"));
-        }
     }
     let folders = ["crates", "dev"].map(|folder| std::fs::read_dir(root.join(folder)));
     for entry in folders.into_iter().collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
@@ -278,9 +266,11 @@ mod tests {
         std::fs::write(empty.path().join("Cargo.toml"), "[workspace.lints.clippy]\nprint_stdout = \"deny\"")
             .expect("a file");
         std::fs::write(empty.path().join("crates/one/Cargo.toml"), "[package]\nname = \"one\"").expect("a file");
-        std::fs::write(empty.path().join("dev/Cargo.toml"), "[workspace]").expect("a file");
+        let candle = empty.path().join(candle::MANIFEST);
+        std::fs::create_dir_all(candle.parent().expect("a folder")).expect("a folder");
+        std::fs::write(candle, "[profile.dev]\ndebug = true").expect("a file");
         let found = lints(empty.path()).expect("it reads").join("\n");
         assert!(found.contains("print_stderr") && found.contains("one/Cargo.toml"), "{found}");
-        assert!(found.contains("package, lints and profiles are those of"), "{found}");
+        assert!(found.contains("profiles are those of"), "{found}");
     }
 }

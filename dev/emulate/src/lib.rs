@@ -20,15 +20,8 @@ use std::process::Command;
 use qkvault_graph::Role;
 use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
 
-/// The stand-in, file by file.
-const MACHINE: [(&str, &str); 6] = [
-    ("words.h", include_str!("machine/words.h")),
-    ("threads.h", include_str!("machine/threads.h")),
-    ("memory.h", include_str!("machine/memory.h")),
-    ("machine.h", include_str!("machine/machine.h")),
-    ("products.h", include_str!("machine/products.h")),
-    ("job.h", include_str!("machine/job.h")),
-];
+/// The stand-in, by how it is compiled: `build.rs` puts it there.
+const MACHINE: &str = env!("OUT_DIR");
 
 /// Why a source was not compiled or a launch failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,19 +72,16 @@ impl HostProgram {
         let text = format!(
             "#include \"job.h\"\n{source}\nint main(int, char** arguments) {{\n  return emulated::run_job(arguments, {{\n{table}  }});\n}}\n"
         );
-        HostProgram::built(&text, &[if optimised { "-O1" } else { "-O0" }])
+        HostProgram::built(&text, if optimised { "-O1" } else { "-O0" })
     }
 
-    /// The program of a text, which finds the stand-in beside it.
-    fn built(text: &str, options: &[&str]) -> Result<HostProgram, EmulateError> {
+    /// The program of a text, which finds the stand-in by its name alone.
+    fn built(text: &str, level: &str) -> Result<HostProgram, EmulateError> {
         let program = HostProgram { folder: tempfile::tempdir()? };
-        for (name, text) in MACHINE {
-            std::fs::write(program.path(name), text)?;
-        }
         std::fs::write(program.path("program.cc"), text)?;
         let made = Command::new("c++")
-            .args(["-std=c++17", "-march=native", "-w", "-DEMULATED=\"machine.h\""])
-            .args(options)
+            .args(["-std=c++17", "-march=native", "-w", "-DEMULATED=\"machine.h\"", level])
+            .arg(format!("-I{MACHINE}/{level}"))
             .arg("-o")
             .args([program.path("program"), program.path("program.cc")])
             .output()?;
@@ -146,7 +136,7 @@ impl HostProgram {
 /// [`EmulateError::Refused`] with what the compiler said, [`EmulateError::Failed`] if the program ends with another
 /// status than 0 or prints what is no text, [`EmulateError::Host`] if there is no compiler or no room for files.
 pub fn printed(text: &str) -> Result<String, EmulateError> {
-    let program = HostProgram::built(&format!("#include \"words.h\"\n{text}"), &["-O0"])?;
+    let program = HostProgram::built(&format!("#include \"words.h\"\n{text}"), "-O0")?;
     let run = Command::new(program.path("program")).output()?;
     if !run.status.success() {
         return Err(EmulateError::Failed(format!("{}\n{}", run.status, said(&run.stderr))));

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_hangs_is_given_up() {
-        let mut hanging = scripted("1) sleep 60;;").expect("every machine has a shell");
+        let mut hanging = scripted("1) exec sleep 60;;").expect("every machine has a shell");
         let limit = Duration::from_millis(300);
         assert_eq!(hanging.ask("1", limit), Err(WorkerError::Slow(limit)));
     }
