@@ -36,7 +36,10 @@ const ORACLE: EngineId = EngineId::new("oracle", "the oracle");
 const CPU: u32 = 0;
 
 #[derive(Debug)]
-struct Oracle;
+struct Oracle {
+    /// Why it is taken only by name.
+    unproven: Option<&'static str>,
+}
 
 impl Engine for Oracle {
     fn id(&self) -> EngineId {
@@ -48,6 +51,10 @@ impl Engine for Oracle {
             true => Ok(()),
             false => Err(codes::ORACLE_GPU.reason(format!("compute capability {sm}")).into()),
         }
+    }
+
+    fn unproven(&self, _attention: &Valid) -> Option<&'static str> {
+        self.unproven
     }
 
     fn place(&self, _dense: bool) -> u8 {
@@ -181,7 +188,7 @@ fn an_engine_that_nobody_knows_is_asked_compiled_stored_found_and_loaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let open = || {
         let vault = VaultOptions::in_folder(folder.path()).without_environment();
-        Planner::new(Vault::open(vault).expect("a vault"), None).with_engine(Arc::new(Oracle))
+        Planner::new(Vault::open(vault).expect("a vault"), None).with_engine(Arc::new(Oracle { unproven: None }))
     };
     let attention = validate(Attention::bshd(1, (4, 2), (9, 9), 16, DType::BF16).causal()).expect("valid");
     let options = CompileOptions { engine: ORACLE.policy(), ..CompileOptions::default() };
@@ -209,7 +216,8 @@ fn an_engine_that_nobody_knows_is_asked_compiled_stored_found_and_loaded() {
 
 #[test]
 fn a_fourth_engine_takes_part_in_the_choice_and_in_messages() {
-    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None).with_engine(Arc::new(Oracle));
+    let planner =
+        Planner::new(Vault::in_memory(VaultOptions::new()), None).with_engine(Arc::new(Oracle { unproven: None }));
     let attention = validate(Attention::bshd(1, (4, 4), (64, 64), 64, DType::BF16)).expect("valid");
     let hopper = planner.candidates(&attention, 90, EnginePolicy::Auto);
     let refuses = |because: &Because| matches!(because, Because::Refuses(_));
@@ -219,4 +227,16 @@ fn a_fourth_engine_takes_part_in_the_choice_and_in_messages() {
     assert_eq!(planner.engines().policy("oracle"), Ok(ORACLE.policy()));
     let unknown = planner.engines().policy("orakel").expect_err("no such engine");
     assert!(unknown.contains("cudnn, kernels, fa4, oracle"), "{unknown}");
+}
+
+#[test]
+fn what_no_gpu_has_judged_is_taken_by_name_only() {
+    let oracle = Oracle { unproven: Some("no CPU has judged it") };
+    let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None).with_engine(Arc::new(oracle));
+    let attention = validate(Attention::bshd(1, (4, 4), (64, 64), 64, DType::BF16)).expect("valid");
+    let usual = planner.candidates(&attention, CPU, EnginePolicy::Auto);
+    assert!(!usual.engines.contains(&ORACLE), "{usual:?}");
+    let told = usual.choice(usual.engines[0], &[]).to_string();
+    assert!(told.contains("not the oracle unless it is named: no CPU has judged it"), "{told}");
+    assert_eq!(planner.candidates(&attention, CPU, ORACLE.policy()).engines, [ORACLE]);
 }

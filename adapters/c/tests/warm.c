@@ -95,7 +95,7 @@ static void decode(const qkv_context *context) {
   OK(qkv_serving_new(layer, strlen(layer), policy, strlen(policy), &serving));
   OK(qkv_serving_pick(serving, 2, 1, 100, 0, &place));
   OK(qkv_serving_attention(serving, place, &a));
-  OK(qkv_warm(context, a, "h200", &plan));
+  OK(qkv_warm(context, a, "a100", &plan));
   OK(qkv_batch_new(plan, &batch));
   OK(qkv_batch_operand_count(batch, &count));
   OK(qkv_batch_data(batch, &data, &bytes));
@@ -156,12 +156,12 @@ int main(int argc, char **argv) {
   qkv_attention *attention = parse(CAPPED), *forward = NULL, *backward = NULL, *band = parse(BAND);
   OK(qkv_training(attention, 0, 0, &forward, &backward));
   qkv_plan *plan = NULL, *again = NULL, *second = NULL;
-  FAILS(qkv_look(context, forward, "h200", &plan), QKV_ERROR_MISSING, "qkvault warm");
-  OK(qkv_warm(context, forward, "h200", &plan));
-  OK(qkv_warm(context, backward, "h200", &second));
+  FAILS(qkv_look(context, forward, "a100", &plan), QKV_ERROR_MISSING, "qkvault warm");
+  OK(qkv_warm(context, forward, "a100", &plan));
+  OK(qkv_warm(context, backward, "a100", &second));
   OK(qkv_warm(context, band, "b200", NULL));
   qkv_plan_info first = facts(plan), other = facts(second);
-  CHECK(first.source == QKV_SOURCE_BUILT && first.device == -1 && first.sm == 90 && first.deterministic == 1);
+  CHECK(first.source == QKV_SOURCE_BUILT && first.device == -1 && first.sm == 80 && first.deterministic == 1);
   CHECK(first.tensor_count == 5 && first.scalar_count == 2 && strcmp(first.cudnn, argv[3]) == 0);
   CHECK(first.plan_bytes > 0 && first.engine[0] != 0 && strstr(first.what, "fwd"));
   CHECK(other.deterministic == 0 && other.tensor_count == 9 && other.workspace > 0);
@@ -179,14 +179,14 @@ int main(int argc, char **argv) {
 
   /* What cuDNN refuses is told with its reasons, and not compiled again. */
   qkv_attention *odd = parse("q: f16 [1,8,512,100]");
-  FAILS(qkv_warm(context, odd, "h200", NULL), QKV_ERROR_REFUSED, "multiple of 8");
+  FAILS(qkv_warm(context, odd, "a100", NULL), QKV_ERROR_REFUSED, "multiple of 8");
   OK(qkv_attention_free(odd));
   decode(context);
   OK(qkv_close(context));
 
   /* Another context finds the plan on disk. */
   context = opened(argv[1], argv[2]);
-  OK(qkv_look(context, forward, "h200", &again));
+  OK(qkv_look(context, forward, "a100", &again));
   CHECK(facts(again).source == QKV_SOURCE_DISK && memcmp(facts(again).key, first.key, 32) == 0);
   OK(qkv_close(context));
   OK(qkv_plan_free(plan));

@@ -1,13 +1,13 @@
 //! Reads the texts that options name: no more of them than a text has, whatever the file is.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context as _;
 use qkvault_models::LARGEST_CONFIG;
 
-/// The text of a file.
+/// The text of a file, or of standard input for `-`.
 ///
 /// # Errors
 ///
@@ -15,7 +15,10 @@ use qkvault_models::LARGEST_CONFIG;
 pub(super) fn text(path: &Path) -> anyhow::Result<String> {
     let cannot = || format!("{} could not be read", path.display());
     let mut bytes = Vec::new();
-    let file = File::open(path).with_context(cannot)?;
+    let file: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(path).with_context(cannot)?),
+    };
     // One byte more tells a file that is too long, also one whose size nobody knows before.
     file.take(LARGEST_CONFIG + 1).read_to_end(&mut bytes).with_context(cannot)?;
     let most = LARGEST_CONFIG;

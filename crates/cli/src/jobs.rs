@@ -7,12 +7,13 @@ pub(super) use manifest::written;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::codes;
+use anyhow::Context as _;
 use qkvault_exec::Training;
-use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, validate};
+use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, text, validate};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
+use crate::codes;
 use crate::model::ShardArgs;
 use crate::ranks::RanksArgs;
 use crate::serve::ServeArgs;
@@ -23,8 +24,12 @@ use crate::traffic::{TrafficArgs, TrafficLengths};
 pub struct ModelArgs {
     /// A Hugging Face config.json, a GGUF file, a folder that has one, a name in the cache of the hub, such as
     /// Qwen/Qwen3-8B, or a manifest (see `model --manifest`); may be given several times
-    #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME", required = true)]
+    #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME", required_unless_present = "text")]
     pub model: Vec<PathBuf>,
+    /// An attention in the text form, beside models or instead of them (`-` is standard input); may be given several
+    /// times
+    #[arg(long, value_name = "FILE")]
+    pub text: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) shard: ShardArgs,
     /// prefill, decode (default: both), train (a forward with Stats and its backward), serve (the plans of a serving
@@ -66,7 +71,9 @@ pub struct AttentionJob {
 /// One use of an attention.
 #[derive(Clone, Debug)]
 pub struct Use {
+    /// The model, or the description itself.
     pub(super) model: String,
+    /// The kind of layer; empty for a description.
     pub(super) layer: String,
     pub(super) layers: usize,
     pub(super) phase: Phase,
@@ -81,9 +88,33 @@ pub struct Use {
 }
 
 impl Use {
+    /// The use of a description alone, with the usual scale of the softmax.
+    fn described(attention: &Attention) -> Use {
+        let (queries, seq) = attention.seq();
+        let phase = match (attention.is_backward(), queries) {
+            (true, _) => Phase::Train,
+            (false, 1) => Phase::Decode,
+            (false, _) => Phase::Prefill,
+        };
+        Use {
+            model: attention.to_string(),
+            layer: String::new(),
+            layers: 1,
+            phase,
+            backward: attention.is_backward(),
+            batch: attention.batch(),
+            seq,
+            bucket: None,
+            scale: (attention.q.head_dim() as f32).sqrt().recip(),
+        }
+    }
+
     /// Model, layers, phase and sizes in one line.
     pub fn label(&self) -> String {
         let Use { model, layer, layers, phase, backward, batch, seq, bucket, scale: _ } = self;
+        if layer.is_empty() {
+            return model.clone();
+        }
         let pass = if *backward { " backward" } else { "" };
         let queries = match bucket {
             None => String::new(),
@@ -146,6 +177,12 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
             }
         }
     };
+    for path in &args.text {
+        let given = crate::file::text(path)?;
+        let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
+        let usage = Use::described(&attention);
+        add(validate(attention), usage);
+    }
     for path in &args.model {
         if let Some((name, manifest)) = manifest::read(path)? {
             if args.shard.is_set() {

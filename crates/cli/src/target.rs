@@ -110,14 +110,15 @@ impl TargetArgs {
 
 impl TargetsArgs {
     /// The targets of these options under the compiler's cuDNN, each once. Without a compiler, for plans that need no
-    /// cuDNN, under the newest that the rules know.
-    pub(super) fn targets(&self, compiler: Option<&Compiler>) -> anyhow::Result<Vec<Target>> {
+    /// cuDNN, under the version that is asked for, or the newest that the rules know.
+    pub(super) fn targets(&self, compiler: Option<&Compiler>, asked: Option<&str>) -> anyhow::Result<Vec<Target>> {
+        let version = asked.map(str::parse).transpose()?.unwrap_or(NEWEST);
         let mut targets: Vec<Target> = Vec::new();
         for name in &self.target {
             let profile = profile(name)?;
             let target = match compiler {
                 Some(compiler) => compiler.target(&profile),
-                None => profile.target(NEWEST, LibrarySet::Slim),
+                None => profile.target(version, LibrarySet::Slim),
             };
             if !targets.contains(&target) {
                 targets.push(target);

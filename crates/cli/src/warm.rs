@@ -107,7 +107,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
         false => None,
         true => Some(Compiler::open_compile_only(&args.library.search()?)?),
     };
-    let targets = args.target.targets(compiler.as_ref())?;
+    let targets = args.target.targets(compiler.as_ref(), args.library.cudnn.as_deref())?;
     if let Some(compiler) = &compiler {
         notes.extend(compiler.toolchain().environment.notes());
     }
@@ -153,7 +153,13 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
         part: args.part,
         seconds,
     };
-    Ok(print(globals, &planner, &targets.iter().enumerate().map(report).collect::<Vec<_>>(), &notes))
+    let reports: Vec<TargetReport<'_, '_>> = targets.iter().enumerate().map(report).collect();
+    for line in reports.iter().flat_map(TargetReport::uncompiled) {
+        if !notes.contains(&line) {
+            notes.push(line);
+        }
+    }
+    Ok(print(globals, &planner, &reports, &notes))
 }
 
 /// Every attention for every target, with the key of its plan.

@@ -13,7 +13,7 @@ use qkvault_probe::{Chosen, NotChosen};
 
 use crate::engine::{Engine, EngineId};
 use crate::engines::Engines;
-use crate::times::{Case, Table};
+use crate::times::{CLEAR, Case, Expected, Table};
 pub(crate) use ask::{Answer, ask_engines};
 
 /// Who computes an attention, and why.
@@ -49,8 +49,13 @@ pub enum Why {
         ratio: f64,
         /// The other one: the fastest beside it.
         beside: EngineId,
-        /// Doublings between the attention and what was measured.
-        distance: f64,
+    },
+    /// It is faster by what bounds the attention and by all that was measured, or at least not clearly slower.
+    Predicted {
+        /// Its time divided by that of the other one.
+        ratio: f64,
+        /// The other one: the fastest beside it.
+        beside: EngineId,
     },
     /// It was faster for this attention on a machine of this vault, or no other was clearly faster.
     Timed {
@@ -59,7 +64,7 @@ pub enum Why {
         /// The other one: the fastest beside it.
         beside: EngineId,
     },
-    /// Nothing near was measured, so the engine comes first that does without times.
+    /// Nothing of its kind was measured, so the engine comes first that does without times.
     Unmeasured,
     /// No other engine takes the attention.
     Alone,
@@ -86,6 +91,8 @@ pub enum Because {
     Unproven(&'static str),
     /// Its plan is in no vault and is not compiled here, or does not load here: why.
     Missing(String),
+    /// Its plan is in no vault, and what would compile it is optional and not installed here: how to get it.
+    NoCompiler(String),
 }
 
 /// The engines that may have a plan of an attention, in the order in which they are asked.
@@ -133,16 +140,35 @@ impl Engines {
         if taken.len() == 1 {
             return Candidates { engines: taken, why: Why::Alone, never };
         }
-        let Some((row, distance)) = Table::built_in().nearest(&case, &taken) else {
+        if sm != Table::built_in().sm {
             return Candidates { engines: taken, why: Why::Unmeasured, never };
+        }
+        let (times, measured) = match Table::built_in().row(&case, &taken) {
+            Some(row) => (row.times.clone(), true),
+            None => (Table::prior_of_built_in().times(&case), false),
         };
-        let mut engines = row.order(&taken, distance);
-        engines.extend(taken.iter().filter(|engine| row.times.us(**engine).is_none()));
-        let why = match row.times.ratio(engines[0], &taken) {
-            Some((ratio, beside)) => Why::Measured { ratio, beside, distance },
+        // A prediction has no noise that an engine would have to be clear of.
+        let mut engines = times.order(&taken, if measured { CLEAR } else { 1.0 });
+        engines.extend(taken.iter().filter(|engine| times.us(**engine).is_none()));
+        let why = match times.ratio(engines[0], &taken) {
+            Some((ratio, beside)) if measured => Why::Measured { ratio, beside },
+            Some((ratio, beside)) => Why::Predicted { ratio, beside },
             None => Why::Unmeasured,
         };
         Candidates { engines, why, never }
+    }
+
+    /// What a launch of an attention by an engine is expected to take on GPUs of a compute capability, by the built-in
+    /// table; `None` for other GPUs than its own, and where nothing of the kind was measured.
+    #[must_use]
+    pub fn expected(&self, engine: EngineId, attention: &Valid, sm: u32) -> Option<Expected> {
+        if sm != Table::built_in().sm {
+            return None;
+        }
+        let case = Case::for_attention(attention);
+        let measured = Table::built_in().row(&case, &[engine]).and_then(|row| row.times.us(engine));
+        let predicted = || Table::prior_of_built_in().us(engine.name(), &case);
+        Some(Expected::new(&case, measured.or_else(predicted)?, measured.is_some()))
     }
 
     /// The choice by rules, where cuDNN is not asked: these are the reasons why `refusing` does not take the attention,
@@ -209,7 +235,7 @@ impl EngineChoice {
     pub fn refusal_of(&self, engine: EngineId) -> Option<&Refusal> {
         self.passed.iter().filter(|passed| passed.engine == engine).find_map(|passed| match &passed.because {
             Because::Refuses(refusal) => Some(refusal),
-            Because::Unproven(_) | Because::Missing(_) => None,
+            Because::Unproven(_) | Because::Missing(_) | Because::NoCompiler(_) => None,
         })
     }
 }
@@ -219,19 +245,28 @@ impl fmt::Display for EngineChoice {
         let one = self.engine.title();
         match &self.why {
             Why::Named => write!(f, "{one}, as the options say")?,
-            Why::Measured { ratio, beside, distance } => {
-                let of = beside.title();
-                write!(f, "{one}: {ratio:.2} of the time of {of}, measured {distance:.1} doublings away")?;
+            Why::Measured { ratio, beside } => {
+                write!(f, "{one}: {ratio:.2} of the time of {}, measured", beside.title())?;
+                on_table_gpu(f)?;
+            }
+            Why::Predicted { ratio, beside } => {
+                write!(f, "{one}: {ratio:.2} of the time of {}, predicted from times", beside.title())?;
+                on_table_gpu(f)?;
             }
             Why::Timed { ratio, beside } => {
                 write!(f, "{one}: {ratio:.2} of the time of {}, measured by `warm --autotune`", beside.title())?;
             }
-            Why::Unmeasured => write!(f, "{one}: no time was measured near it")?,
+            Why::Unmeasured => write!(f, "{one}: nothing of its kind was measured")?,
             Why::Alone => write!(f, "{one}: no other engine takes it")?,
             Why::OthersHaveNone => write!(f, "{one} instead")?,
         }
         self.passed.iter().try_for_each(|passed| write!(f, "\n  {passed}"))
     }
+}
+
+/// Says where the table was measured, since GPUs of a family use one.
+fn on_table_gpu(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, " on {}", Table::built_in().gpu)
 }
 
 impl fmt::Display for Passed {
@@ -241,6 +276,7 @@ impl fmt::Display for Passed {
             Because::Refuses(refusal) => write!(f, "not {one}, refused: {refusal}"),
             Because::Unproven(why) => write!(f, "not {one} unless it is named: {why}"),
             Because::Missing(why) => write!(f, "not {one}, no plan: {why}"),
+            Because::NoCompiler(why) => write!(f, "not {one}, no compiler: {why}"),
         }
     }
 }

@@ -289,7 +289,7 @@ fn the_raw_layer_launches_on_a_foreign_stream() {
     assert_eq!(session.machine().ok(), gpu.engine.session().machine().ok());
     let (planner, here) = (gpu.engine.planner(), session.target().expect("known"));
     let load = |plan: &Plan| session.load(plan);
-    let prepared = prepare(planner, here, &attention, &CompileOptions::default(), OnMiss::Load, load);
+    let prepared = prepare(planner, here, &attention, &CompileOptions::cudnn(), OnMiss::Load, load);
     let plan = prepared.expect("it is in the vault").plan;
     let workspace = Workspace::allocate(&gpu.stream, plan.workspace().max(1)).expect("memory");
     let bindings = case.raw_bindings(&gpu.stream, plan.facts());
@@ -309,14 +309,14 @@ fn what_is_missing_or_too_large_is_an_error_and_not_a_stall() {
     let Some(gpu) = Gpu::open() else { return };
     let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
     for build in [OnMiss::Memory, OnMiss::Load] {
-        let missing = gpu.engine.prepare(&never, &CompileOptions::default(), build);
+        let missing = gpu.engine.prepare(&never, &CompileOptions::cudnn(), build);
         assert!(matches!(missing, Err(PrepareError::Plan(PlanError::Missing { .. }))), "{missing:?}");
     }
     let options = SessionOptions { workspace_limit: Some(0), handles: 1 };
     let device = gpu.engine.session().device();
     let session =
         Session::with_options(device, gpu.engine.session().library().expect("cuDNN"), options).expect("a session");
-    let refused = session.prepare(gpu.engine.planner(), &prefill(), &CompileOptions::default(), OnMiss::Load);
+    let refused = session.prepare(gpu.engine.planner(), &prefill(), &CompileOptions::cudnn(), OnMiss::Load);
     match refused {
         Err(PrepareError::Load(LoadError::WorkspaceTooLarge { need, limit: 0, .. })) => assert!(need > 0),
         // A plan without a workspace fits any limit.

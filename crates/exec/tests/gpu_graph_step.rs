@@ -133,7 +133,7 @@ struct Model {
 impl Model {
     fn open() -> Option<Model> {
         let gpu = Gpu::open()?;
-        let pair = gpu.engine.prepare_training(&deterministic(), &CompileOptions::default(), OnMiss::Load);
+        let pair = gpu.engine.prepare_training(&deterministic(), &CompileOptions::cudnn(), OnMiss::Load);
         let pair = pair.expect("it is in the vault");
         let kernels = Kernels::load(gpu.stream.context());
         let length =

@@ -99,7 +99,7 @@ fn a_backward_replays_new_gradients_a_thousand_times() {
     let Some(gpu) = Gpu::open() else { return };
     let (training, stream) = (deterministic(), &gpu.stream);
     let pass = training.backward();
-    let pair = gpu.engine.prepare_training(&training, &CompileOptions::default(), OnMiss::Load).expect("in the vault");
+    let pair = gpu.engine.prepare_training(&training, &CompileOptions::cudnn(), OnMiss::Load).expect("in the vault");
     let plan = pair.backward_plan();
     let mut inputs = Inputs::random(pass, 3).expect("random operands");
     inputs.set_f32(Role::Scale, pass.default_scale());
@@ -274,7 +274,7 @@ fn launches_with_arguments_are_recorded_while_cudarc_tracks_events() {
     }
     // The seed of dropout is written in the graph.
     let training = dropout();
-    let pair = gpu.engine.prepare_training(&training, &CompileOptions::default(), OnMiss::Load).expect("in the vault");
+    let pair = gpu.engine.prepare_training(&training, &CompileOptions::cudnn(), OnMiss::Load).expect("in the vault");
     let (_, [q, k, v, mut o]) = owned(stream, training.forward(), 7);
     let mut saved = pair.saved(stream).expect("memory");
     let workspace = Workspace::allocate(stream, pair.workspace().max(1)).expect("memory");

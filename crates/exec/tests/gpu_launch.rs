@@ -332,7 +332,7 @@ fn a_session_on_the_primary_context_enters_it_by_itself() {
             &planner,
             &here,
             &decode(),
-            &qkvault_cudnn::CompileOptions::default(),
+            &qkvault_cudnn::CompileOptions::cudnn(),
             qkvault_compile::OnMiss::Load,
             load,
         );

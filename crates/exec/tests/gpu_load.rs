@@ -37,7 +37,7 @@ fn the_gpu_loads_exactly_the_plans_that_the_rules_allow() {
         change(&mut there);
         // A library compiles only for its own set.
         let there = Target { libraries: here.libraries, ..there };
-        let answer = planner.plan(&attention, &there, &CompileOptions::default(), OnMiss::Compile);
+        let answer = planner.plan(&attention, &there, &CompileOptions::cudnn(), OnMiss::Compile);
         let plan = match answer.map(|answer| answer.outcome) {
             Ok(Ok(plan)) => plan,
             Ok(Err(refusal)) => {

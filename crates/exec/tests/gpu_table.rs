@@ -34,7 +34,7 @@ fn table(gpu: &Gpu, handles: usize) -> PlanTable {
 
 fn load(gpu: &Gpu, session: &RawSession, attention: &Valid) -> Result<RawPlan, PrepareError> {
     let (planner, load) = (gpu.engine.planner(), |plan: &Plan| session.load(plan));
-    let found = prepare(planner, session.target()?, attention, &CompileOptions::default(), OnMiss::Load, load);
+    let found = prepare(planner, session.target()?, attention, &CompileOptions::cudnn(), OnMiss::Load, load);
     found.map(|found| found.plan)
 }
 

@@ -113,7 +113,7 @@ fn wrong<'a>(gpu: &'a Gpu, pair: &TrainingPair, args: Args<'a>, saved: &'a mut S
 }
 
 fn pair(gpu: &Gpu, training: &Training) -> TrainingPair {
-    let prepared = gpu.engine.prepare_training(training, &CompileOptions::default(), OnMiss::Load);
+    let prepared = gpu.engine.prepare_training(training, &CompileOptions::cudnn(), OnMiss::Load);
     prepared.unwrap_or_else(|error| panic!("{}: {error}", training.forward()))
 }
 
@@ -228,7 +228,7 @@ fn a_deterministic_backward_over_the_limit_is_refused_with_the_reason() {
         Session::with_options(gpu.engine.session().device(), gpu.engine.session().library().expect("cuDNN"), options);
     let session = session.expect("a session");
     let planner = gpu.engine.planner();
-    let error = session.prepare_training(planner, &training, &CompileOptions::default(), OnMiss::Load);
+    let error = session.prepare_training(planner, &training, &CompileOptions::cudnn(), OnMiss::Load);
     let error = error.expect_err("64 KiB are too little");
     assert!(
         matches!(error, PrepareError::Load(LoadError::WorkspaceTooLarge { quadratic: true, limit: 65_536, .. })),

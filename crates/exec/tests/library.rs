@@ -52,7 +52,7 @@ fn plan(version: CudnnVersion) -> Option<(Arc<Library>, Target, Arc<Plan>)> {
     let attention = Attention::bshd(1, (8, 2), (512, 512), 64, DType::BF16).with_band(Band::CAUSAL).with_stats();
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let attention = validate(attention).expect("valid");
-    let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
+    let answer = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
     let plan = answer.expect("it can be compiled").outcome.expect("cuDNN takes it");
     Some((library, target, plan))
 }
@@ -109,7 +109,7 @@ fn audit_6_12_a_stored_plan_that_cudnn_refuses_is_built_again_and_replaced() {
         let library = Arc::clone(compiler.library());
         let target = compiler.target(&Profile::named("h200").expect("built in"));
         let attention = validate(Attention::bshd(1, (2, 2), (128, 128), 64, DType::F16)).expect("valid");
-        let options = CompileOptions::default();
+        let options = CompileOptions::cudnn();
         let folder = tempfile::tempdir().expect("a folder");
         let open = || {
             let options = VaultOptions::in_folder(folder.path()).without_environment();

@@ -1,5 +1,6 @@
 //! Lists of the tiles of scores that a mask leaves whole or cuts, for attention kernels that skip the others: CUDA
-//! source of a kernel that makes them at each launch, because a mask may read numbers and tensors of the launch.
+//! source of a kernel that makes them at each launch, because a mask may read numbers and tensors of the launch. Scores
+//! are looked at where bounds over their tile leave it open whether all are seen or none is.
 
 use std::fmt::Write as _;
 
@@ -7,12 +8,14 @@ use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::expr::{Axis, Node, Program};
 use qkvault_graph::{Band, Corner, DType, Lengths, Role, TILE, Valid};
 
+use crate::bounds::{self, BOUNDS};
 use crate::expression::{FUNCTIONS, element_type, statements};
 use crate::generate::MACHINE;
 use crate::params::Params;
 use crate::recipe::{Launch, LaunchValue};
 
 const BLOCKS: &str = include_str!("cuda/blocks.cu");
+const EXTREMES: &str = include_str!("cuda/extremes.cu");
 
 /// Threads of a block of the kernel.
 const THREADS: u32 = 256;
@@ -77,7 +80,7 @@ impl BlockLists {
             at
         });
         let params = params(a, at);
-        let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}{FUNCTIONS}", params.text());
+        let mut source = format!("#define HALF_TYPE \"bf16\"\n{MACHINE}{}{FUNCTIONS}{BOUNDS}", params.text());
         for (name, value) in [
             ("QUERIES", s_q),
             ("KEYS", s_kv),
@@ -91,6 +94,8 @@ impl BlockLists {
             let _ = writeln!(source, "#define {name} {value}");
         }
         source.push_str(&seen(a, program));
+        source.push_str(EXTREMES);
+        source.push_str(&may_be_seen(a, program));
         source.push_str(BLOCKS);
         let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         let launch = Launch {
@@ -138,14 +143,11 @@ fn seen(a: &Valid, program: Option<&Program>) -> String {
     let (body, root) = program.map_or_else(all, |program| statements(program, scalars, tensors, "m", false));
     let mut band = String::new();
     if a.block_mask {
-        let ([_, heads, s_q, _], (_, s_kv)) = (a.q.dims, a.seq());
-        let (tile, tiles) = (TILE as i64, |n: i64| (n - 1) / TILE as i64 + 1);
-        let (rows, bytes) = (tiles(s_q), (tiles(s_kv) - 1) / 8 + 1);
+        let row = format!("point.query / {TILE}");
+        let (line, bit) = block(a, "point.batch", "point.head", [&row, "column"]);
         let _ = writeln!(
             band,
-            "  const i64 line = ((i64)point.batch * {heads} + point.head) * {rows} + point.query / {tile};\n  \
-             const int tile = point.key / {tile};\n  \
-             if (!(p.block_mask[line * {bytes} + tile / 8] >> tile % 8 & 1)) return false;"
+            "  const i64 line = {line};\n  const int column = point.key / {TILE};\n  if (!({bit})) return false;"
         );
     }
     if let Some(Band { corner, left, right }) = a.mask.band {
@@ -162,5 +164,53 @@ fn seen(a: &Valid, program: Option<&Program>) -> String {
         "\n// A score's place: the sequence, the query head, the query, the key, and the lengths of the sequence.\n\
          struct Point {{ int batch, head, query, key, queries, keys; }};\n\n\
          __device__ __forceinline__ bool seen(const Params& p, const Point& point) {{\n{band}{body}  return {root};\n}}\n\n"
+    )
+}
+
+/// The function that says whether a tile may have a key that is hidden, and one that is seen, by the same.
+fn may_be_seen(a: &Valid, program: Option<&Program>) -> String {
+    let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+    let all = || (String::new(), "surely(true)".to_owned());
+    let (body, root) = program.map_or_else(all, |program| bounds::statements(program, scalars, tensors, "m"));
+    let mut text = String::from("  Truth may = surely(true);\n");
+    if let Some(Band { corner, left, right }) = a.mask.band {
+        let ahead = if corner == Corner::BottomRight { "KEYS - QUERIES" } else { "0" };
+        let _ = writeln!(text, "  const Bounds ahead = bound_sub(bound_sub(tile.key, tile.query), exactly({ahead}));");
+        // No key is so far from a query.
+        let most = |n: i64| n.min(i64::from(i32::MAX));
+        if let Some(right) = right.map(most) {
+            let _ = writeln!(text, "  may = truth_and(may, truth_not(truth_lt(exactly({right}), ahead)));");
+        }
+        if let Some(left) = left.map(most) {
+            let _ = writeln!(text, "  may = truth_and(may, truth_lt(exactly(-{left}), ahead));");
+        }
+        text.push_str("  if (!may.yes) return may;\n");
+    }
+    if a.block_mask {
+        let (line, bit) = block(a, "tile.batch", "tile.head", ["row", "column"]);
+        let _ = writeln!(
+            text,
+            "  Truth blocks{{false, false}};\n  \
+             for (int row = tile.query.least / {TILE}; row <= tile.query.greatest / {TILE}; row++)\n    \
+             for (int column = tile.key.least / {TILE}; column <= tile.key.greatest / {TILE}; column++) {{\n      \
+             const i64 line = {line};\n      const bool is = {bit};\n      \
+             blocks.no |= !is;\n      blocks.yes |= is;\n    }}\n  \
+             may = truth_and(may, blocks);\n  if (!may.yes) return may;"
+        );
+    }
+    format!(
+        "\n__device__ __forceinline__ Truth may_be_seen(const Params& p, const Tile& tile, int lane) {{\n\
+         {text}{body}  return truth_and(may, {root});\n}}\n\n"
+    )
+}
+
+/// The line of the block mask of a row of its blocks, and its bit in a column.
+fn block(a: &Valid, batch: &str, head: &str, [row, column]: [&str; 2]) -> (String, String) {
+    let ([_, heads, s_q, _], (_, s_kv)) = (a.q.dims, a.seq());
+    let tiles = |n: i64| (n - 1) / TILE as i64 + 1;
+    let (rows, bytes) = (tiles(s_q), (tiles(s_kv) - 1) / 8 + 1);
+    (
+        format!("((i64){batch} * {heads} + {head}) * {rows} + {row}"),
+        format!("p.block_mask[line * {bytes} + {column} / 8] >> {column} % 8 & 1"),
     )
 }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod bounds;
 pub mod codes;
 mod combine;
 mod convert;

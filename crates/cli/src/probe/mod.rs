@@ -13,10 +13,10 @@ mod page;
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use qkvault_compile::times::Expected;
 use qkvault_compile::{CUDNN, Engine, EngineChoice, Engines, beside};
 use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
-use qkvault_graph::{EnginePolicy, LibrarySet, Refusal, Valid, text, validate};
+use qkvault_graph::{EnginePolicy, LibrarySet, Refusal, Valid};
 use qkvault_probe::{
     Advice, Budget, Footprint, NEWEST, Near, Request, TRIED, advice, check, known_from, known_wrong, nearest,
 };
@@ -32,9 +32,6 @@ use crate::{Globals, Outcome, out};
 pub struct ProbeArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A description in the text form, instead of models; may be given several times
-    #[arg(long, value_name = "FILE")]
-    text: Vec<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -128,28 +125,9 @@ fn rules_target(args: &ProbeArgs) -> anyhow::Result<Target> {
 type NamedAttention = (String, Result<Valid, Refusal>);
 
 fn attentions(args: &ProbeArgs) -> anyhow::Result<(Vec<NamedAttention>, Vec<String>)> {
-    let (mut list, mut notes) = (Vec::new(), Vec::new());
-    for path in &args.text {
-        let given = crate::file::text(path)?;
-        let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
-        let (name, attention) = (attention.to_string(), validate(attention));
-        // Ranks that share it launch its parts.
-        let jobs = vec![jobs::AttentionJob { uses: Vec::new(), attention }];
-        let shared = args.model.ranks.share(jobs::Jobs { jobs, combinations: Vec::new(), notes: Vec::new() });
-        let named = |attention: Result<Valid, Refusal>| {
-            (attention.as_ref().map_or_else(|_| name.clone(), ToString::to_string), attention)
-        };
-        list.extend(shared.jobs.into_iter().map(|job| named(job.attention)));
-        notes.extend(shared.notes.iter().map(|note| format!("{name}{note}")));
-    }
-    if args.model.model.is_empty() {
-        anyhow::ensure!(!list.is_empty(), "nothing to probe: give --model config.json or --text FILE");
-        return Ok((list, notes));
-    }
-    let jobs::Jobs { jobs, notes: more, .. } = jobs::plan(&args.model)?;
-    notes.extend(more);
-    list.extend(jobs.into_iter().map(|job| (job.uses[0].label(), job.attention)));
-    Ok((list, notes))
+    let jobs::Jobs { jobs, notes, .. } = jobs::plan(&args.model)?;
+    let named = |job: jobs::AttentionJob| (job.uses[0].label(), job.attention);
+    Ok((jobs.into_iter().map(named).collect(), notes))
 }
 
 fn by_rules(
@@ -209,6 +187,7 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], 
 fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let taken = choice.is_some();
+    lines.extend(expected(row, choice.as_ref(), target).map(|of| format!("expected: {of}")));
     match choice {
         Some(choice) if choice.engine != CUDNN && row.reasons.is_empty() => {
             lines.extend(choice.to_string().lines().map(str::to_owned));
@@ -241,6 +220,11 @@ fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<St
 fn engine(row: &ProbeRow, target: &Target) -> Option<EngineChoice> {
     let attention = row.attention.as_ref().ok()?;
     Engines::built_in().by_rules(attention, target.sm(), EnginePolicy::Auto, (CUDNN, &row.reasons))
+}
+
+/// What a launch is expected to take, where the GPU is one of those that the table of times is of.
+fn expected(row: &ProbeRow, choice: Option<&EngineChoice>, target: &Target) -> Option<Expected> {
+    Engines::built_in().expected(choice?.engine, row.attention.as_ref().ok()?, target.sm())
 }
 
 /// What the other engines say of a valid attention that cuDNN refuses, by their names.
@@ -281,6 +265,10 @@ fn entry(row: &ProbeRow, target: &Target) -> Value {
     let known: Vec<_> = known.into_iter().filter(|known| known.code.is_some_and(|code| has(row, code))).collect();
     if !known.is_empty() {
         value["known"] = json!(known);
+    }
+    if let Some(of) = expected(row, choice.as_ref(), target) {
+        value["expected"] =
+            json!({ "us": of.us, "measured": of.measured, "bound": of.limit.name(), "share": of.share });
     }
     if let Some(choice) = choice {
         value["chosen"] = crate::warm::chosen(&choice);

@@ -154,6 +154,21 @@ impl TargetReport<'_, '_> {
         }
     }
 
+    /// What engines would have computed whose compilers are not installed, in a line each: it is the same for all rows.
+    pub(super) fn uncompiled(&self) -> Vec<String> {
+        let mut lacking: BTreeMap<&'static str, (usize, &str)> = BTreeMap::new();
+        let choices = self.rows.iter().filter_map(|row| row.result.as_ref().ok()?.engine.as_ref());
+        for passed in choices.flat_map(|choice| &choice.passed) {
+            if let Because::NoCompiler(why) = &passed.because {
+                lacking.entry(passed.engine.title()).or_insert((0, why)).0 += 1;
+            }
+        }
+        let all = self.rows.len();
+        let line =
+            |(title, (n, why))| format!("{title} comes first for {n} of {all} attentions, and is not here: {why}");
+        lacking.into_iter().map(line).collect()
+    }
+
     /// The last line: how many of each status.
     pub(super) fn counts(&self) -> String {
         let [built, hits, missing, refused, failed] =

@@ -1,7 +1,8 @@
 //! `probe`: answers without a library and with it, and the matrix as a page.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use qkvault_skip::{Need, skip};
 
@@ -79,7 +80,7 @@ fn what_a_probe_says_does_not_contradict_itself() {
     let sink = "pass: backward\nq: bf16 [2,8,256,96] varlen tokens 400\nk: [2,2,256,96] varlen tokens 400\n\
                 lengths: per-sequence\nsink: yes\nmask: causal";
     let file = place.file("sink.txt", sink);
-    let said = place.run(&format!("probe --text {file} --target h100 --cudnn 9.19 --ranks 4"));
+    let said = place.run(&format!("probe --text {file} --target a100 --cudnn 9.19 --ranks 4"));
     assert!(said.out.matches("refused  ").count() > 2, "{}", said.out);
     assert_eq!(said.out.matches("storage.varlen-sink").count(), 1, "{}", said.out);
     // Another engine takes what cuDNN refuses: then it is supported, and nothing is nearer.
@@ -117,7 +118,6 @@ fn what_does_not_fit_in_memory_is_refused_with_alternatives() {
     let row = &report["supported"][0];
     assert_eq!((code, row["reasons"][0]["code"].as_str()), (0, Some("workspace.quadratic")), "{report:#}");
     assert_eq!((row["chosen"]["engine"].as_str(), row["fa4"].as_str()), (Some("fa4"), Some("supported")), "{row:#}");
-    assert_eq!(row["chosen"]["passed"][0]["engine"], "cudnn");
     let plain = place.file("plain.txt", "q: bf16 [1,8,512,64]");
     assert_eq!(place.run(&format!("probe --text {plain}")).code, 0);
     // No engine makes room for operands.
@@ -308,4 +308,25 @@ fn a_refused_wrong_result_names_its_report_and_who_saw_it() {
     let text = place.run("probe --known-wrong");
     assert!(text.good().contains("cuDNN: The gradient of a sink is wrong if cuDNN draws the dropout."), "{}", text.out);
     place.run("probe --known-wrong --text decode.txt").failed(2, &["--known-wrong"]);
+}
+
+/// An answer was "supported", and neither by which engine nor how long it takes.
+#[test]
+fn a_probe_for_a_gpu_that_was_measured_tells_the_engine_the_expected_time_and_what_bounds_it() {
+    let place = Place::new();
+    let file = place.file("long.txt", "q: bf16 [1,32,8192,128]\nk: [1,8,8192,128]\nmask: causal");
+    let told = place.run(&format!("probe --text {file} --target h200"));
+    assert!(told.out.contains("expected: ") && told.out.contains(" us ") && told.out.contains("bound by products"));
+    let (_, report) = place.json(&format!("probe --text {file} --target h200"));
+    let expected = &report["supported"][0]["expected"];
+    fields(expected, &["us", "measured", "bound", "share"]);
+    assert!(expected["us"].as_f64().unwrap() > 100.0 && expected["bound"] == "products", "{report:#}");
+    let (_, report) = place.json(&format!("probe --text {file} --target b200"));
+    assert!(report["supported"][0]["expected"].is_null(), "nothing was measured there: {report:#}");
+    // From standard input.
+    let mut command = place.command(place.path(".").as_path(), "probe --text - --target h200");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"q: bf16 [1,8,512,64]\nmask: causal").unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert!(said.contains("1 supported, 0 refused"), "{said}");
 }

@@ -146,7 +146,8 @@ fn the_table_has_a_row_for_each_plan() {
     for (line, phase) in lines[1..].iter().zip(["prefill", "decode"]) {
         assert!(line.contains(&format!("{phase} b2 s128")) && line.ends_with("built"), "{line}");
     }
-    assert!(lines[3].starts_with("2 built, 0 hit, 0 refused, 0 failed in "), "{}", lines[3]);
+    let counted = lines.iter().any(|line| line.starts_with("2 built, 0 hit, 0 refused, 0 failed in "));
+    assert!(counted, "{}", done.out);
     assert!(done.err.contains("2 attentions for sm_90") && done.err.contains("built llama-3.1-8b"), "{}", done.err);
 }
 
@@ -240,11 +241,12 @@ fn a_warm_without_the_toolchain_of_the_chosen_engine_takes_the_next_and_says_why
         assert_eq!(chosen["engine"], "cudnn", "{chosen:#}");
         let (passed, why) = (&chosen["passed"][0], chosen["passed"][0]["why"].as_str().unwrap());
         assert_eq!(passed["engine"], "fa4", "{chosen:#}");
-        assert!(why.contains("no plan") && why.contains("Python"), "{why}");
+        assert!(why.contains("no compiler") && why.contains("Python"), "{why}");
     }
-    // One reason for all.
+    // One line for all.
     let text = place.run(&words).out;
-    assert_eq!(text.matches("not FlashAttention-4, no plan").count(), 1, "{text}");
+    let line = "FlashAttention-4 comes first for 2 of 2 attentions, and is not here: ";
+    assert_eq!((text.matches(line).count(), text.matches("no compiler").count()), (1, 0), "{text}");
     let (code, report) = place.json(&format!("{words} --engine fa4"));
     assert_eq!((code, counts(&report)), (1, [0, 0, 0, 2]), "{report:#}");
 }
@@ -261,4 +263,22 @@ fn an_autotune_needs_a_gpu_and_all_engines_and_compiles_nothing_without_them() {
         assert!(done.code == 1 && done.err.contains("NVIDIA driver"), "{}", done.err);
     }
     assert!(place.entries().is_empty());
+}
+
+/// The text form, the main way to say a score modification, could be probed, and neither warmed nor run.
+#[test]
+fn a_description_in_the_text_form_is_warmed_and_run_as_a_model_is() {
+    let place = Place::new();
+    let text =
+        "q: bf16 [1,4,128,64]\nk: [1,2,128,64]\nmask: causal\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap";
+    let file = place.file("softcap.txt", text);
+    let done = place.run(&format!("warm --text {file} --target h200 --engine cudnn"));
+    assert!(done.code == 0 && place.entries().len() == 1, "{}{}", done.out, done.err);
+    assert!(done.out.contains("score_mod"), "{}", done.out);
+    let done = place.run(&format!("run --cpu --text {file}"));
+    assert!(done.code == 0 && done.out.contains("1 right, 0 wrong"), "{}{}", done.out, done.err);
+    place.run("run --cpu").failed(2, &["--model"]);
+    place.run("warm --text /nonexistent --target h200").failed(1, &["/nonexistent could not be read"]);
+    let wrong = place.file("wrong.txt", "q: bf16 [1,4,128,64]\nmusk: causal");
+    place.run(&format!("run --cpu --text {wrong}")).failed(1, &["wrong.txt is not a description", "musk"]);
 }

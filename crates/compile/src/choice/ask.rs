@@ -42,7 +42,7 @@ pub(crate) fn ask_engines<R>(
             }
             Answer::Unavailable(answer, why) => {
                 unavailable.get_or_insert(answer);
-                Because::Missing(why)
+                Because::NoCompiler(why)
             }
         };
         passed.push(Passed { engine, because });

@@ -1,5 +1,6 @@
 //! What of an attention decides which engine is faster, and how near two of them are.
 
+use qkvault_graph::expr::{Binary, Node, ScoreExpr, Unary};
 use qkvault_graph::{Gradients, Lengths, Pass, Storage, Tensor, Valid};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,12 @@ pub struct Case {
     pub keys: u32,
     /// Head dim of queries and keys, or of values if that is more.
     pub head_dim: u32,
+    /// The most keys that a row sees, if a band has a left end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// Rows of a page, if they are fewer than 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
     /// What else decides, in order.
     pub features: Vec<Feature>,
 }
@@ -49,8 +56,8 @@ impl Direction {
     }
 }
 
-/// A feature that decides which engine is faster. Where memory is the limit ([`Case::is_dense`] is false), score
-/// modifications, masks and lengths are none: engines take the same time with them.
+/// A feature that decides which engine is faster. Where memory is the limit ([`Case::is_dense`] is false), masks and
+/// lengths are none, and score modifications of one query are none: engines take the same time with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
@@ -72,24 +79,57 @@ pub enum Feature {
     Lengths,
     /// Sums of a backward in one order.
     Deterministic,
+    /// A score modification with a function that takes many instructions, such as the tanh of a softcap.
+    Transcendental,
 }
 
 impl Feature {
-    /// How far apart two cases are of which only one has it; `None` if nothing follows from one for the other.
-    const fn distance(self) -> Option<f64> {
+    /// Every feature.
+    pub(super) const ALL: [Feature; 10] = [
+        Feature::Paged,
+        Feature::Window,
+        Feature::Sink,
+        Feature::Varlen,
+        Feature::Causal,
+        Feature::ScoreMod,
+        Feature::MaskMod,
+        Feature::Lengths,
+        Feature::Deterministic,
+        Feature::Transcendental,
+    ];
+
+    /// How far apart two cases are of which only one has it, in doublings of a size.
+    const fn distance(self) -> f64 {
         match self {
-            Feature::Paged => Some(1.0),
-            Feature::Causal => Some(0.5),
+            Feature::Causal => 0.4,
+            Feature::Paged => 0.85,
             Feature::Window
             | Feature::Sink
             | Feature::Varlen
             | Feature::ScoreMod
+            | Feature::Transcendental
             | Feature::MaskMod
             | Feature::Lengths
-            | Feature::Deterministic => None,
+            | Feature::Deterministic => 1.25,
         }
     }
 }
+
+/// How many more or fewer tokens have the same times, as a share.
+const MORE_OR_LESS: f64 = 0.1;
+
+/// Whether an expression calls a function that takes more than a few instructions.
+fn is_slow(modification: &ScoreExpr) -> bool {
+    let few = |op: Unary| matches!(op, Unary::Neg | Unary::Abs | Unary::Floor | Unary::Ceil | Unary::Relu);
+    modification.program().nodes().iter().any(|node| match node {
+        Node::Unary(op, _) => !few(*op),
+        Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2 | Binary::FloorRem | Binary::Rem),
+        _ => false,
+    })
+}
+
+/// From so many rows on, the size of a page changes no time: fewer are brought by more than one copy.
+const PAGE: u32 = 16;
 
 /// The most queries of a sequence that memory limits.
 const FEW: u32 = 128;
@@ -112,6 +152,11 @@ impl Case {
             queries,
             keys: count(a.k.seq()),
             head_dim: head_dim.max(count(a.v.head_dim())),
+            window: a.mask.band.and_then(|band| Some(count(band.left?.saturating_add(band.right.unwrap_or(0))))),
+            page: match a.k.storage {
+                Storage::Paged { page_size, .. } => Some(count(page_size)).filter(|rows| *rows < PAGE),
+                Storage::Dense | Storage::Varlen { .. } => None,
+            },
             features: Vec::new(),
         };
         let dense = case.is_dense();
@@ -121,10 +166,11 @@ impl Case {
             (a.sink, Feature::Sink),
             (is_varlen(&a.q), Feature::Varlen),
             (dense && a.mask.band.is_some_and(|band| band.right.is_some()), Feature::Causal),
-            (dense && a.score_mod.is_some(), Feature::ScoreMod),
+            ((dense || queries > 1) && a.score_mod.is_some(), Feature::ScoreMod),
             (dense && a.mask.mask_mod.is_some(), Feature::MaskMod),
             (dense && !is_varlen(&a.q) && a.mask.lengths == Lengths::PerSequence, Feature::Lengths),
             (deterministic, Feature::Deterministic),
+            ((dense || queries > 1) && a.score_mod.as_ref().is_some_and(is_slow), Feature::Transcendental),
         ];
         case.features.extend(features.into_iter().filter(|(there, _)| *there).map(|(_, feature)| feature));
         case
@@ -136,43 +182,72 @@ impl Case {
         self.queries > FEW || self.direction == Direction::Backward
     }
 
-    /// Queries that are split over the GPU in one way: one, some drafts, a short chunk, a prompt or a backward.
-    fn family(&self) -> u8 {
-        match self.queries {
-            _ if self.is_dense() => 3,
-            ..=1 => 0,
-            2..=16 => 1,
-            _ => 2,
-        }
+    /// Whether the case has a feature.
+    #[must_use]
+    pub fn has(&self, feature: Feature) -> bool {
+        self.features.contains(&feature)
     }
 
-    /// Doublings between two cases; `None` if nothing follows from one for the other.
-    pub(super) fn distance(&self, other: &Case) -> Option<f64> {
-        if self.direction != other.direction || self.family() != other.family() {
-            return None;
-        }
-        let one_has = |(a, b): (&Case, &Case)| {
-            let alone = a.features.iter().filter(|feature| !b.features.contains(feature));
-            alone.map(|feature| feature.distance()).sum::<Option<f64>>()
-        };
-        let features = one_has((self, other))? + one_has((other, self))?;
-        let doublings = |of: &dyn Fn(&Case) -> f64| (of(self).max(1.0) / of(other).max(1.0)).log2().abs();
+    /// Query heads for each head of keys.
+    #[must_use]
+    pub fn group(&self) -> f64 {
+        f64::from(self.heads) / f64::from(self.kv_heads).max(1.0)
+    }
+
+    /// How often the least page whose size does not matter is halved.
+    pub(super) fn page_halvings(&self) -> f64 {
+        self.page.map_or(0.0, |rows| f64::from(PAGE / rows.max(1)).log2())
+    }
+
+    /// Whether another case's times are this one's: the same but for a few tokens more or less.
+    #[must_use]
+    pub fn is_like(&self, other: &Case) -> bool {
+        let near = |a: u32, b: u32| f64::from(a.abs_diff(b)) <= MORE_OR_LESS * f64::from(a.min(b));
+        let Case { direction, batch, heads, kv_heads, queries, keys, head_dim, window, page, features } = other;
+        (self.direction, self.batch, self.heads, self.kv_heads) == (*direction, *batch, *heads, *kv_heads)
+            && (self.head_dim, self.window, self.page, &self.features) == (*head_dim, *window, *page, features)
+            && near(self.queries, *queries)
+            && near(self.keys, *keys)
+    }
+
+    /// Its place among cases of one kind of work.
+    pub(super) fn place(&self) -> Place {
         let number = |n: u32| f64::from(n);
-        let group = |case: &Case| number(case.heads) / number(case.kv_heads).max(1.0);
-        let keys = doublings(&|case| number(case.keys));
-        let head_dim = doublings(&|case| number(case.head_dim));
-        Some(
-            features
-                + keys
-                + if self.is_dense() {
-                    // Each tile of queries walks over the keys: how many tiles there are matters less than how long
-                    // that takes, and the kernels of another head dim are others.
-                    let rows = doublings(&|case| number(case.batch) * number(case.heads) * number(case.queries));
-                    rows / 2.0 + 3.0 * head_dim + doublings(&group) / 4.0
-                } else {
-                    let items = doublings(&|case| number(case.batch) * number(case.kv_heads));
-                    items + doublings(&|case| number(case.queries) * group(case)) + head_dim
-                },
-        )
+        let (rows, items) = match self.is_dense() {
+            true => (1.0, number(self.batch) * number(self.heads) * number(self.queries)),
+            false => (number(self.queries) * self.group(), number(self.batch) * number(self.kv_heads)),
+        };
+        // Each tile of queries walks over the keys: how many tiles there are matters less than how long that takes, and
+        // the kernels of another head dim are others.
+        let (items_weight, dim_weight, group_weight) =
+            if self.is_dense() { (0.15, 1.0, 0.05) } else { (0.15, 1.0, 0.0) };
+        let doublings = |n: f64| n.max(1.0).log2();
+        Place {
+            sizes: [
+                doublings(number(self.window.unwrap_or(self.keys).min(self.keys))) / 2.0,
+                doublings(items) * items_weight,
+                doublings(rows),
+                doublings(number(self.head_dim)) * dim_weight,
+                doublings(self.group()) * group_weight,
+                self.page_halvings(),
+            ],
+            features: Feature::ALL.map(|feature| self.has(feature)),
+        }
+    }
+}
+
+/// A case as a point: sizes in doublings, by how much each matters, and which features it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    sizes: [f64; 6],
+    features: [bool; Feature::ALL.len()],
+}
+
+impl Place {
+    /// Doublings between two places; a feature that only one has counts as some of them.
+    pub(super) fn distance(&self, other: &Place) -> f64 {
+        let sizes: f64 = self.sizes.iter().zip(&other.sizes).map(|(a, b)| (a - b).abs()).sum();
+        let one_has = self.features.iter().zip(&other.features).zip(Feature::ALL).filter(|((a, b), _)| a != b);
+        sizes + one_has.map(|(_, feature)| feature.distance()).sum::<f64>()
     }
 }

@@ -1,10 +1,11 @@
-//! The choice of an engine: measured times of all engines, as data.
+//! The choice of an engine: measured times of all engines, as data, and what follows from them for every attention.
 //!
-//! `data/engines.json` has a row for every case that was measured, which `qkvault-lab bench engines` writes anew. An
-//! attention is judged by the row nearest to it, and the farther that is, the clearer the row must be. Where no row
-//! speaks, the engine that comes first without times keeps the attention.
+//! `data/engines.json` has a row for every case that was measured; `qkvault-lab bench engines` writes it anew. A case
+//! that was measured has its own times; every other one has those that [`Prior`] predicts from all rows, so no class
+//! of attentions falls to one engine unseen.
 
 mod case;
+mod prior;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -15,19 +16,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::engine::EngineId;
 
 pub use case::{Case, Direction, Feature};
+pub use prior::{Expected, Limit, Prior};
 
 /// The format of the table.
-pub const TABLE_FORMAT: u32 = 2;
+pub const TABLE_FORMAT: u32 = 3;
 
 /// Another engine than the first is chosen below this share of the first one's time: a difference within the noise of
 /// measurements is none.
 pub const CLEAR: f64 = 0.97;
-
-/// How much clearer a row must be for each doubling that lies between it and the attention, where memory is the limit.
-const FARTHER: f64 = 0.1;
-
-/// The same for prompts and backwards, whose ratios change slowly.
-const FARTHER_DENSE: f64 = 0.03;
 
 /// The table of measured times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +31,11 @@ const FARTHER_DENSE: f64 = 0.03;
 pub struct Table {
     /// [`TABLE_FORMAT`].
     pub format: u32,
-    /// Where and when it was measured.
+    /// The GPU that it was measured on.
+    pub gpu: String,
+    /// Its compute capability, as major * 10 + minor: other GPUs of it use the table too.
+    pub sm: u32,
+    /// With what it was measured, and when.
     pub source: String,
     /// What was measured.
     pub rows: Vec<Row>,
@@ -47,8 +47,6 @@ pub struct Row {
     /// The case.
     #[serde(flatten)]
     pub case: Case,
-    /// How far the row speaks, in doublings.
-    pub reach: f64,
     /// Times of the engines.
     #[serde(flatten)]
     pub times: Times,
@@ -134,25 +132,22 @@ impl Table {
     pub fn built_in() -> &'static Table {
         static TABLE: OnceLock<Table> = OnceLock::new();
         // A test reads the file, so there is no other case.
-        let empty = || Table { format: TABLE_FORMAT, source: String::new(), rows: Vec::new() };
+        let empty =
+            || Table { format: TABLE_FORMAT, gpu: String::new(), sm: 0, source: String::new(), rows: Vec::new() };
         TABLE.get_or_init(|| serde_json::from_str(include_str!("../../data/engines.json")).unwrap_or_else(|_| empty()))
     }
 
-    /// The row that speaks for a case and compares at least two of these engines, and how many doublings away it is.
-    #[must_use]
-    pub fn nearest(&self, case: &Case, of: &[EngineId]) -> Option<(&Row, f64)> {
-        let compares = |row: &&Row| of.iter().filter(|engine| row.times.us(**engine).is_some()).count() > 1;
-        let near = self.rows.iter().filter(compares).filter_map(|row| Some((row, row.case.distance(case)?)));
-        near.filter(|(row, distance)| *distance <= row.reach).min_by(|(_, a), (_, b)| a.total_cmp(b))
+    /// What its rows predict.
+    pub fn prior_of_built_in() -> &'static Prior {
+        static PRIOR: OnceLock<Prior> = OnceLock::new();
+        PRIOR.get_or_init(|| Prior::fit(&Table::built_in().rows))
     }
-}
 
-impl Row {
-    /// The measured engines of those given for an attention so many doublings away, the first choice first.
+    /// The row of a case, or of one that differs by few tokens, if it compares these engines, or two of them.
     #[must_use]
-    pub fn order(&self, of: &[EngineId], distance: f64) -> Vec<EngineId> {
-        let farther = if self.case.is_dense() { FARTHER_DENSE } else { FARTHER };
-        self.times.order(of, CLEAR / (1.0 + farther * distance))
+    pub fn row(&self, case: &Case, of: &[EngineId]) -> Option<&Row> {
+        let timed = |row: &&Row| of.iter().filter(|engine| row.times.us(**engine).is_some()).count();
+        self.rows.iter().find(|row| row.case.is_like(case) && timed(row) >= of.len().min(2))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The table reads, every row chooses for its own case what was faster there, and nothing speaks for what is far.
+//! The table reads, every row chooses for its own case what was faster there, and every other case is predicted.
 
 use qkvault_graph::{Attention, Band, Corner, DType, Tensor, expr, validate};
 
@@ -20,36 +20,62 @@ fn paged(batch: i64, queries: i64, keys: i64) -> Attention {
     a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
 }
 
-fn chosen(a: Attention) -> Option<EngineId> {
+/// The engine that comes first, and whether the attention was measured.
+fn chosen(a: Attention) -> (EngineId, bool) {
     let case = Case::for_attention(&validate(a).expect("valid"));
-    let (row, distance) = Table::built_in().nearest(&case, &ALL)?;
-    Some(row.order(&ALL, distance)[0])
+    match Table::built_in().row(&case, &ALL) {
+        Some(row) => (row.times.order(&ALL, CLEAR)[0], true),
+        None => (Table::prior_of_built_in().times(&case).order(&ALL, 1.0)[0], false),
+    }
 }
 
 #[test]
 fn the_built_in_table_reads_and_every_row_is_of_a_case_that_was_measured_in_two_engines() {
     let table: Table = serde_json::from_str(include_str!("../../data/engines.json")).expect("reads");
     assert_eq!((table.format, &table), (TABLE_FORMAT, Table::built_in()));
-    assert!(!table.rows.is_empty() && table.source.contains("cuDNN"));
+    assert!(!table.rows.is_empty() && table.source.contains("cuDNN") && !table.gpu.is_empty());
     for (at, row) in table.rows.iter().enumerate() {
-        let Row { case, reach, times } = row;
+        let Row { case, times } = row;
         let timed: Vec<f64> = ALL.iter().filter_map(|engine| times.us(*engine)).collect();
-        assert!(timed.len() > 1 && timed.iter().all(|us| *us > 0.0) && (0.0..=8.0).contains(reach), "{row:?}");
+        assert!(timed.len() > 1 && timed.iter().all(|us| *us > 0.0), "{row:?}");
         assert!(case.heads % case.kv_heads == 0 && case.features.is_sorted(), "{row:?}");
-        assert!(table.rows[..at].iter().all(|other| other.case != *case), "twice: {row:?}");
-        let (nearest, distance) = table.nearest(case, &ALL).expect("itself");
-        assert_eq!((nearest, distance), (row, 0.0));
-        let first = row.order(&ALL, 0.0)[0];
+        assert_eq!(case.has(Feature::Window), case.window.is_some(), "{row:?}");
+        assert!(table.rows[..at].iter().all(|other| !other.case.is_like(case)), "twice: {row:?}");
+        assert_eq!(table.row(case, &ALL), Some(row));
+        let first = times.order(&ALL, CLEAR)[0];
         let best = timed.iter().copied().fold(f64::MAX, f64::min);
         assert!(times.us(first).expect("timed") <= best / CLEAR, "{first:?}: {row:?}");
         assert!(first == CUDNN || times.us(CUDNN).is_none_or(|us| best < CLEAR * us), "{first:?}: {row:?}");
     }
 }
 
+/// Each row is left out in turn, and predicted from the others: of 100 such attentions, 95 or more get an engine that
+/// is within 5 % of the best.
+#[test]
+fn an_attention_that_was_not_measured_gets_an_engine_that_is_nearly_the_best() {
+    let rows = &Table::built_in().rows;
+    let mut worse: Vec<String> = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        // Other kinds of work say nothing of this one.
+        let kind = |row: &Row| (row.case.direction, row.case.is_dense());
+        let others = rows.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, row)| row);
+        let others = others.filter(|other| kind(other) == kind(row));
+        let predicted = Prior::fit(others).times(&row.case);
+        let taken: Vec<EngineId> = ALL.into_iter().filter(|engine| row.times.us(*engine).is_some()).collect();
+        let first = predicted.order(&taken, 1.0)[0];
+        let best = taken.iter().filter_map(|engine| row.times.us(*engine)).fold(f64::MAX, f64::min);
+        let ratio = row.times.us(first).expect("timed") / best;
+        if ratio > 1.05 {
+            worse.push(format!("{ratio:.2} {first:?} for {row:?}"));
+        }
+    }
+    assert!(worse.len() * 20 <= rows.len(), "{} of {}: {worse:#?}", worse.len(), rows.len());
+}
+
 #[test]
 fn each_measured_case_of_serving_goes_to_the_engine_that_was_faster() {
     for (batch, queries, keys, engine) in [
-        (1, 1, 1024, KERNELS),
+        (1, 1, 1024, CUDNN),
         (8, 1, 1024, KERNELS),
         (64, 1, 8192, CUDNN),
         (256, 1, 1024, CUDNN),
@@ -57,26 +83,34 @@ fn each_measured_case_of_serving_goes_to_the_engine_that_was_faster() {
         (8, 2, 8192, KERNELS),
         (1, 128, 32_768, KERNELS),
     ] {
-        assert_eq!(chosen(paged(batch, queries, keys)), Some(engine), "{batch} x {queries} over {keys}");
+        assert_eq!(chosen(paged(batch, queries, keys)), (engine, true), "{batch} x {queries} over {keys}");
     }
     let window = |n| paged(1, 1, 32_768).with_band(Band::window(Corner::BottomRight, n));
-    assert_eq!(chosen(window(1024)), Some(KERNELS));
+    assert_eq!(chosen(window(1024)), (KERNELS, true));
 }
 
+/// Softcap, windows of other widths, sums in one order, sinks and mixed batches went to cuDNN whatever it took, because
+/// only pages and causal bands had distances.
 #[test]
-fn where_nothing_near_was_measured_nobody_speaks() {
-    let plain = || Attention::bshd(1, (2, 2), (64, 64), 128, DType::BF16).causal();
-    assert_eq!(chosen(plain()), None, "a tiny prompt");
-    assert_eq!(chosen(plain().with_stats().backward(Default::default())), None, "a tiny backward");
-    let long = || Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal().with_stats();
+fn no_class_of_attentions_falls_to_one_engine_unseen() {
+    let long = || Attention::bshd(4, (16, 16), (4096, 4096), 128, DType::BF16).causal();
     let deterministic = qkvault_graph::BackwardOptions { deterministic: true, ..Default::default() };
-    assert_eq!(chosen(long().backward(deterministic)), None, "sums in one order");
-    let narrow = Attention::bshd(1, (2, 2), (65_536, 65_536), 128, DType::BF16);
-    assert_eq!(chosen(narrow.with_band(Band::window(Corner::BottomRight, 16))), None, "a narrow window");
     let squared = expr::score() * expr::score();
-    assert_eq!(chosen(plain().with_score_mod(squared.build_score_mod().expect("builds"))), None, "an expression");
-    assert_eq!(chosen(paged(1, 1, 1024).with_sink()), None, "sinks");
-    assert_eq!(chosen(paged(256, 128, 32_768)), None, "many chunks at once fill the GPU without splits");
+    let squared = long().with_score_mod(squared.build_score_mod().expect("builds"));
+    for a in [
+        long().with_stats().backward(deterministic),
+        long().with_band(Band::window(Corner::BottomRight, 256)),
+        squared,
+        long().with_lengths(),
+        long().with_sink(),
+        paged(1, 1, 1024).with_sink(),
+        paged(256, 128, 32_768),
+    ] {
+        let case = Case::for_attention(&validate(a.clone()).expect("valid"));
+        let times = Table::prior_of_built_in().times(&case);
+        let timed = ALL.iter().filter(|engine| times.us(**engine).is_some_and(|us| us > 1.0)).count();
+        assert!(timed >= 2, "{a}: {times:?}");
+    }
 }
 
 /// Measured with cuDNN 9.19 and FlashAttention-4 4.0.0b36: cuDNN keeps d64 at 1k forward.
@@ -92,18 +126,9 @@ fn prompts_and_backwards_go_to_the_engine_that_was_faster_there_or_near() {
         (square(1, (64, 8), 16_384, 128), FA4),
         (square(4, (16, 16), 4096, 96), FA4),
     ] {
-        assert_eq!(chosen(a.clone()), Some(engine), "{a}");
-        assert_eq!(chosen(backward(a.clone())), Some(FA4), "backward of {a}");
+        assert_eq!(chosen(a.clone()).0, engine, "{a}");
+        assert_eq!(chosen(backward(a.clone())).0, FA4, "backward of {a}");
     }
-}
-
-#[test]
-fn the_farther_a_row_is_the_clearer_it_must_be() {
-    let case = Case::for_attention(&validate(paged(1, 1, 1024)).expect("valid"));
-    let times = |us| times(Some(us), Some(10.0), None);
-    let first = |us, distance| Row { case: case.clone(), reach: 3.0, times: times(us) }.order(&ALL, distance)[0];
-    assert_eq!((first(9.6, 0.0), first(9.6, 1.0)), (KERNELS, CUDNN));
-    assert_eq!((first(7.0, 3.0), first(9.8, 0.0)), (KERNELS, CUDNN));
 }
 
 #[test]

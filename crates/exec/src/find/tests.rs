@@ -20,6 +20,14 @@ use crate::common::{forward, h200};
 const OLD: CudnnVersion = CudnnVersion::v9(19, 0);
 const NEW: CudnnVersion = CudnnVersion::v9(27, 0);
 
+/// A decode that kernels were measured to be faster for.
+fn paged_decode() -> Valid {
+    let mut a = Attention::bshd(8, (32, 8), (1, 1024), 128, DType::BF16).with_lengths();
+    a.k = qkvault_graph::Tensor::paged_nhd(8, 8, 1024, 128, 128, 64, DType::BF16);
+    a.v = a.k;
+    validate(a).expect("valid")
+}
+
 fn attention() -> Valid {
     validate(Attention::bshd(1, (4, 4), (128, 128), 64, DType::BF16)).expect("valid")
 }
@@ -370,7 +378,7 @@ fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_nee
         let load = |_: &Plan| -> Result<(), LoadError> { panic!("there is none") };
         prepare_on(&planner, 90, no_cudnn, attention, &options, OnMiss::Load, load).map(drop)
     };
-    let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
+    let decode = paged_decode();
     // Its plan is looked for by the architecture alone.
     for engine in [KERNELS.policy(), EnginePolicy::Auto] {
         let error = ask(&decode, engine).expect_err("nothing is stored");
@@ -380,8 +388,9 @@ fn a_host_without_cudnn_loads_plans_of_kernels_and_is_told_when_another_plan_nee
         );
     }
     // What kernels do not take, or what the caller wants of cuDNN, names cuDNN.
-    let backward = Attention::bshd(1, (8, 8), (64, 64), 64, DType::BF16).with_stats().backward(Default::default());
-    for (attention, engine) in [(backward.validate().expect("valid"), EnginePolicy::Auto), (decode, CUDNN.policy())] {
+    let mut dropped = Attention::bshd(1, (8, 8), (64, 64), 64, DType::BF16);
+    dropped.dropout = Some(qkvault_graph::Dropout::new(qkvault_graph::DropoutSource::Philox, 0.1));
+    for (attention, engine) in [(dropped.validate().expect("valid"), EnginePolicy::Auto), (decode, CUDNN.policy())] {
         let error = ask(&attention, engine).expect_err("no cuDNN").to_string();
         assert!(error.contains("a plan of cuDNN is needed") && error.contains("no cuDNN here"), "{error}");
     }
@@ -415,7 +424,7 @@ fn a_stored_plan_of_cudnn_is_taken_before_that_of_a_faster_engine_is_compiled() 
 fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {
     use qkvault_compile::Why;
     let (here, vault) = (h200(OLD), vault());
-    let decode = Attention::bshd(1, (32, 8), (1, 1024), 128, DType::BF16).validate().expect("valid");
+    let decode = paged_decode();
     let chosen = qkvault_compile::Engines::built_in().candidates(&decode, here.sm(), EnginePolicy::Auto);
     assert_eq!((chosen.engines[0], matches!(chosen.why, Why::Measured { .. })), (KERNELS, true));
     store_as(&vault, &decode, &here);

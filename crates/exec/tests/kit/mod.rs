@@ -112,7 +112,7 @@ pub(crate) fn fill() {
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
     for attention in attentions().into_iter().chain(servings()).chain(passes) {
-        let answer = planner.plan(&attention, &target, &CompileOptions::default(), OnMiss::Compile);
+        let answer = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
         let answer = answer.expect("it can be compiled");
         assert!(answer.unstored.is_none(), "{:?}", answer.unstored);
         let plan = answer.outcome.expect("cuDNN takes it");
@@ -197,7 +197,7 @@ impl Gpu {
 
     /// The plan of an attention, which must be in the vault.
     pub(crate) fn load(&self, attention: &Valid) -> LoadedPlan {
-        let prepared = self.engine.prepare(attention, &CompileOptions::default(), OnMiss::Load);
+        let prepared = self.engine.prepare(attention, &CompileOptions::cudnn(), OnMiss::Load);
         prepared.unwrap_or_else(|error| panic!("{attention}: {error}")).plan
     }
 }

@@ -104,9 +104,9 @@ fn an_explanation_names_the_engine_and_those_that_do_not_compute_it() {
     let said = runtime.explain(&long, &target);
     let chosen = said.engine.as_ref().expect("an engine");
     assert_eq!((said.supported, said.reasons[0].code.as_str()), (true, "workspace.quadratic"));
-    assert_eq!((chosen.engine.as_str(), chosen.passed[0].engine.as_str()), ("fa4", "cudnn"));
+    assert_eq!((chosen.engine.as_str(), chosen.passed.len()), ("fa4", 1), "kernels have no backward");
     let json = serde_json::to_value(&said).expect("writes");
-    assert_eq!(json["engine"]["passed"][0]["engine"], "cudnn");
+    assert_eq!(json["engine"]["passed"].as_array().expect("a list").len(), 1);
     // With one engine by name, its reasons are those that count.
     let named = |engine| {
         let compile = CompileOptions { engine, ..CompileOptions::default() };

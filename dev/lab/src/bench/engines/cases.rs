@@ -6,7 +6,7 @@ use qkvault_graph::expr::{self, library};
 use qkvault_graph::{Attention, Band, Corner, DType, Tensor, Valid, validate};
 use serde_json::Value;
 
-use super::{dense, varlen};
+use super::{dense, features, varlen};
 
 /// An attention with a name.
 pub(super) struct EngineCase {
@@ -24,28 +24,43 @@ impl EngineCase {
 
 const PAGE: i64 = 64;
 
+/// Query heads and heads of keys of Llama 3's smallest model.
+pub(super) const LLAMA: (i64, i64) = (32, 8);
+
 /// Keys of one head beyond which a case does not fit a GPU beside another.
 const MOST: i64 = 8 * 65_536;
 
-fn paged(batch: i64, (heads, kv_heads): (i64, i64), queries: i64, keys: i64, d: i64) -> Attention {
+pub(super) fn paged(batch: i64, heads: (i64, i64), queries: i64, keys: i64, d: i64) -> Attention {
+    paged_by(PAGE, batch, heads, queries, keys, d)
+}
+
+/// The same over pages of so many rows.
+pub(super) fn paged_by(
+    page: i64,
+    batch: i64,
+    (heads, kv_heads): (i64, i64),
+    queries: i64,
+    keys: i64,
+    d: i64,
+) -> Attention {
     let mut a = Attention::bshd(batch, (heads, kv_heads), (queries, keys), d, DType::BF16).with_lengths();
-    a.k = Tensor::paged_nhd(batch, kv_heads, keys, d, batch * keys / PAGE, PAGE, DType::BF16);
+    a.k = Tensor::paged_nhd(batch, kv_heads, keys, d, batch * keys / page, page, DType::BF16);
     a.v = a.k;
     a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
 }
 
 /// A decode over a latent cache, as DeepSeek's models have it: values are the first 512 columns of keys.
-fn latent(batch: i64, heads: i64, keys: i64) -> Attention {
-    let mut a = paged(batch, (heads, 1), 1, keys, 576);
+pub(super) fn latent(batch: i64, heads: i64, queries: i64, keys: i64) -> Attention {
+    let mut a = paged(batch, (heads, 1), queries, keys, 576);
     a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], 512], ..a.k };
-    a.o = Tensor::bshd(batch, heads, 1, 512, DType::BF16);
+    a.o = Tensor::bshd(batch, heads, queries, 512, DType::BF16);
     a
 }
 
 /// Every case; a name has at most one of each direction.
 pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
     let mut all: Vec<(String, Attention)> = Vec::new();
-    let llama = (32, 8);
+    let llama = LLAMA;
     let mut add = |name: String, attention: Attention| all.push((name, attention));
     for batch in [1, 8, 64, 256] {
         for keys in [1024, 8192, 32_768] {
@@ -77,7 +92,7 @@ pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
         let mpt = library::alibi(expr::score(), 32).build_score_mod()?;
         add(format!("mpt-7b alibi b{batch} s{keys}"), paged(batch, (32, 32), 1, keys, 128).with_score_mod(mpt));
         for heads in [16, 128] {
-            add(format!("latent h{heads} b{batch} s{keys}"), latent(batch, heads, keys));
+            add(format!("latent h{heads} b{batch} s{keys}"), latent(batch, heads, 1, keys));
         }
         add(format!("gpt-oss sinks b{batch} s{keys}"), paged(batch, (64, 8), 1, keys, 64).with_sink());
         add(format!("mqa b{batch} s{keys}"), paged(batch, (32, 1), 1, keys, 128));
@@ -103,6 +118,9 @@ pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
             list.push(named(dense.name(), attention, Some(dense.peer()))?);
         }
     }
+    for (name, attention) in features::list()? {
+        list.push(named(name, attention, None)?);
+    }
     for packed in varlen::list() {
         for attention in packed.attentions() {
             list.push(named(packed.name(), attention, Some(packed.peer()))?);
@@ -116,6 +134,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use qkvault_cli::turns::{Full, full};
+    use qkvault_graph::Storage;
 
     use super::*;
 
@@ -133,7 +152,8 @@ mod tests {
                 continue;
             }
             let pages: BTreeSet<i32> = tables.iter().flatten().copied().collect();
-            let room = attention.batch() * attention.seq().1 / PAGE;
+            let Storage::Paged { page_size, .. } = attention.k.storage else { panic!("pages") };
+            let room = attention.batch() * attention.seq().1 / page_size;
             assert_eq!((pages.len() as i64, pages.last()), (room, Some(&(room as i32 - 1))), "{name}");
         }
     }
@@ -164,7 +184,7 @@ mod tests {
         let of = |engine: fn(&Valid, u32) -> Result<(), qkvault_graph::Refusal>| {
             move |case: &&EngineCase| engine(&case.attention, qkvault_kernels::SM).is_ok()
         };
-        let serving = all.iter().filter(|case| case.peer.is_none());
+        let serving = all.iter().filter(|case| case.peer.is_none() && !case.name.starts_with("feature"));
         assert!(serving.clone().all(|case| of(qkvault_kernels::takes)(&case)), "{}", serving.count());
         let dense = || all.iter().filter(|case| case.peer.is_some());
         let (all, taken) = (dense().count(), dense().filter(of(qkvault_fa4::takes)).count());

@@ -141,6 +141,10 @@ pub(super) fn list() -> Vec<Dense> {
     });
     for modification in [Modification::Documents, Modification::DocumentsSoftcap] {
         all.push(Dense { modification, ..Dense::new("expression", sizes, false) });
+        // Packed training of long rows: few tiles are left of many.
+        for s in [8192, 32_768] {
+            all.push(Dense { modification, ..Dense::new("expression", (1, 16, 16, s, 128), true) });
+        }
     }
     all
 }

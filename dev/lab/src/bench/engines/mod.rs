@@ -4,6 +4,7 @@
 
 mod cases;
 mod dense;
+mod features;
 mod peers;
 mod rows;
 mod tilings;
@@ -109,7 +110,7 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
         return tilings::run(&turn, &machine, &list);
     }
-    let mut written = RunFiles::open(args, machine)?;
+    let mut written = RunFiles::open(args, device.name(), machine)?;
     let mut measured = Vec::new();
     for case in list {
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
@@ -156,13 +157,14 @@ fn plan(globals: &Globals, args: &EnginesArgs, list: &[EngineCase]) -> anyhow::R
 
 /// The files of a run, with the rows of earlier ones.
 struct RunFiles {
+    gpu: String,
     machine: String,
     record: Vec<serde_json::Value>,
     table: Option<Table>,
 }
 
 impl RunFiles {
-    fn open(args: &EnginesArgs, machine: String) -> anyhow::Result<RunFiles> {
+    fn open(args: &EnginesArgs, gpu: &str, machine: String) -> anyhow::Result<RunFiles> {
         let read = |file: &Path| match std::fs::read_to_string(file) {
             Ok(text) if args.keep => Some(text),
             _ => None,
@@ -177,11 +179,11 @@ impl RunFiles {
         };
         let table = args.table.as_deref().and_then(|file| Some((file, read(file)?)));
         let table = table.map(|(file, text)| serde_json::from_str(&text).with_context(|| what(file))).transpose()?;
-        Ok(RunFiles { machine, record, table })
+        Ok(RunFiles { gpu: gpu.to_owned(), machine, record, table })
     }
 
     fn write(&mut self, args: &EnginesArgs, measured: &[MeasuredCase], peers: &Peers) -> anyhow::Result<()> {
-        let table = rows::table(&self.machine, measured, self.table.as_ref());
+        let table = rows::table((&self.gpu, &self.machine), measured, self.table.as_ref());
         let record = rows::record(&self.machine, measured, peers, &table, &self.record);
         write(&args.out, &format!("{record:#}\n"))?;
         match &args.table {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use qkvault_compile::times::{Case, Direction, Row, TABLE_FORMAT, Table, Times};
+use qkvault_compile::times::{CLEAR, Case, Direction, Row, TABLE_FORMAT, Table, Times};
 use qkvault_compile::{CUDNN, EngineId, FA4, KERNELS};
 use qkvault_graph::Valid;
 use serde_json::{Value, json};
@@ -73,10 +73,8 @@ pub(super) fn record(
 /// The engine that the table chooses among those that take a case.
 fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
     let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.us(*engine).is_some()).collect();
-    match table.nearest(&Case::for_attention(&of.attention), &taken) {
-        Some((row, distance)) => row.order(&taken, distance).first().copied(),
-        None => taken.first().copied(),
-    }
+    let row = table.row(&Case::for_attention(&of.attention), &taken);
+    row.map_or(&of.times, |row| &row.times).order(&taken, CLEAR).first().copied()
 }
 
 /// Milliseconds, to a nanosecond.
@@ -91,22 +89,20 @@ fn rounded(ms: f64) -> f64 {
 /// The table of the cases that at least two engines take, with the rows of an earlier table that were not measured
 /// again. A case that was measured twice, such as a decode with an expression, which decides nothing there, has its
 /// first times.
-pub(super) fn table(machine: &str, measured: &[MeasuredCase], earlier: Option<&Table>) -> Table {
+pub(super) fn table((gpu, machine): (&str, &str), measured: &[MeasuredCase], earlier: Option<&Table>) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for of in measured {
         let case = Case::for_attention(&of.attention);
         let timed = ENGINES.iter().filter(|engine| of.times.us(**engine).is_some()).count();
-        if timed < 2 || rows.iter().any(|row| row.case == case) {
+        if timed < 2 || rows.iter().any(|row| row.case.is_like(&case)) {
             continue;
         }
-        // Where cuDNN splits no keys, nothing but their number matters; elsewhere a row speaks for its surroundings.
-        let few = case.direction == Direction::Forward && (2..=16).contains(&case.queries);
-        let reach = if few { 6.0 } else { 3.0 };
         let times = of.times.iter().map(|(engine, us)| (engine, (us * 10.0).round() / 10.0)).collect();
-        rows.push(Row { case, reach, times });
+        rows.push(Row { case, times });
     }
     let old = earlier.map_or(&[][..], |table| &table.rows);
-    let kept: Vec<Row> = old.iter().filter(|old| rows.iter().all(|row| row.case != old.case)).cloned().collect();
+    let kept: Vec<Row> =
+        old.iter().filter(|old| rows.iter().all(|row| !row.case.is_like(&old.case))).cloned().collect();
     let source = match earlier {
         Some(earlier) if !kept.is_empty() && !earlier.source.contains(machine) => {
             format!("{machine}; before: {}", earlier.source)
@@ -114,16 +110,25 @@ pub(super) fn table(machine: &str, measured: &[MeasuredCase], earlier: Option<&T
         Some(earlier) if !kept.is_empty() => earlier.source.clone(),
         _ => machine.to_owned(),
     };
-    Table { format: TABLE_FORMAT, source, rows: kept.into_iter().chain(rows).collect() }
+    Table {
+        format: TABLE_FORMAT,
+        gpu: gpu.to_owned(),
+        sm: qkvault_kernels::SM,
+        source,
+        rows: kept.into_iter().chain(rows).collect(),
+    }
 }
 
 /// The table as the file has it: a row in a line.
 pub(super) fn text(table: &Table) -> anyhow::Result<String> {
-    let Table { format, source, rows } = table;
+    let Table { format, gpu, sm, source, rows } = table;
     let rows = rows.iter().map(|row| Ok(format!("    {}", serde_json::to_string(row)?)));
     let rows: Vec<String> = rows.collect::<anyhow::Result<_>>()?;
-    let source = serde_json::to_string(source)?;
-    Ok(format!("{{\n  \"format\": {format},\n  \"source\": {source},\n  \"rows\": [\n{}\n  ]\n}}\n", rows.join(",\n")))
+    let (gpu, source) = (serde_json::to_string(gpu)?, serde_json::to_string(source)?);
+    Ok(format!(
+        "{{\n  \"format\": {format},\n  \"gpu\": {gpu},\n  \"sm\": {sm},\n  \"source\": {source},\n  \"rows\": [\n{}\n  ]\n}}\n",
+        rows.join(",\n")
+    ))
 }
 
 #[cfg(test)]
@@ -161,7 +166,7 @@ mod tests {
         let times = vec![("flashinfer".to_owned(), 0.5), ("torch".to_owned(), 0.49)];
         peers.add("decode b64 s8192 d128", Direction::Forward, times);
         peers.add(PROMPT, Direction::Backward, vec![("torch".to_owned(), 1.6)]);
-        let table = table("a GPU", &list, None);
+        let table = table(("a GPU", "a GPU"), &list, None);
         let record = record("a GPU", &list, &peers, &table, &[]);
         let row = |at: usize| &record["rows"][at];
         assert_eq!((&row(0)["engine"], row(0)["ours_ms"].as_f64()), (&json!("kernels"), Some(0.00712)));
@@ -187,24 +192,24 @@ mod tests {
             measured("alibi b1 s8192", Some(12.0), None, None),
             measured(PROMPT, None, Some(544.61), Some(479.0)),
         ];
-        let table = table("a GPU", &list, None);
+        let table = table(("a GPU", "a GPU"), &list, None);
         let times: Vec<Option<f64>> = table.rows.iter().map(|row| row.times.us(KERNELS)).collect();
         assert_eq!(times, [Some(68.2), Some(70.0), None]);
-        let first = |at: usize| table.rows[at].order(&ENGINES, 0.0)[0];
+        let first = |at: usize| table.rows[at].times.order(&ENGINES, CLEAR)[0];
         assert_eq!([first(0), first(1), first(2)], ENGINES);
         let text = text(&table).expect("writes");
         assert_eq!(serde_json::from_str::<Table>(&text).expect("reads"), table);
-        assert_eq!(text.lines().count(), 4 + 3 + 2, "{text}");
+        assert_eq!(text.lines().count(), 6 + 3 + 2, "{text}");
     }
 
     #[test]
     fn a_run_keeps_the_rows_of_earlier_ones_that_it_does_not_measure_again() {
         let none = Peers::default();
         let first = list();
-        let before = table("yesterday", &first, None);
+        let before = table(("a GPU", "yesterday"), &first, None);
         let old = record("yesterday", &first, &none, &before, &[]);
         let again = [measured(PROMPT, Some(900.0), Some(500.0), Some(510.0))];
-        let after = table("today", &again, Some(&before));
+        let after = table(("a GPU", "today"), &again, Some(&before));
         assert_eq!((after.rows.len(), after.source.as_str()), (before.rows.len(), "today; before: yesterday"));
         let now = record("today", &again, &none, &after, old["rows"].as_array().expect("rows"));
         let rows = now["rows"].as_array().expect("rows");
