@@ -14,7 +14,7 @@ use crate::{cargo, ui};
 
 /// Programs that measure time, count threads or use up memory, which others would disturb: they run at the end, one
 /// after the other.
-const ALONE: [&str; 6] = ["connections", "limits", "moments", "nccl", "stores", "throughput"];
+const ALONE: [&str; 7] = ["connections", "limits", "moments", "nccl", "rules", "stores", "throughput"];
 
 /// Programs that mostly wait for a deadline to pass, which is late if both cores are busy: they run beside each other,
 /// before those.
