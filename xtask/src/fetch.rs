@@ -100,41 +100,40 @@ pub fn run(args: &FetchArgs) -> Result<(), FetchError> {
         return Ok(());
     }
     let set = if args.full { LibrarySet::Full } else { LibrarySet::Slim };
+    let pins = Pins::read(args.options.pins.as_deref())?;
     if !args.nvrtc {
         say(&ensure(args.cudnn.as_deref(), set, &args.options)?);
     }
-    let has_nvrtc = || {
-        Ok::<_, FetchError>(Pins::read(args.options.pins.as_deref())?.cudnn(args.cudnn.as_deref(), set)?.has_nvrtc())
-    };
-    if (args.nvrtc || !has_nvrtc()?)
+    if (args.nvrtc || !pins.cudnn(args.cudnn.as_deref(), set)?.has_nvrtc())
         && let Some(fetched) = ensure_nvrtc(&args.options)?
     {
         say(&fetched);
     }
     if args.fa4 {
         say(&ensure_engine("fa4", &args.options)?);
-    } else if !args.nvrtc && args.options.pins.is_none() && !is_fetched("fa4", &args.options)? {
+    } else if !args.nvrtc && args.options.pins.is_none() && !is_fetched(&pins, "fa4", &args.options)? {
         ui::say(FA4_OFFER);
     }
     Ok(())
 }
 
 /// What is said where FlashAttention-4 is not fetched.
-const FA4_OFFER: &str = "not fetched: FlashAttention-4, which `auto` takes for prompts and training steps on Hopper, in \
-                         0.5 to 0.9 of cuDNN's time. `--fa4` brings it: 110 MB to download, 290 MB on disk, for Python \
-                         3.11 or newer; BSD-3-Clause, its compiler under NVIDIA's licence of CUTLASS's DSLs. Without \
-                         it, cuDNN and own kernels compute everything that they take";
+const FA4_OFFER: &str = "not fetched: FlashAttention-4, which `auto` takes for prompts and training steps on Hopper, \
+                         in 0.5 to 0.9 of cuDNN's time. `--fa4` brings it: 110 MB to download, 290 MB on disk, for \
+                         Python 3.11 or newer; BSD-3-Clause, its compiler under NVIDIA's licence of CUTLASS's DSLs. \
+                         Without it, cuDNN and own kernels compute everything that they take";
 
 /// Whether the compiler of an engine's kernels is there, for any Python.
-fn is_fetched(name: &str, options: &FetchOptions) -> Result<bool, FetchError> {
-    let pins = Pins::read(options.pins.as_deref())?;
-    let dest = options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("engines");
-    let mut parcels = pins.pythons(name)?.iter().map(|python| pins.engine(name, python));
-    Ok(parcels.any(|parcel| {
-        parcel.is_ok_and(|parcel| {
-            matches!(FolderManifest::state(&parcel, &dest.join(&parcel.folder)), FolderState::Whole(_))
-        })
-    }))
+fn is_fetched(pins: &Pins, name: &str, options: &FetchOptions) -> Result<bool, FetchError> {
+    let dest = engines_dir(options);
+    let mut parcels = pins.pythons(name)?.iter().filter_map(|python| pins.engine(name, python).ok());
+    Ok(parcels
+        .any(|parcel| matches!(FolderManifest::state(&parcel, &dest.join(&parcel.folder)), FolderState::Whole(_))))
+}
+
+/// Where the compilers of engines' kernels are.
+fn engines_dir(options: &FetchOptions) -> PathBuf {
+    options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("engines")
 }
 
 fn say(fetched: &FetchedLibraries) {
@@ -155,8 +154,7 @@ pub fn ensure_engine(name: &str, options: &FetchOptions) -> Result<FetchedLibrar
     let pins = Pins::read(options.pins.as_deref())?;
     let python = qkvault_fa4::Python::first(pins.pythons(name)?)?;
     let parcel = pins.engine(name, &python.version())?;
-    let dest = options.dest.clone().unwrap_or_else(qkvault_base::libraries_dir).join("engines");
-    ensure_parcel(&parcel, &dest, options)
+    ensure_parcel(&parcel, &engines_dir(options), options)
 }
 
 /// Fetches a cuDNN if it is missing. `version` may be a part of a version; `None` selects the list's default.

@@ -16,12 +16,9 @@ use crate::{cargo, ui};
 /// after the other.
 const ALONE: [&str; 7] = ["connections", "limits", "moments", "nccl", "rules", "stores", "throughput"];
 
-/// Programs that mostly wait for a deadline to pass, which is late if both cores are busy: they run beside each other,
-/// before those.
-const WAITING: [&str; 3] = ["qkvault_parallel", "strangers", "faults"];
-
-/// Programs that use one core, for as long as those wait.
-const BESIDE_THEM: [&str; 1] = ["root"];
+/// Programs that mostly wait for a deadline to pass, which is late if both cores are busy, and behind them one that
+/// uses one core for as long: they run [`WAITERS`] at a time, before those.
+const WAITING: [&str; 4] = ["qkvault_parallel", "strangers", "faults", "root"];
 
 /// Programs that take longest, which begin first so that none is left over at the end.
 pub(crate) const LONG: [&str; 12] = [
@@ -93,7 +90,7 @@ pub(crate) type Task<'a> = Box<dyn FnOnce() -> Result<String> + Send + 'a>;
 pub(crate) struct Tasks<'a> {
     /// One for each core.
     pub(crate) side_by_side: Vec<Task<'a>>,
-    /// [`WAITERS`] of them, which need no core between them, and one that does.
+    /// [`WAITERS`] of them, which need no core between them but for one.
     pub(crate) waiting: Vec<Task<'a>>,
     alone: Vec<Task<'a>>,
 }
@@ -104,17 +101,13 @@ const WAITERS: usize = 3;
 impl<'a> Tasks<'a> {
     /// A task for each program.
     pub(crate) fn new(all: Vec<TestProgram>, passed: &'a AtomicUsize, variables: &'a [(&'a str, &'a str)]) -> Self {
-        let at = |name: &str, list: &[&str]| list.iter().position(|one| *one == name);
-        let rank = |program: &TestProgram| {
-            let long = at(&program.name, &LONG).unwrap_or(LONG.len());
-            (at(&program.name, &[&WAITING[..], &BESIDE_THEM].concat()), long)
-        };
-        let (mut waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| rank(one).0.is_some());
-        let (alone, mut others): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| at(&one.name, &ALONE).is_some());
-        [&mut waiting, &mut others].into_iter().for_each(|list| list.sort_by_key(rank));
+        let at = |program: &TestProgram, list: &[&str]| list.iter().position(|one| *one == program.name);
+        let (mut waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| at(one, &WAITING).is_some());
+        let (alone, mut others): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| at(one, &ALONE).is_some());
+        waiting.sort_by_key(|one| at(one, &WAITING));
+        others.sort_by_key(|one| at(one, &LONG).unwrap_or(LONG.len()));
         let task = |program: TestProgram| -> Task<'a> { Box::new(move || program.run(passed, variables)) };
-        let [side_by_side, waiting, alone] =
-            [others, waiting, alone].map(|list| list.into_iter().map(task).collect::<Vec<_>>());
+        let [side_by_side, waiting, alone] = [others, waiting, alone].map(|list| list.into_iter().map(task).collect());
         Tasks { side_by_side, waiting, alone }
     }
 

@@ -145,7 +145,7 @@ impl Engines {
         }
         let (times, measured) = match Table::built_in().row(&case, &taken) {
             Some(row) => (row.times.clone(), true),
-            None => (Table::prior_of_built_in().times(&case), false),
+            None => (Table::prior_of_built_in(&case).times(&case), false),
         };
         // A prediction has no noise that an engine would have to be clear of.
         let mut engines = times.order(&taken, if measured { CLEAR } else { 1.0 });
@@ -167,7 +167,7 @@ impl Engines {
         }
         let case = Case::for_attention(attention);
         let measured = Table::built_in().row(&case, &[engine]).and_then(|row| row.times.us(engine));
-        let predicted = || Table::prior_of_built_in().us(engine.name(), &case);
+        let predicted = || Table::prior_of_built_in(&case).us(engine.name(), &case);
         Some(Expected::new(&case, measured.or_else(predicted)?, measured.is_some()))
     }
 

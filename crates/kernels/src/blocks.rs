@@ -138,7 +138,7 @@ fn params(a: &Valid, at: [u64; 4]) -> Params {
 
 /// The function that says whether a key is seen: by the band, the block mask and the predicate.
 fn seen(a: &Valid, program: Option<&Program>) -> String {
-    let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+    let (scalars, tensors) = of_the_score(a);
     let all = || (String::new(), "true".to_owned());
     let (body, root) = program.map_or_else(all, |program| statements(program, scalars, tensors, "m", false));
     let mut band = String::new();
@@ -167,9 +167,14 @@ fn seen(a: &Valid, program: Option<&Program>) -> String {
     )
 }
 
+/// The scalars and tensors of the score modification, behind which those of the predicate are numbered.
+fn of_the_score(a: &Valid) -> (usize, usize) {
+    a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()))
+}
+
 /// The function that says whether a tile may have a key that is hidden, and one that is seen, by the same.
 fn may_be_seen(a: &Valid, program: Option<&Program>) -> String {
-    let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
+    let (scalars, tensors) = of_the_score(a);
     let all = || (String::new(), "surely(true)".to_owned());
     let (body, root) = program.map_or_else(all, |program| bounds::statements(program, scalars, tensors, "m"));
     let mut text = String::from("  Truth may = surely(true);\n");

@@ -219,16 +219,14 @@ impl Case {
         };
         // Each tile of queries walks over the keys: how many tiles there are matters less than how long that takes, and
         // the kernels of another head dim are others.
-        let (items_weight, dim_weight, group_weight) =
-            if self.is_dense() { (0.15, 1.0, 0.05) } else { (0.15, 1.0, 0.0) };
         let doublings = |n: f64| n.max(1.0).log2();
         Place {
             sizes: [
                 doublings(number(self.window.unwrap_or(self.keys).min(self.keys))) / 2.0,
-                doublings(items) * items_weight,
+                doublings(items) * 0.15,
                 doublings(rows),
-                doublings(number(self.head_dim)) * dim_weight,
-                doublings(self.group()) * group_weight,
+                doublings(number(self.head_dim)),
+                doublings(self.group()) * if self.is_dense() { 0.05 } else { 0.0 },
                 self.page_halvings(),
             ],
             features: Feature::ALL.map(|feature| self.has(feature)),

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::engine::EngineId;
 
 pub use case::{Case, Direction, Feature};
+use prior::Kind;
 pub use prior::{Expected, Limit, Prior};
 
 /// The format of the table.
@@ -138,9 +139,9 @@ impl Table {
     }
 
     /// What its rows predict.
-    pub fn prior_of_built_in() -> &'static Prior {
-        static PRIOR: OnceLock<Prior> = OnceLock::new();
-        PRIOR.get_or_init(|| Prior::fit(&Table::built_in().rows))
+    pub fn prior_of_built_in(case: &Case) -> &'static Prior {
+        static PRIORS: [OnceLock<Prior>; 3] = [const { OnceLock::new() }; 3];
+        PRIORS[Kind::of_case(case) as usize].get_or_init(|| Prior::for_case(case, &Table::built_in().rows))
     }
 
     /// The row of a case, or of one that differs by few tokens, if it compares these engines, or two of them.

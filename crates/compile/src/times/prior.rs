@@ -33,15 +33,15 @@ const REACH: f64 = 4.5;
 const FEWEST: usize = 4;
 
 /// The kinds of work, of which each is fitted by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     Few,
     Prompt,
     Backward,
 }
 
 impl Kind {
-    fn of_case(case: &Case) -> Kind {
+    pub(super) fn of_case(case: &Case) -> Kind {
         match case.direction {
             Direction::Backward => Kind::Backward,
             Direction::Forward if case.is_dense() => Kind::Prompt,
@@ -121,36 +121,35 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What was measured, by engine and kind of work.
+/// What was measured of one kind of work, by engine.
 #[derive(Clone, Debug)]
-pub struct Prior(BTreeMap<(Kind, EngineName), Surface>);
+pub struct Prior(BTreeMap<EngineName, Surface>);
 
 impl Prior {
-    /// The processes over these rows.
+    /// The processes over those rows that are of a case's kind of work; the others say nothing of it.
     #[must_use]
-    pub fn fit<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Prior {
-        let mut measured: BTreeMap<(Kind, EngineName), Vec<(&Case, f64)>> = BTreeMap::new();
-        for row in rows {
+    pub fn for_case<'r>(case: &Case, rows: impl IntoIterator<Item = &'r Row>) -> Prior {
+        let kind = Kind::of_case(case);
+        let mut measured: BTreeMap<EngineName, Vec<(&Case, f64)>> = BTreeMap::new();
+        for row in rows.into_iter().filter(|row| Kind::of_case(&row.case) == kind) {
             for (engine, us) in row.times.iter() {
-                measured.entry((Kind::of_case(&row.case), engine)).or_default().push((&row.case, us));
+                measured.entry(engine).or_default().push((&row.case, us));
             }
         }
         let enough = measured.into_iter().filter(|(_, list)| list.len() >= FEWEST);
-        Prior(enough.map(|(of, list)| (of, Surface::fit(&list))).collect())
+        Prior(enough.map(|(engine, list)| (engine, Surface::fit(&list))).collect())
     }
 
-    /// The time that an engine takes for a case, in microseconds; `None` if too few rows have the engine.
+    /// The time that an engine takes for a case of the kind, in microseconds; `None` if too few rows have the engine.
     #[must_use]
     pub fn us(&self, engine: EngineName, case: &Case) -> Option<f64> {
-        Some(self.0.get(&(Kind::of_case(case), engine))?.us(case))
+        Some(self.0.get(&engine)?.us(case))
     }
 
-    /// The times of all engines that have rows of the kind of work.
+    /// The times of all engines that have rows.
     #[must_use]
     pub fn times(&self, case: &Case) -> Times {
-        let kind = Kind::of_case(case);
-        let fitted = self.0.iter().filter(|((of, _), _)| *of == kind);
-        fitted.map(|((_, engine), surface)| (*engine, surface.us(case))).collect()
+        self.0.iter().map(|(engine, surface)| (*engine, surface.us(case))).collect()
     }
 }
 

@@ -25,7 +25,7 @@ fn chosen(a: Attention) -> (EngineId, bool) {
     let case = Case::for_attention(&validate(a).expect("valid"));
     match Table::built_in().row(&case, &ALL) {
         Some(row) => (row.times.order(&ALL, CLEAR)[0], true),
-        None => (Table::prior_of_built_in().times(&case).order(&ALL, 1.0)[0], false),
+        None => (Table::prior_of_built_in(&case).times(&case).order(&ALL, 1.0)[0], false),
     }
 }
 
@@ -56,11 +56,8 @@ fn an_attention_that_was_not_measured_gets_an_engine_that_is_nearly_the_best() {
     let rows = &Table::built_in().rows;
     let mut worse: Vec<String> = Vec::new();
     for (at, row) in rows.iter().enumerate() {
-        // Other kinds of work say nothing of this one.
-        let kind = |row: &Row| (row.case.direction, row.case.is_dense());
         let others = rows.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, row)| row);
-        let others = others.filter(|other| kind(other) == kind(row));
-        let predicted = Prior::fit(others).times(&row.case);
+        let predicted = Prior::for_case(&row.case, others).times(&row.case);
         let taken: Vec<EngineId> = ALL.into_iter().filter(|engine| row.times.us(*engine).is_some()).collect();
         let first = predicted.order(&taken, 1.0)[0];
         let best = taken.iter().filter_map(|engine| row.times.us(*engine)).fold(f64::MAX, f64::min);
@@ -107,7 +104,7 @@ fn no_class_of_attentions_falls_to_one_engine_unseen() {
         paged(256, 128, 32_768),
     ] {
         let case = Case::for_attention(&validate(a.clone()).expect("valid"));
-        let times = Table::prior_of_built_in().times(&case);
+        let times = Table::prior_of_built_in(&case).times(&case);
         let timed = ALL.iter().filter(|engine| times.us(**engine).is_some_and(|us| us > 1.0)).count();
         assert!(timed >= 2, "{a}: {times:?}");
     }

@@ -185,7 +185,7 @@ impl RunFiles {
     fn write(&mut self, args: &EnginesArgs, measured: &[MeasuredCase], peers: &Peers) -> anyhow::Result<()> {
         let table = rows::table((&self.gpu, &self.machine), measured, self.table.as_ref());
         let record = rows::record(&self.machine, measured, peers, &table, &self.record);
-        write(&args.out, &format!("{record:#}\n"))?;
+        write(&args.out, &rows::record_text(&record)?)?;
         match &args.table {
             Some(file) => write(file, &rows::text(&table)?),
             None => Ok(()),

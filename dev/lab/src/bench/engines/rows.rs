@@ -5,6 +5,7 @@ use std::fmt;
 use qkvault_compile::times::{CLEAR, Case, Direction, Row, TABLE_FORMAT, Table, Times};
 use qkvault_compile::{CUDNN, EngineId, FA4, KERNELS};
 use qkvault_graph::Valid;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ENGINES;
@@ -119,16 +120,24 @@ pub(super) fn table((gpu, machine): (&str, &str), measured: &[MeasuredCase], ear
     }
 }
 
-/// The table as the file has it: a row in a line.
+/// The table as the file has it.
 pub(super) fn text(table: &Table) -> anyhow::Result<String> {
     let Table { format, gpu, sm, source, rows } = table;
+    let head = [("format", json!(format)), ("gpu", json!(gpu)), ("sm", json!(sm)), ("source", json!(source))];
+    in_lines(&head, rows)
+}
+
+/// The record as the file has it.
+pub(super) fn record_text(record: &Value) -> anyhow::Result<String> {
+    in_lines(&[("machine", record["machine"].clone())], record["rows"].as_array().map_or(&[][..], Vec::as_slice))
+}
+
+/// An object whose last field is a list with a row in a line, so that a change of it is a diff to read.
+fn in_lines(head: &[(&str, Value)], rows: &[impl Serialize]) -> anyhow::Result<String> {
+    let head: String = head.iter().map(|(name, value)| format!("  \"{name}\": {value},\n")).collect();
     let rows = rows.iter().map(|row| Ok(format!("    {}", serde_json::to_string(row)?)));
     let rows: Vec<String> = rows.collect::<anyhow::Result<_>>()?;
-    let (gpu, source) = (serde_json::to_string(gpu)?, serde_json::to_string(source)?);
-    Ok(format!(
-        "{{\n  \"format\": {format},\n  \"gpu\": {gpu},\n  \"sm\": {sm},\n  \"source\": {source},\n  \"rows\": [\n{}\n  ]\n}}\n",
-        rows.join(",\n")
-    ))
+    Ok(format!("{{\n{head}  \"rows\": [\n{}\n  ]\n}}\n", rows.join(",\n")))
 }
 
 #[cfg(test)]

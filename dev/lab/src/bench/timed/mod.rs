@@ -28,7 +28,8 @@ use turns::Turns;
 #[command(mut_arg("model", |arg| arg.required_unless_present_any(["text", "cases"])))]
 pub(in crate::bench) struct TimedArgs {
     /// The file of cases (bench/training.txt describes the format)
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["model", "text"], conflicts_with_all = ["model", "text"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["model", "text"])]
+    #[arg(conflicts_with_all = ["model", "text"])]
     cases: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
