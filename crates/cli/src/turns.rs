@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use qkvault_base::random::Rng;
 use qkvault_exec::serving::{Rows, Step};
 use qkvault_exec::{Args, BatchMetadata, Bound, LoadedPlan, cudarc};
-use qkvault_graph::{DType, Lengths, Role, Valid};
+use qkvault_graph::{DType, Lengths, Role, Storage, TILE, Tensor, Valid};
 
 use crate::clock::median;
 use crate::memory::Recorded;
@@ -30,7 +30,7 @@ pub fn in_turns(
     rounds: usize,
     mut beside: impl FnMut(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f64>> {
-    let upload = |plan| DeviceOperands::upload(stream, plan, attention.seq().0);
+    let upload = |plan| DeviceOperands::upload(stream, plan, attention);
     let mut operands = plans.iter().map(upload).collect::<anyhow::Result<Vec<_>>>()?;
     let (mut bound, mut batches) = (Vec::new(), Vec::new());
     for (plan, operands) in plans.iter().zip(&mut operands) {
@@ -87,8 +87,7 @@ struct DeviceOperands {
 }
 
 impl DeviceOperands {
-    fn upload(stream: &Arc<CudaStream>, plan: &LoadedPlan, queries: i64) -> anyhow::Result<DeviceOperands> {
-        let queries = usize::try_from(queries)?.max(1);
+    fn upload(stream: &Arc<CudaStream>, plan: &LoadedPlan, attention: &Valid) -> anyhow::Result<DeviceOperands> {
         let mut rng = Rng::new(5);
         // 16-bit numbers of either sign between 2^-3 and 2 in bf16; also as f32 they are finite.
         let block: Vec<u8> = (0..1 << 19).flat_map(|_| ((rng.bits() as u16 & 0x81ff) | 0x3e00).to_ne_bytes()).collect();
@@ -97,10 +96,8 @@ impl DeviceOperands {
         let given = plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal());
         for binding in given.filter(|b| !b.role.is_followed() && !plan.provides(b.role)) {
             let bytes = usize::try_from(binding.bytes)?;
-            if binding.dtype == DType::I32 && !binding.output {
-                let document = |at: usize| ((at % queries / DOCUMENT) as i32).to_ne_bytes();
-                let ids: Vec<u8> = (0..bytes / 4).flat_map(document).collect();
-                inputs.push((binding.role, stream.clone_htod(&ids)?));
+            if let Some(mask) = mask_data(attention, binding.role, bytes).filter(|_| !binding.output) {
+                inputs.push((binding.role, stream.clone_htod(&mask)?));
                 continue;
             }
             let mut slice = stream.alloc_zeros::<u8>(bytes)?;
@@ -146,6 +143,38 @@ impl DeviceOperands {
     }
 }
 
+/// What decides which keys are seen, so that tiles are left out as in training and not by chance: each token has a
+/// document of [`DOCUMENT`] tokens, a tensor over queries and keys is a causal mask within documents, and of the blocks
+/// of a block mask every fourth diagonal is there. `None` for any other operand.
+fn mask_data(attention: &Valid, role: Role, bytes: usize) -> Option<Vec<u8>> {
+    let at_least_one = |n: i64| usize::try_from(n).unwrap_or(0).max(1);
+    let (queries, keys) = attention.seq();
+    let [queries, keys] = [queries, keys].map(at_least_one);
+    if role == Role::BlockMask {
+        let [rows, columns] = [queries, keys].map(|n| n.div_ceil(TILE));
+        let line = columns.div_ceil(8);
+        let byte = |at: usize| {
+            let (row, first) = (at / line % rows, at % line * 8);
+            (0..8)
+                .filter(|bit| (row + 4 * columns - first - bit).is_multiple_of(4))
+                .fold(0, |byte, bit| byte | 1 << bit)
+        };
+        return Some((0..bytes).map(byte).collect());
+    }
+    let tensor = attention.score_tensors().find(|tensor| tensor.role == role && tensor.dtype == DType::I32)?;
+    let whole = tensor.dims[2] > 1 && tensor.dims[3] > 1;
+    let value = |at: usize| {
+        let (query, key) = (at / keys % queries, at % keys);
+        let id = if whole {
+            i32::from(key <= query && key / DOCUMENT == query / DOCUMENT)
+        } else {
+            (at % queries / DOCUMENT) as i32
+        };
+        id.to_ne_bytes()
+    };
+    Some((0..bytes / 4).flat_map(value).collect())
+}
+
 /// Queries, keys and pages of each sequence of a batch.
 pub struct Full {
     /// Queries of each sequence.
@@ -156,7 +185,9 @@ pub struct Full {
     pub tables: Vec<Vec<i32>>,
 }
 
-/// Queries, keys and pages of a batch whose sequences are as long as can be; `None` where lengths are not given.
+/// Queries, keys and pages of a batch whose sequences are as long as can be; `None` where lengths are not given. Where
+/// packed rows have less room than that, they are as uneven as such batches are: documents take half of what is left
+/// each, and in a step of serving one prompt takes what the decodes leave, a row each.
 #[must_use]
 pub fn full(a: &Valid) -> Option<Full> {
     if a.mask.lengths != Lengths::PerSequence {
@@ -164,10 +195,68 @@ pub fn full(a: &Valid) -> Option<Full> {
     }
     let (queries, keys) = a.seq();
     let batch = usize::try_from(a.batch()).ok()?;
-    let each = |n: i64| Some(vec![i32::try_from(n).ok()?; batch]);
+    let share = if matches!(a.k.storage, Storage::Varlen { .. }) { 2 } else { 1 };
+    let each = |tensor: &Tensor, n: i64| {
+        let (most, mut rows) = (i32::try_from(n).ok()?, vec![]);
+        match tensor.storage {
+            Storage::Varlen { tokens } if tokens < a.batch() * n => {
+                let mut left = i32::try_from(tokens).ok()?;
+                for behind in (0..i32::try_from(batch).ok()?).rev() {
+                    let one = (left - left / share * (share - 1)).min(most).min(left - behind);
+                    rows.push(one);
+                    left -= one;
+                }
+            }
+            Storage::Varlen { .. } | Storage::Dense | Storage::Paged { .. } => rows.resize(batch, most),
+        }
+        Some(rows)
+    };
     // Pages of a sequence lie apart, as in a server: the page after a sequence's is another one's.
     let pages = a.k.pages_per_sequence().unwrap_or(0);
     let table = |b: usize| (0..pages).map(|n| i32::try_from(n * a.batch()).unwrap_or(0) + b as i32).collect();
     let tables = if pages > 0 { (0..batch).map(table).collect() } else { Vec::new() };
-    Some(Full { queries: each(queries)?, keys: each(keys)?, tables })
+    Some(Full { queries: each(&a.q, queries)?, keys: each(&a.k, keys)?, tables })
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::{Attention, Band, validate};
+
+    use super::*;
+
+    fn of(q: Tensor, k: Tensor) -> Full {
+        let a = Attention::forward(q, k, k, q).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT);
+        full(&validate(a).expect("valid")).expect("lengths")
+    }
+
+    #[test]
+    fn packed_rows_without_room_for_all_are_shared_out_unevenly() {
+        let documents = Tensor::thd(8, 4, 8192, 64, 16_384, DType::BF16);
+        let Full { queries, keys, .. } = of(documents, documents);
+        assert_eq!(queries, [8192, 4096, 2048, 1024, 512, 256, 128, 64]);
+        assert_eq!(keys, queries);
+        let step = Tensor::thd(33, 4, 512, 64, 544, DType::BF16);
+        let pages = Tensor::paged_nhd(33, 4, 1024, 64, 33 * 16, 64, DType::BF16);
+        let Full { queries, keys, .. } = of(step, pages);
+        assert_eq!((queries[0], &queries[1..], keys), (512, &[1; 32][..], vec![1024; 33]));
+        let all = Tensor::thd(2, 4, 512, 64, 1024, DType::BF16);
+        assert_eq!(of(all, all).queries, [512, 512]);
+    }
+
+    #[test]
+    fn masks_of_operands_leave_tiles_out() {
+        let a = Attention::bshd(1, (2, 2), (2048, 2048), 64, DType::BF16);
+        let mut blocks = a.clone();
+        blocks.block_mask = true;
+        let blocks = validate(blocks).expect("valid");
+        let bits = mask_data(&blocks, Role::BlockMask, 2 * 16 * 2).expect("a block mask");
+        let seen = |row: usize, column: usize| bits[row * 2 + column / 8] >> (column % 8) & 1 == 1;
+        assert!(seen(0, 0) && seen(5, 5) && seen(20, 4) && seen(3, 15) && !seen(5, 6) && !seen(6, 5));
+        let ids =
+            qkvault_graph::expr::library::document_mask("q", "k", 1, 2048, 2048).build_mask_mod().expect("builds");
+        let documents = validate(a.with_mask_mod(ids)).expect("valid");
+        let ids = mask_data(&documents, Role::ScoreTensor(0), 2048 * 4).expect("ids");
+        assert_eq!((ids[1023 * 4], ids[1024 * 4]), (0, 1));
+        assert_eq!(mask_data(&documents, Role::Q, 4), None);
+    }
 }

@@ -73,8 +73,10 @@ pub enum Feature {
     Causal,
     /// A score modification.
     ScoreMod,
-    /// A predicate of positions.
+    /// A predicate of positions, or a block mask.
     MaskMod,
+    /// A predicate that reads a tensor over queries and keys.
+    MaskTensor,
     /// A length for each sequence.
     Lengths,
     /// Sums of a backward in one order.
@@ -85,7 +87,7 @@ pub enum Feature {
 
 impl Feature {
     /// Every feature.
-    pub(super) const ALL: [Feature; 10] = [
+    pub(super) const ALL: [Feature; 11] = [
         Feature::Paged,
         Feature::Window,
         Feature::Sink,
@@ -93,6 +95,7 @@ impl Feature {
         Feature::Causal,
         Feature::ScoreMod,
         Feature::MaskMod,
+        Feature::MaskTensor,
         Feature::Lengths,
         Feature::Deterministic,
         Feature::Transcendental,
@@ -109,6 +112,7 @@ impl Feature {
             | Feature::ScoreMod
             | Feature::Transcendental
             | Feature::MaskMod
+            | Feature::MaskTensor
             | Feature::Lengths
             | Feature::Deterministic => 1.25,
         }
@@ -126,6 +130,11 @@ fn is_slow(modification: &ScoreExpr) -> bool {
         Node::Binary(op, ..) => matches!(op, Binary::Pow | Binary::Atan2 | Binary::FloorRem | Binary::Rem),
         _ => false,
     })
+}
+
+/// Whether a predicate reads a tensor over queries and keys, of which no bounds of a tile are known.
+fn is_dense_tensor(predicate: &ScoreExpr) -> bool {
+    predicate.tensors().iter().any(|spec| spec.dims[2] > 1 && spec.dims[3] > 1)
 }
 
 /// From so many rows on, the size of a page changes no time: fewer are brought by more than one copy.
@@ -167,7 +176,8 @@ impl Case {
             (is_varlen(&a.q), Feature::Varlen),
             (dense && a.mask.band.is_some_and(|band| band.right.is_some()), Feature::Causal),
             ((dense || queries > 1) && a.score_mod.is_some(), Feature::ScoreMod),
-            (dense && a.mask.mask_mod.is_some(), Feature::MaskMod),
+            (dense && (a.mask.mask_mod.is_some() || a.block_mask), Feature::MaskMod),
+            (dense && a.mask.mask_mod.as_ref().is_some_and(is_dense_tensor), Feature::MaskTensor),
             (dense && !is_varlen(&a.q) && a.mask.lengths == Lengths::PerSequence, Feature::Lengths),
             (deterministic, Feature::Deterministic),
             ((dense || queries > 1) && a.score_mod.as_ref().is_some_and(is_slow), Feature::Transcendental),

@@ -2,7 +2,7 @@
 //! is chosen among engines that nobody compared: expressions, sinks, lengths, windows, documents, one order of sums,
 //! 256 queries, latent prompts; steps of serving with them, mixed batches, and pages of other sizes.
 
-use qkvault_graph::expr::{self, library};
+use qkvault_graph::expr::{self, TensorSpec, library};
 use qkvault_graph::{Attention, BackwardOptions, Band, Corner, DType, ScoreExpr, Tensor};
 
 use super::cases::{LLAMA, latent, paged, paged_by};
@@ -89,8 +89,34 @@ pub(super) fn list() -> anyhow::Result<Vec<(String, Attention)>> {
         a.o = a.v;
         all.extend(both(a, false).map(|a| (format!("feature 192/128 b{b} h{heads} s{s}"), a)));
     }
+    masks(&mut all)?;
     serving(&mut all)?;
     Ok(all)
+}
+
+/// Masks that operands tell: blocks of a block mask, a tensor of truth values, documents of uneven lengths.
+fn masks(all: &mut Vec<(String, Attention)>) -> anyhow::Result<()> {
+    for (h, hk, s) in [(32, 8, 2048), (16, 16, 8192), (16, 16, 32_768)] {
+        let a = Attention::bshd(1, (h, hk), (s, s), 128, DType::BF16);
+        let mut blocks = a.clone().causal();
+        blocks.block_mask = true;
+        all.extend(both(blocks, false).map(|a| (format!("feature block mask b1 h{h}/{hk} s{s} d128"), a)));
+        if s < 32_768 {
+            let seen = expr::tensor("mask", TensorSpec::new(DType::I32, [1, 1, s, s])).ne(0).build_mask_mod()?;
+            let name = format!("feature mask tensor b1 h{h}/{hk} s{s} d128");
+            all.extend(both(a.with_mask_mod(seen), false).map(|a| (name.clone(), a)));
+        }
+    }
+    for (documents, h, hk, s, d, tokens) in
+        [(8, 16, 16, 8192, 128, 16_384), (16, 32, 8, 4096, 128, 8192), (12, 32, 8, 16_384, 64, 32_768)]
+    {
+        let tensor = |heads| Tensor::thd(documents, heads, s, d, tokens, DType::BF16);
+        let (q, k) = (tensor(h), tensor(hk));
+        let a = Attention::forward(q, k, k, q).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT);
+        let name = format!("feature uneven documents b{documents} h{h}/{hk} s{s} d{d} of {tokens}");
+        all.extend(both(a, false).map(|a| (name.clone(), a)));
+    }
+    Ok(())
 }
 
 /// Steps of serving: drafts and chunks with expressions, sinks and windows, mixed batches, pages of other sizes.
@@ -109,6 +135,18 @@ fn serving(all: &mut Vec<(String, Attention)>) -> anyhow::Result<()> {
             all.push((format!("feature mixed {at}"), mixed));
         }
     }
+    // A chunk of a prompt beside decodes of a row each, in one plan.
+    for (queries, b, keys) in [(256, 9, 8192), (512, 33, 8192), (2048, 65, 4096)] {
+        let mut uneven = paged(b, LLAMA, queries, keys, 128);
+        uneven.q = Tensor::thd(b, LLAMA.0, queries, 128, queries + b - 1, DType::BF16);
+        uneven.o = uneven.q;
+        all.push((format!("feature mixed uneven q{queries} b{b} s{keys}"), uneven));
+    }
+    for (queries, b, keys) in [(4, 8, 8192), (4, 64, 2048)] {
+        let alibi = library::alibi(expr::score(), LLAMA.0).build_score_mod()?;
+        let a = paged(b, LLAMA, queries, keys, 128).with_score_mod(alibi);
+        all.push((format!("feature draft alibi q{queries} b{b} s{keys}"), a));
+    }
     for (queries, b, keys) in [(4, 8, 8192), (4, 64, 2048)] {
         all.push((format!("feature latent draft q{queries} b{b} s{keys}"), latent(b, 16, queries, keys)));
     }
@@ -124,7 +162,7 @@ fn serving(all: &mut Vec<(String, Attention)>) -> anyhow::Result<()> {
             all.push((format!("feature pages of {page} q{queries} b8 s8192"), a));
         }
     }
-    for (b, keys) in [(64, 32_768), (256, 8192)] {
+    for (b, keys) in [(64, 32_768), (256, 8192), (256, 32_768)] {
         // Keys of one head pair alone fit beside another plan's.
         all.push((format!("feature long b{b} s{keys}"), paged(b, (8, 2), 1, keys, 128)));
     }
