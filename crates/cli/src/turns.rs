@@ -213,7 +213,13 @@ pub fn full(a: &Valid) -> Option<Full> {
     };
     // Pages of a sequence lie apart, as in a server: the page after a sequence's is another one's.
     let pages = a.k.pages_per_sequence().unwrap_or(0);
-    let table = |b: usize| (0..pages).map(|n| i32::try_from(n * a.batch()).unwrap_or(0) + b as i32).collect();
+    let pool = match a.k.storage {
+        Storage::Paged { pages, .. } => pages.max(1),
+        Storage::Dense | Storage::Varlen { .. } => 1,
+    };
+    // A server's pool may have fewer pages than all sequences could fill; they share them then.
+    let page = |n: i64, b: usize| i32::try_from((n * a.batch() + b as i64) % pool).unwrap_or(0);
+    let table = |b: usize| (0..pages).map(|n| page(n, b)).collect();
     let tables = if pages > 0 { (0..batch).map(table).collect() } else { Vec::new() };
     Some(Full { queries: each(&a.q, queries)?, keys: each(&a.k, keys)?, tables })
 }
@@ -241,6 +247,16 @@ mod tests {
         assert_eq!((queries[0], &queries[1..], keys), (512, &[1; 32][..], vec![1024; 33]));
         let all = Tensor::thd(2, 4, 512, 64, 1024, DType::BF16);
         assert_eq!(of(all, all).queries, [512, 512]);
+    }
+
+    /// `warm --autotune` gave pages that are not there: illegal addresses, and times of nothing that were kept.
+    #[test]
+    fn a_pool_that_is_smaller_than_a_full_batch_has_no_page_beyond_it() {
+        let q = Tensor::bshd(32, 4, 1, 64, DType::BF16);
+        let pages = Tensor::paged_nhd(32, 4, 32_768, 64, 8192, 64, DType::BF16);
+        let tables = of(q, pages).tables;
+        assert_eq!((tables.len(), tables[0].len()), (32, 512));
+        assert!(tables.iter().flatten().all(|page| (0..8192).contains(page)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use qkvault_graph::{PaddedRows, Storage, Valid};
+use qkvault_kernels::unproven_lists;
 
 use crate::packed::is_packed;
 
@@ -30,7 +31,8 @@ fn unproven_families() -> &'static BTreeMap<String, String> {
 /// Why kernels that take an attention are chosen only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    unproven_families().get(family(attention)?).map(String::as_str)
+    let of_family = family(attention).and_then(|family| unproven_families().get(family)).map(String::as_str);
+    of_family.or_else(|| unproven_lists(attention))
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use crate::generate::MACHINE;
 use crate::params::Params;
 use crate::recipe::{Launch, LaunchValue};
 
-const BLOCKS: &str = include_str!("cuda/blocks.cu");
-const EXTREMES: &str = include_str!("cuda/extremes.cu");
+pub(crate) const BLOCKS: &str = include_str!("cuda/blocks.cu");
+pub(crate) const EXTREMES: &str = include_str!("cuda/extremes.cu");
 
 /// Threads of a block of the kernel.
 const THREADS: u32 = 256;

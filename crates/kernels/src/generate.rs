@@ -11,10 +11,10 @@ use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
 pub(crate) const MACHINE: &str = include_str!("cuda/machine.cu");
-const WORK: &str = include_str!("cuda/work.cu");
-const BRING: &str = include_str!("cuda/bring.cu");
-const ATTEND: &str = include_str!("cuda/attend.cu");
-const MERGE: &str = include_str!("cuda/merge.cu");
+pub(crate) const WORK: &str = include_str!("cuda/work.cu");
+pub(crate) const BRING: &str = include_str!("cuda/bring.cu");
+pub(crate) const ATTEND: &str = include_str!("cuda/attend.cu");
+pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
 
 /// Threads of a block of `merge`.
 const MERGE_THREADS: u32 = 128;

@@ -8,6 +8,7 @@
 //! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
+//! * [`unproven`] says which of them no GPU has judged since their sources changed ([`Judged`]).
 //! * A [`LaunchRecipe`](recipe::LaunchRecipe) says what a launch asks of the driver, as data: grids, parameters,
 //!   addresses.
 //!
@@ -23,6 +24,7 @@ mod convert;
 mod defines;
 mod expression;
 mod generate;
+mod judged;
 mod params;
 mod products;
 pub mod recipe;
@@ -34,6 +36,7 @@ pub use blocks::{BlockLists, ScoreTiles};
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
+pub use judged::{Judged, JudgedSources, unproven, unproven_lists};
 pub use sequences::{Sequences, sequence_rows};
 pub use takes::{HEAD_DIM, SM, VALUE_DIM, takes};
 

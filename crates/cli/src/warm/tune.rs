@@ -50,6 +50,14 @@ pub(super) fn run(
         });
         let mut row = tuned.unwrap_or_else(|error| failed(attention, session.gpu().sm, format!("{error:#}")));
         row.what = job.uses[0].label();
+        // After a fault every call fails, so what follows would tell nothing of its attention.
+        if let Err(error) = device.context().synchronize() {
+            let why = row.notes.join("; ");
+            anyhow::bail!(
+                "the GPU stopped at {}: {why} ({error}); times before it are kept, run the rest again",
+                row.what
+            );
+        }
         if row.status == "timed"
             && let Err(error) = planner.store_times(attention, session.gpu().sm, gpu, &row.times)
         {

@@ -10,7 +10,7 @@ use qkvault_cache::Entry;
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{GraphKey, PlanKey, Refusal, Valid, codec};
 use qkvault_kernels::recipe::{CodeOrigin, LaunchRecipe, architecture};
-use qkvault_kernels::{Generated, generate, takes};
+use qkvault_kernels::{Generated, generate, takes, unproven};
 
 use crate::blob::Blob;
 use crate::computation::Computation;
@@ -36,6 +36,10 @@ impl Engine for Kernels {
 
     fn takes(&self, attention: &Valid, sm: u32) -> Result<(), Refusal> {
         takes(attention, sm)
+    }
+
+    fn unproven(&self, attention: &Valid) -> Option<&'static str> {
+        unproven(attention)
     }
 
     /// They make better use of memory than FlashAttention-4, and worse of arithmetic.

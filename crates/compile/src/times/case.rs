@@ -31,6 +31,10 @@ pub struct Case {
     /// Rows of a page, if they are fewer than 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<u32>,
+    /// Queries of all sequences of a packed batch, if that is not the longest for each: a step of prompts and decodes,
+    /// documents of uneven lengths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u32>,
     /// What else decides, in order.
     pub features: Vec<Feature>,
 }
@@ -166,6 +170,12 @@ impl Case {
                 Storage::Paged { page_size, .. } => Some(count(page_size)).filter(|rows| *rows < PAGE),
                 Storage::Dense | Storage::Varlen { .. } => None,
             },
+            tokens: match a.q.storage {
+                Storage::Varlen { tokens } => {
+                    Some(count(tokens)).filter(|tokens| *tokens < batch.saturating_mul(queries))
+                }
+                Storage::Dense | Storage::Paged { .. } => None,
+            },
             features: Vec::new(),
         };
         let dense = case.is_dense();
@@ -204,6 +214,11 @@ impl Case {
         f64::from(self.heads) / f64::from(self.kv_heads).max(1.0)
     }
 
+    /// Queries of all sequences.
+    pub(super) fn all_queries(&self) -> f64 {
+        self.tokens.map_or_else(|| f64::from(self.batch) * f64::from(self.queries), f64::from)
+    }
+
     /// How often the least page whose size does not matter is halved.
     pub(super) fn page_halvings(&self) -> f64 {
         self.page.map_or(0.0, |rows| f64::from(PAGE / rows.max(1)).log2())
@@ -213,18 +228,22 @@ impl Case {
     #[must_use]
     pub fn is_like(&self, other: &Case) -> bool {
         let near = |a: u32, b: u32| f64::from(a.abs_diff(b)) <= MORE_OR_LESS * f64::from(a.min(b));
-        let Case { direction, batch, heads, kv_heads, queries, keys, head_dim, window, page, features } = other;
+        let Case { direction, batch, heads, kv_heads, queries, keys, head_dim, window, page, tokens, features } = other;
         (self.direction, self.batch, self.heads, self.kv_heads) == (*direction, *batch, *heads, *kv_heads)
             && (self.head_dim, self.window, self.page, &self.features) == (*head_dim, *window, *page, features)
             && near(self.queries, *queries)
             && near(self.keys, *keys)
+            && match (self.tokens, tokens) {
+                (Some(a), Some(b)) => near(a, *b),
+                (a, b) => a == *b,
+            }
     }
 
     /// Its place among cases of one kind of work.
     pub(super) fn place(&self) -> Place {
         let number = |n: u32| f64::from(n);
         let (rows, items) = match self.is_dense() {
-            true => (1.0, number(self.batch) * number(self.heads) * number(self.queries)),
+            true => (1.0, number(self.heads) * self.all_queries()),
             false => (number(self.queries) * self.group(), number(self.batch) * number(self.kv_heads)),
         };
         // Each tile of queries walks over the keys: how many tiles there are matters less than how long that takes, and

@@ -192,17 +192,18 @@ fn bounds_us(case: &Case) -> (f64, f64) {
         [case.batch, case.heads, case.kv_heads, case.queries, case.keys, case.head_dim].map(f64::from);
     let width = case.window.map_or(keys, f64::from).min(keys);
     let pairs = match (case.has(Feature::Window), case.has(Feature::Causal)) {
-        (true, _) => queries * width,
-        (false, true) => queries * (keys - queries.min(keys) / 2.0),
-        (false, false) => queries * keys,
+        (true, _) => width,
+        (false, true) => keys - queries.min(keys) / 2.0,
+        (false, false) => keys,
     };
+    let all_queries = case.all_queries();
     let read = if case.has(Feature::Window) { (width + queries).min(keys) } else { keys };
     let (passes, products) = match case.direction {
         Direction::Forward => (1.0, 4.0),
         Direction::Backward => (3.0, 10.0),
     };
-    let bytes = passes * 4.0 * head_dim * batch * (heads * queries + kv_heads * read);
-    let multiplied = products * pairs * head_dim * batch * heads;
+    let bytes = passes * 4.0 * head_dim * (heads * all_queries + batch * kv_heads * read);
+    let multiplied = products * pairs * head_dim * all_queries * heads;
     (bytes / BYTES, multiplied / PRODUCTS)
 }
 
@@ -215,7 +216,9 @@ fn terms(case: &Case) -> [f64; TERMS] {
         true => ((number(case.queries) * group / 64.0).ceil(), number(case.queries) * group / 32.0),
         false => ((number(case.queries) / 128.0).ceil(), number(case.queries) / 2048.0),
     };
-    let items = number(case.batch) * number(if few { case.kv_heads } else { case.heads }) * row_tiles.max(1.0);
+    let share = case.all_queries() / (number(case.batch) * number(case.queries)).max(1.0);
+    let tiles = (number(case.batch) * row_tiles.max(1.0) * share).max(number(case.batch));
+    let items = tiles * number(if few { case.kv_heads } else { case.heads });
     let bound = bound_us(case).ln() - 4.0;
     let width = (number(case.head_dim).max(1.0) / 128.0).log2();
     let with = |feature| f64::from(u8::from(case.has(feature)));

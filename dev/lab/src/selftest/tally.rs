@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::{CaseVerdict, SelftestArgs};
+use super::{CaseVerdict, SelftestArgs, judged};
 use qkvault_cli::{Globals, Outcome, out};
 
 /// The record of a run: the machine, counts, and the cases that were not right.
@@ -16,6 +16,8 @@ pub(super) struct Tally<'a> {
     counts: [u64; 4],
     /// The same of each family of data.
     families: BTreeMap<&'static str, [u64; 4]>,
+    /// The numbers of right cases, with `--judged`.
+    right: Vec<u64>,
     worst: f64,
     of_roundings: f64,
     /// How often each largest magnitude of probabilities was found, with `--fp8`.
@@ -49,6 +51,7 @@ impl Tally<'_> {
             place,
             counts: [0; 4],
             families: BTreeMap::new(),
+            right: Vec::new(),
             worst: 0.0,
             of_roundings: 0.0,
             amax_s: BTreeMap::new(),
@@ -75,6 +78,9 @@ impl Tally<'_> {
         self.families.entry(self.args.family(number).name()).or_default()[at] += 1;
         self.note(verdict.note);
         if verdict.status == "right" {
+            if self.args.judged.is_some() {
+                self.right.push(number);
+            }
             self.worst = self.worst.max(verdict.worst);
             self.of_roundings = self.of_roundings.max(verdict.of_roundings);
         }
@@ -141,6 +147,13 @@ impl Tally<'_> {
     pub(super) fn finish(mut self, globals: &Globals) -> Outcome {
         self.rows.sort_by_key(|row| row["case"].as_u64());
         self.save();
+        let all_right = self.counts[2] + self.counts[3] == 0;
+        if let Some(file) = self.args.judged.as_deref().filter(|_| all_right)
+            && let Err(error) =
+                judged::add(self.args, file, self.place["gpu"].as_str().unwrap_or_default(), &self.right)
+        {
+            out::problem(&format!("{} could not be written: {error:#}", file.display()));
+        }
         if globals.json {
             out::json(&self.record());
         } else {
@@ -155,6 +168,6 @@ impl Tally<'_> {
             }
             out::line(&format!("{}; seed {}", self.words(), self.args.seed));
         }
-        if self.counts[2] + self.counts[3] == 0 { Outcome::Good } else { Outcome::Bad }
+        if all_right { Outcome::Good } else { Outcome::Bad }
     }
 }

@@ -5,8 +5,10 @@
 mod cases;
 mod dense;
 mod features;
+mod models;
 mod peers;
 mod rows;
+mod thin;
 mod tilings;
 mod varlen;
 
@@ -18,7 +20,7 @@ use cudarc::driver::CudaStream;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::turns::in_turns;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
-use qkvault_compile::times::{Table, Times};
+use qkvault_compile::times::{Case, Row, Table, Times};
 use qkvault_compile::{CUDNN, Compiler, EngineId, FA4, KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session, cudarc};
@@ -51,6 +53,10 @@ pub(super) struct EnginesArgs {
     /// Only cases whose name has one of these words
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
+    /// Beside the cases, or the attentions of `--only` among them: every attention of models, in each phase, without
+    /// peers. A config.json or a folder of them; may be given several times
+    #[arg(long, value_name = "FILE|DIR")]
+    models: Vec<PathBuf>,
     /// Rounds; each times every engine once, and every other round begins with the last one
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -79,7 +85,8 @@ const ENGINES: [EngineId; 3] = [CUDNN, KERNELS, FA4];
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outcome> {
     let wanted = |case: &EngineCase| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
-    let list: Vec<EngineCase> = cases::list()?.into_iter().filter(wanted).collect();
+    let mut list: Vec<EngineCase> = cases::list()?.into_iter().filter(wanted).collect();
+    list.extend(models::list(&args.models)?.into_iter().filter(wanted));
     if args.show {
         let line =
             |case: &EngineCase| out::line(&format!("{}, {}: {}", case.name, case.direction().name(), case.attention));
@@ -120,10 +127,14 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
                 measured.push(row);
             }
             // Other cases are worth their time.
-            Err(error) => out::problem(&format!("{}, {}: {error:#}", case.name, case.direction().name())),
+            Err(error) => {
+                out::problem(&format!("{}, {}: {error:#}", case.name, case.direction().name()));
+                device.context().synchronize().context("the GPU stopped; what was measured before is kept")?;
+            }
         }
         written.write(args, &measured, &peers)?;
     }
+    written.thin(args, &measured)?;
     Ok(if measured.is_empty() { Outcome::Bad } else { Outcome::Good })
 }
 
@@ -190,6 +201,17 @@ impl RunFiles {
             Some(file) => write(file, &rows::text(&table)?),
             None => Ok(()),
         }
+    }
+
+    /// Leaves rows of models out of the table that the others foretell.
+    fn thin(&self, args: &EnginesArgs, measured: &[MeasuredCase]) -> anyhow::Result<()> {
+        let Some(file) = &args.table else { return Ok(()) };
+        let table = rows::table((&self.gpu, &self.machine), measured, self.table.as_ref());
+        let of_models = |row: &Row| {
+            let mut like = measured.iter().filter(|of| row.case.is_like(&Case::for_attention(&of.attention)));
+            like.all(|of| of.name.starts_with(models::PREFIX)) && !self.table.iter().any(|old| old.rows.contains(row))
+        };
+        write(file, &rows::text(&thin::thinned(table, of_models))?)
     }
 }
 

@@ -1,0 +1,153 @@
+//! What a GPU has judged of the kernels, as data: `data/judged.json` has the digest of the sources that a self-test ran
+//! and how many of its cases were right on each path through them. Kernels whose sources changed since, and a path that
+//! no case has taken, are taken by name and never by themselves.
+//!
+//! `qkvault-lab selftest --engine kernels --judged FILE` writes it, `--engine fa4` the part of lists of tiles.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use qkvault_graph::{Lengths, PaddedRows, Valid};
+use serde::{Deserialize, Serialize};
+
+use crate::blocks::{self, BlockLists, ScoreTiles};
+use crate::takes::{is_varlen, page_size};
+use crate::{bounds, expression, generate};
+
+/// So many right cases judge a path.
+const ENOUGH: u64 = 20;
+
+/// Rows of the smallest page that one copy brings.
+const WHOLE_PAGE: i64 = 16;
+
+/// What a GPU has judged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Judged {
+    /// The kernels that compute attention, by path.
+    pub attention: JudgedSources,
+    /// The kernel that lists tiles for FlashAttention-4.
+    pub lists: JudgedSources,
+}
+
+/// What a GPU has judged of some sources.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JudgedSources {
+    /// The digest of the sources, without comments.
+    pub sources: String,
+    /// The GPU.
+    pub gpu: String,
+    /// Right cases of each path.
+    pub right: BTreeMap<String, u64>,
+}
+
+impl JudgedSources {
+    fn why_not(&self, sources: &str, path: &str) -> bool {
+        self.sources != sources || self.right.get(path).is_none_or(|right| *right < ENOUGH)
+    }
+}
+
+impl Judged {
+    /// What this version of the project was judged by.
+    #[must_use]
+    pub fn built_in() -> &'static Judged {
+        static JUDGED: OnceLock<Judged> = OnceLock::new();
+        // A test reads the file, so there is no other case; nothing would be judged.
+        JUDGED.get_or_init(|| serde_json::from_str(include_str!("../data/judged.json")).unwrap_or_default())
+    }
+
+    /// Adds the right cases of a run of today's sources on a GPU; those of other sources are left behind.
+    pub fn add<'a>(&mut self, gpu: &str, right: impl Iterator<Item = &'a Valid>, engine_of_lists: bool) {
+        let (part, sources) =
+            if engine_of_lists { (&mut self.lists, digest(&LISTS)) } else { (&mut self.attention, digest(&ATTENTION)) };
+        if part.sources != sources {
+            *part = JudgedSources { sources, ..JudgedSources::default() };
+        }
+        gpu.clone_into(&mut part.gpu);
+        for attention in right {
+            let all = if engine_of_lists { list_path(attention).into_iter().collect() } else { paths(attention) };
+            all.into_iter().for_each(|path| *part.right.entry(path.to_owned()).or_default() += 1);
+        }
+    }
+}
+
+/// The sources of the kernels that compute attention.
+const ATTENTION: [&str; 6] =
+    [generate::MACHINE, generate::WORK, generate::BRING, generate::ATTEND, generate::MERGE, expression::FUNCTIONS];
+
+/// Those of the kernel that lists tiles.
+const LISTS: [&str; 4] = [bounds::BOUNDS, blocks::EXTREMES, blocks::BLOCKS, expression::FUNCTIONS];
+
+/// A digest of code: a comment or an empty line changes nothing that a GPU could judge.
+fn digest(sources: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for line in sources.iter().flat_map(|source| source.lines()) {
+        let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
+        if !code.is_empty() {
+            hasher.update(code.as_bytes()).update(b"\n");
+        }
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// The ways through the kernels that an attention takes.
+fn paths(a: &Valid) -> Vec<&'static str> {
+    let window = a.mask.band.is_some_and(|band| band.left.is_some());
+    let tensors = a.score_tensors().next().is_some();
+    let all = [
+        ("dense", !a.k.is_paged() && !is_varlen(&a.q)),
+        ("pages", a.k.is_paged()),
+        ("small pages", page_size(&a.k).is_some_and(|rows| rows < WHOLE_PAGE)),
+        ("packed queries", is_varlen(&a.q)),
+        ("packed outputs", is_varlen(&a.o) != is_varlen(&a.q)),
+        ("latent", a.v.head_dim() != a.q.head_dim()),
+        ("wide heads", a.q.head_dim() > 256),
+        ("many queries", a.seq().0 > 64),
+        ("band", a.mask.band.is_some()),
+        ("window", window),
+        ("lengths", a.mask.lengths == Lengths::PerSequence),
+        ("origins", a.origins.is_some()),
+        ("padded rows as zeros", a.padded_rows == PaddedRows::Zero),
+        ("score modification", a.score_mod.is_some()),
+        ("predicate", a.mask.mask_mod.is_some()),
+        ("tensors of expressions", tensors),
+        ("sink", a.sink),
+        ("stats", a.outputs.stats),
+        ("f16", a.q.dtype == qkvault_graph::DType::F16),
+    ];
+    all.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name).collect()
+}
+
+/// The way to lists of an attention that FlashAttention-4's kernels compute.
+fn list_path(a: &Valid) -> Option<&'static str> {
+    let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: a.is_backward() };
+    BlockLists::for_attention(a, tiles, 0)?;
+    Some(match (a.block_mask, a.is_backward()) {
+        (true, false) => "block mask, forward",
+        (true, true) => "block mask, backward",
+        (false, false) => "predicate, forward",
+        (false, true) => "predicate, backward",
+    })
+}
+
+/// Why the kernels are chosen for an attention that they take only by name: no GPU has judged them.
+#[must_use]
+pub fn unproven(attention: &Valid) -> Option<&'static str> {
+    static SOURCES: OnceLock<String> = OnceLock::new();
+    let (sources, judged) = (SOURCES.get_or_init(|| digest(&ATTENTION)), &Judged::built_in().attention);
+    let not = paths(attention).into_iter().any(|path| judged.why_not(sources, path));
+    not.then_some("no GPU has judged these kernels on one of their paths, or since their sources changed")
+}
+
+/// Why another engine's kernels are chosen over lists of tiles only by name.
+#[must_use]
+pub fn unproven_lists(attention: &Valid) -> Option<&'static str> {
+    static SOURCES: OnceLock<String> = OnceLock::new();
+    let (sources, judged) = (SOURCES.get_or_init(|| digest(&LISTS)), &Judged::built_in().lists);
+    let not = list_path(attention).is_some_and(|path| judged.why_not(sources, path));
+    not.then_some("no GPU has judged its lists of tiles for this mask, or since their sources changed")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+use super::*;
+use qkvault_graph::{Attention, Band, DType, Tensor, validate};
+
+fn decode() -> Valid {
+    let mut a =
+        Attention::bshd(2, (8, 2), (1, 512), 64, DType::BF16).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT);
+    a.k = Tensor::paged_nhd(2, 2, 512, 64, 16, 64, DType::BF16);
+    a.v = a.k;
+    validate(a).expect("valid")
+}
+
+/// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
+#[test]
+fn the_sources_of_today_are_those_that_a_gpu_judged() {
+    let Judged { attention, lists } = Judged::built_in();
+    for (what, judged, sources) in [("kernels", attention, digest(&ATTENTION)), ("fa4", lists, digest(&LISTS))] {
+        assert_eq!(
+            judged.sources, sources,
+            "run `qkvault-lab selftest --engine {what} --judged crates/kernels/data/judged.json` on a GPU"
+        );
+        assert!(judged.right.values().all(|right| *right >= ENOUGH), "{:?}", judged.right);
+    }
+    assert_eq!(unproven(&decode()), None);
+}
+
+#[test]
+fn a_path_without_right_cases_is_not_judged_nor_one_of_other_sources() {
+    let a = decode();
+    assert_eq!(paths(&a), ["pages", "lengths"]);
+    let mut judged = Judged::default();
+    judged.add("a GPU", std::iter::repeat_n(&a, 20), false);
+    let JudgedSources { sources, right, .. } = &judged.attention;
+    assert_eq!(right.get("pages"), Some(&20));
+    assert!(!judged.attention.why_not(sources, "pages") && judged.attention.why_not(sources, "sink"));
+    assert!(judged.attention.why_not("other", "pages"));
+    "other".clone_into(&mut judged.attention.sources);
+    judged.add("a GPU", std::iter::once(&a), false);
+    assert_eq!(judged.attention.right.get("pages"), Some(&1), "what other sources did counts nothing");
+}
+
+#[test]
+fn comments_are_no_code_and_code_is() {
+    let one = digest(&["int a; // why\n\n  // more\nint b;\n"]);
+    assert_eq!(one, digest(&["int a;\nint b;"]));
+    assert_ne!(one, digest(&["int a;\nint c;"]));
+}
+
+#[test]
+fn lists_are_a_path_of_attentions_with_a_predicate() {
+    use qkvault_graph::expr::library;
+    let plain = Attention::bshd(1, (2, 2), (512, 512), 64, DType::BF16);
+    let ids = library::document_mask("q", "k", 1, 512, 512).build_mask_mod().expect("builds");
+    let documents = plain.clone().with_mask_mod(ids);
+    let path = |a: Attention| list_path(&validate(a).expect("valid"));
+    assert_eq!(path(plain), None);
+    assert_eq!(path(documents.clone()), Some("predicate, forward"));
+    assert_eq!(path(documents.with_stats().backward(Default::default())), Some("predicate, backward"));
+}
