@@ -848,14 +848,9 @@ typedef struct qkv_step {
    */
   const int32_t *value_pages;
   /**
-   * 1: every entry of the tables is checked, which takes some microseconds for a hundred thousand. 0: only a debug
-   * build of the library does.
-   */
-  int32_t check_pages;
-  /**
    * Must be 0.
    */
-  int32_t reserved;
+  int64_t reserved;
 } qkv_step;
 
 /**

@@ -82,11 +82,8 @@ pub struct qkv_step {
     pub page_width: usize,
     /// Pages of each sequence's values, if they differ from those of the keys; else null.
     pub value_pages: *const i32,
-    /// 1: every entry of the tables is checked, which takes some microseconds for a hundred thousand. 0: only a debug
-    /// build of the library does.
-    pub check_pages: i32,
     /// Must be 0.
-    pub reserved: i32,
+    pub reserved: i64,
 }
 
 // SAFETY: numbers and pointers.
@@ -167,7 +164,6 @@ pub unsafe extern "C" fn qkv_batch_fill(batch: *mut qkv_batch, step: *const qkv_
             let (pages, value_pages) =
                 (table(pages, sequences, page_width)?, table(value_pages, sequences, page_width)?);
             let value_pages = (!value_pages.is_empty()).then_some(&value_pages[..]);
-            buffer.check_pages(step.check_pages != 0 || cfg!(debug_assertions));
             buffer.fill(&Step { queries, keys, pages: &pages, value_pages })?;
             Ok(())
         }

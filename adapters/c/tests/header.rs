@@ -160,7 +160,7 @@ fn layout() -> String {
         qkv_batch_operand { struct_size, role_id, reserved, offset, bytes }
         qkv_range { offset, bytes }
         qkv_step {
-            struct_size, sequences, query_lengths, key_lengths, pages, page_width, value_pages, check_pages, reserved
+            struct_size, sequences, query_lengths, key_lengths, pages, page_width, value_pages, reserved
         }
         qkv_comparison {
             struct_size, good, reserved, elements, relative, largest, non_finite, unwritten, touched

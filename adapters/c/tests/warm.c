@@ -109,7 +109,6 @@ static void decode(const qkv_context *context) {
   step.key_lengths = keys;
   step.pages = pages;
   step.page_width = 8;
-  step.check_pages = 1;
   OK(qkv_batch_fill(batch, &step));
   for (size_t i = 0; i < count; i++) {
     qkv_batch_operand o = QKV_ZERO;

@@ -243,8 +243,7 @@ class qkv_step(Structure):
         ("pages", POINTER(c_int32)),
         ("page_width", c_size_t),
         ("value_pages", POINTER(c_int32)),
-        ("check_pages", c_int32),
-        ("reserved", c_int32),
+        ("reserved", c_int64),
     ]
 
 

@@ -25,8 +25,7 @@ const JUDGED: std::ops::Range<usize> = 0..3;
 fn stage(gpu: &Gpu, which: usize) -> (Stage, BatchMetadata) {
     let attention = servings()[which].clone();
     let plan = gpu.load(&attention);
-    let mut batch = BatchMetadata::new(&plan, &attention, &gpu.stream).expect("the plan has steps");
-    batch.check_pages(true);
+    let batch = BatchMetadata::new(&plan, &attention, &gpu.stream).expect("the plan has steps");
     (Stage::new(gpu, attention, plan), batch)
 }
 
@@ -38,7 +37,6 @@ fn drawn_steps_are_sound_and_the_oracle_takes_them() {
         let target = h200(CudnnVersion::v9(19, 0));
         let graph = lower(attention, &target, &CompileOptions::default()).expect("lowers");
         let mut image = StepBuffer::new(StepLayout::of_graph(attention, &graph).expect("it has steps"));
-        image.check_pages(true);
         for (n, drawn) in steps_of(attention, 12).iter().enumerate() {
             image.fill(&drawn.step()).unwrap_or_else(|e| panic!("{e}: {drawn:?}"));
             image.verify(image.words()).expect("as it was put there");
@@ -249,7 +247,6 @@ fn tables_and_offsets_of_the_callers_own_are_checked_on_the_device() {
 fn updates_do_not_wait_for_what_is_queued() {
     let Some(gpu) = Gpu::open() else { return };
     let (stage, mut batch) = stage(&gpu, JUDGED.end);
-    batch.check_pages(false);
     let mut bound = stage.bind(&gpu, &batch);
     // Every entry of the tables changes: 256 KB in each.
     let tables = |n: i32| (0..256).map(|i| (0..256).map(|entry| (n + i + entry) % 60).collect()).collect();

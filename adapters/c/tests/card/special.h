@@ -146,7 +146,6 @@ static int batches(const qkv_context *context, int device, cu_handle stream) {
     step.pages = pages;
     step.value_pages = values;
     step.page_width = n / 4 / sequences;
-    step.check_pages = 1;
     /* Lengths that no step has, such as a query without keys, are refused; the next seed has others. */
     if (qkv.qkv_batch_fill(batch, &step) == QKV_OK) {
       launched l = launched_with(plan, oracle, NULL, stream), bound = l;

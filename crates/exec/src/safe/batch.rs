@@ -123,11 +123,6 @@ impl BatchMetadata {
         Ok(BatchMetadata { buffer, memory: Arc::new(memory), staging, device, stale: false })
     }
 
-    /// Sets whether each update checks every entry of the page tables. Default: in debug builds only.
-    pub fn check_pages(&mut self, always: bool) {
-        self.buffer.check_pages(always);
-    }
-
     /// Checks a step and copies it to the device, for the launches that follow on this stream.
     ///
     /// # Errors

@@ -19,7 +19,6 @@ pub struct StepBuffer {
     words: Vec<i32>,
     /// Number of sequences of the last step.
     active: usize,
-    page_checks: bool,
     /// The ranges of words that the last step changed.
     changed: Vec<Range<usize>>,
 }
@@ -31,20 +30,13 @@ const GAP: usize = 1 << 12;
 const NEAR: usize = 64;
 
 impl StepBuffer {
-    /// A block in which every sequence is idle. It takes [`StepLayout::host_bytes`] of memory. Only debug builds check
-    /// the entries of page tables, unless [`StepBuffer::check_pages`] sets it.
+    /// A block in which every sequence is idle. It takes [`StepLayout::host_bytes`] of memory.
     #[must_use]
     pub fn new(layout: StepLayout) -> StepBuffer {
         let words = vec![0; layout.words()];
         // At most two changes of each sequence are noted in a section.
         let changed = Vec::with_capacity(layout.sections.len() * (2 * layout.batch + 2));
-        StepBuffer { layout, words, active: 0, page_checks: cfg!(debug_assertions), changed }
-    }
-
-    /// Sets whether each step is checked with every entry of the page tables. A check of a hundred thousand entries
-    /// takes some microseconds.
-    pub fn check_pages(&mut self, always: bool) {
-        self.page_checks = always;
+        StepBuffer { layout, words, active: 0, changed }
     }
 
     /// The layout of the block.
@@ -78,8 +70,8 @@ impl StepBuffer {
     ///
     /// [`BatchInputErrors`] with the errors in the step; the block stays as it was then.
     pub fn fill<T: AsRef<[i32]>>(&mut self, step: &Step<'_, T>) -> Result<&[Range<usize>], BatchInputErrors> {
-        self.layout.check(step, self.page_checks)?;
-        let StepBuffer { layout, words, active, changed, page_checks: _ } = self;
+        self.layout.check(step, Some(&self.words))?;
+        let StepBuffer { layout, words, active, changed } = self;
         changed.clear();
         for section in &layout.sections {
             let own = &mut words[section.at..section.at + section.words];

@@ -10,12 +10,13 @@ use super::step::{Rows, Step};
 pub(super) const MOST: usize = 16;
 
 impl StepLayout {
-    /// Checks a step against the plan; with `pages`, also every entry of the page tables.
+    /// Checks a step against the plan. Entries of page tables that a block of words has already were checked when they
+    /// came there, so only others are; without words all are.
     ///
     /// # Errors
     ///
     /// The first 16 errors, each with the name of its operand.
-    pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, pages: bool) -> Result<(), BatchInputErrors> {
+    pub fn check<T: AsRef<[i32]>>(&self, step: &Step<'_, T>, words: Option<&[i32]>) -> Result<(), BatchInputErrors> {
         let mut errors = Vec::new();
         let sequences = step.queries.sequences();
         if sequences > self.batch {
@@ -39,7 +40,7 @@ impl StepLayout {
         }
         if errors.is_empty() {
             for section in &self.sections {
-                section_of(section, step, pages, &mut errors);
+                section_of(section, step, words, &mut errors);
             }
         }
         errors.truncate(MOST);
@@ -78,7 +79,7 @@ pub(super) fn joined([a, b]: [i32; 2]) -> i64 {
 fn section_of<T: AsRef<[i32]>>(
     section: &StepSection,
     step: &Step<'_, T>,
-    pages: bool,
+    words: Option<&[i32]>,
     errors: &mut Vec<BatchInputError>,
 ) {
     let operand = section.role;
@@ -102,7 +103,7 @@ fn section_of<T: AsRef<[i32]>>(
                 errors.push(BatchInputError::Overflow { operand, sequence, given: total.saturating_mul(row) });
             }
         }
-        SectionKind::Table { values, width: _, pages: pool, rows } => {
+        SectionKind::Table { values, width, pages: pool, rows } => {
             let table = step.value_pages.filter(|_| values).unwrap_or(step.pages);
             let needed = step.keys.sequences();
             if table.len() != needed {
@@ -115,14 +116,19 @@ fn section_of<T: AsRef<[i32]>>(
                 let needed = ((length + rows - 1) / rows).unsigned_abs() as usize;
                 if given < needed {
                     errors.push(BatchInputError::Short { operand, sequence, given, rows: length, needed });
-                } else if pages {
-                    let used = entries.iter().take(needed).enumerate();
-                    let bad = used.filter(|(_, page)| !(0..pool).contains(&i64::from(**page)));
-                    errors.extend(bad.map(|(entry, &page)| {
-                        let last = pool - 1;
-                        BatchInputError::Page { operand, sequence, entry, page, last }
-                    }));
+                    continue;
                 }
+                let used = &entries[..needed];
+                let line = words.map(|words| &words[section.at + sequence * width..][..needed]);
+                let outside = |page: i32| !(0..pool).contains(&i64::from(page));
+                if line == Some(used) || !used.iter().any(|&page| outside(page)) {
+                    continue;
+                }
+                let bad = used.iter().enumerate().filter(|(_, page)| outside(**page));
+                errors.extend(bad.map(|(entry, &page)| {
+                    let last = pool - 1;
+                    BatchInputError::Page { operand, sequence, entry, page, last }
+                }));
             }
         }
     }

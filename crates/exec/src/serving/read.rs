@@ -56,7 +56,7 @@ impl StepLayout {
         let (k, v) = (table(false), table(true));
         let step =
             Step { queries: Rows::Lengths(queries), keys: Rows::Lengths(keys), pages: &k, value_pages: Some(&v) };
-        self.check(&step, true)?;
+        self.check(&step, None)?;
         let mut errors = Vec::new();
         let mut begins = BTreeMap::new();
         for (role, section) in self.roles() {

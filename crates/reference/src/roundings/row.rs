@@ -54,7 +54,9 @@ impl RoundedRow {
                 stats: 0.0,
                 max: 0.0,
             };
-            row.follow_expression(setup, &plain.scores, &mut registers);
+            let product = |key: &[f64]| PRODUCT * setup.scale.abs() * dot(q, key);
+            let products: Vec<f64> = sizes[row.first * d..][..n * d].chunks_exact(d).map(product).collect();
+            row.follow_expression(setup, &plain.scores, &products, &mut registers);
             for (at, error) in row.errors.iter_mut().enumerate() {
                 let score = row.probabilities[at];
                 if score == f64::NEG_INFINITY {
@@ -65,8 +67,7 @@ impl RoundedRow {
                     *error = EXPONENTIAL;
                     continue;
                 }
-                let key = &sizes[(row.first + at) * d..][..d];
-                let product = PRODUCT * setup.scale.abs() * dot(q, key) * row.slopes[at];
+                let product = products[at] * row.slopes[at];
                 let own = SINGLE * score.abs() + EXPONENTIAL;
                 *error = (product * product + *error + own * own).sqrt();
             }
@@ -78,7 +79,13 @@ impl RoundedRow {
     }
 
     /// Takes slopes from the score expression, and into `errors` the variance of its own roundings.
-    fn follow_expression(&mut self, setup: &Setup<'_>, plain: &[f64], [values, gradients]: &mut [Registers; 2]) {
+    fn follow_expression(
+        &mut self,
+        setup: &Setup<'_>,
+        plain: &[f64],
+        products: &[f64],
+        [values, gradients]: &mut [Registers; 2],
+    ) {
         let Some(score) = &setup.score else { return };
         let differentiated: Vec<_> = score.differentiated().collect();
         self.tensors = vec![Vec::new(); differentiated.len()];
@@ -87,7 +94,8 @@ impl RoundedRow {
             let first = self.first + start;
             score.run(self.at, first, plain, values);
             score.reverse(values, &[1.0; LANES][..n], gradients);
-            score.variances(values, gradients, [SINGLE, APPROXIMATE], &mut self.errors[start..start + n]);
+            let (products, errors) = (&products[start..start + n], &mut self.errors[start..start + n]);
+            score.variances(values, gradients, [SINGLE, APPROXIMATE], products, errors);
             let slopes = &mut self.slopes[start..start + n];
             match score.score_gradient(gradients, n) {
                 Some(gradient) => slopes.copy_from_slice(gradient),

@@ -43,6 +43,32 @@ fn outputs_of_lesser_precision_are_right_in_every_family() {
     }
 }
 
+/// Of 3,900 cases of kernels one was called wrong: large terms of a product cancelled to a score near a whole number, and
+/// the kernel's sum lay on its other side.
+#[test]
+fn a_score_of_terms_that_cancel_may_be_on_either_side_of_a_step() {
+    let text = "q: f16 [1,1,1,16]\nk: f16 [1,1,2,16]\nscore_mod: score + floor(score) * 2.0";
+    let a = validate(qkvault_graph::text::parse(text).expect("an attention")).expect("valid");
+    let with = |last: f64| {
+        let mut inputs = Inputs::random_with(&a, 7, &RandomChoice::default()).expect("random");
+        let mut set = |role, numbers: &[f64]| {
+            let buffer = inputs.get_mut(role).expect("an operand");
+            numbers.iter().enumerate().for_each(|(at, &x)| buffer.set(at, x));
+        };
+        set(Role::Q, &[&[256.0, 256.0, 1.0][..], &[0.0; 13]].concat());
+        // 60,000 and its opposite, and what is left of them.
+        set(Role::K, &[&[234.375, -234.375, last][..], &[0.0; 15], &[2.5], &[0.0; 13]].concat());
+        set(Role::Scale, &[1.0]);
+        inputs
+    };
+    let (below, above) = (with(3.0 - 1.0 / 512.0), with(3.0));
+    let [below_o, above_o] = [&below, &above].map(|inputs| forward(&a, inputs).expect("computes"));
+    let (below_o, above_o) = (below_o.get(Role::O).expect("O"), above_o.get(Role::O).expect("O"));
+    assert_ne!(below_o.values(), above_o.values());
+    let judged = Roundings::for_attention(&a, &below).expect("followed").judge(below_o, &above_o.buffer());
+    assert_eq!(judged.expect("known").fault, None);
+}
+
 /// A fault in one row of many is far below a bound of the whole.
 #[test]
 fn one_wrong_row_is_seen_in_every_family() {

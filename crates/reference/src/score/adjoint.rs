@@ -62,12 +62,14 @@ impl BoundScore<'_> {
     }
 
     /// Adds to each key the variance of the roundings of every node, after [`BoundScore::reverse`] from gradients of 1:
-    /// of plain operations and of approximate functions, relative to their values.
+    /// of plain operations and of approximate functions, relative to their values. `products` are the errors of the
+    /// products that the scores are.
     pub(crate) fn variances(
         &self,
         values: &Registers,
         gradients: &Registers,
         [plain, approximate]: [f64; 2],
+        products: &[f64],
         variances: &mut [f64],
     ) {
         let n = variances.len();
@@ -76,11 +78,15 @@ impl BoundScore<'_> {
             let error = match node {
                 _ if self.program.ty(id) != Ty::Float => continue,
                 Node::Unary(Unary::Floor | Unary::Ceil, of) => {
-                    // Near a whole number the argument's own rounding decides which one it is.
-                    let near = |x: f64| (x - x.round()).abs() <= FLIPS * plain * x.abs().max(1.0);
-                    let arguments = values.lanes(of, n);
-                    for ((sum, &x), &gradient) in variances.iter_mut().zip(arguments).zip(gradients.lanes(id, n)) {
-                        *sum += if near(x) { gradient * gradient } else { 0.0 };
+                    // Near a whole number the argument's own rounding decides which one it is, and that of the
+                    // product that it may be: its terms may be far larger than what is left of them.
+                    let near =
+                        |x: f64, product: f64| (x - x.round()).abs() <= FLIPS * (plain * x.abs().max(1.0)).max(product);
+                    let arguments = values.lanes(of, n).iter().zip(products);
+                    for ((sum, (&x, &product)), &gradient) in
+                        variances.iter_mut().zip(arguments).zip(gradients.lanes(id, n))
+                    {
+                        *sum += if near(x, product) { gradient * gradient } else { 0.0 };
                     }
                     continue;
                 }

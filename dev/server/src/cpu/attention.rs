@@ -60,8 +60,7 @@ impl CpuAttention {
         let plans = PlanSet::new(Buckets::new(&limits.policy(shape))?, |bucket| -> Result<_, ServerError> {
             let attention = layer.attention(&bucket)?;
             let graph = lower(&attention, &target, &CompileOptions::default())?;
-            let mut image = StepBuffer::new(StepLayout::of_graph(&attention, &graph)?);
-            image.check_pages(true);
+            let image = StepBuffer::new(StepLayout::of_graph(&attention, &graph)?);
             Ok(Some(CpuPlan { attention, graph, image }))
         })?;
         Ok(CpuAttention { plans, heads: shape.heads, head_dim: shape.head_dim })

@@ -45,8 +45,7 @@ impl GpuAttention {
             return Err(format!("{error}; start once with --build, or warm the vault").into());
         }
         let plans = runtime.serving(&layer, &buckets)?.plans.try_map(|_, plan| -> Result<LoadedStep, ServerError> {
-            let mut batch = plan.batch(stream)?;
-            batch.check_pages(true);
+            let batch = plan.batch(stream)?;
             Ok(LoadedStep { batch, plan })
         })?;
         let bytes = plans.iter().map(|(_, loaded)| loaded.plan.plan.workspace()).max().unwrap_or(0);
