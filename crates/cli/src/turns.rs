@@ -16,9 +16,16 @@ use crate::memory::Recorded;
 /// Microseconds of launches that a graph has, about.
 const GRAPH_US: f64 = 2000.0;
 
+/// A plan that takes so many times as long as the fastest is timed once: no noise makes it the first.
+const FAR: f64 = 3.0;
+
+/// Microseconds of all rounds of a plan after which there are no more, but two.
+const ENOUGH_US: f64 = 300_000.0;
+
 /// Times of plans of one attention on the GPU, in microseconds and in their order: medians of `rounds` rounds, each of
 /// which replays the graph of every plan once, in turns; every other round begins with the last one. `beside` is called
-/// once in each round too, and in one more before them, with which everything warms up.
+/// once in each round too, and in one more before them, with which everything warms up. A plan that is far from the
+/// fastest has the time of one launch, and long launches have fewer rounds.
 ///
 /// # Errors
 ///
@@ -38,14 +45,24 @@ pub fn in_turns(
         bound.push([one]);
         batches.extend(batch);
     }
-    let mut graphs = Vec::new();
-    for (at, bound) in bound.iter_mut().enumerate() {
+    let mut times = vec![Vec::new(); plans.len()];
+    let mut once = Vec::new();
+    for bound in &mut bound {
         bound[0].launch(stream)?;
-        let once = time(stream, || Ok(bound[0].launch(stream)?))?;
+        once.push(time(stream, || Ok(bound[0].launch(stream)?))?);
+    }
+    let least = once.iter().copied().fold(f64::MAX, f64::min);
+    let mut graphs = Vec::new();
+    for (at, (bound, once)) in bound.iter_mut().zip(&once).enumerate() {
+        // Of a short launch most is the launch itself, which a graph has not.
+        if *once > GRAPH_US && *once > FAR * least {
+            times[at].push(*once);
+            continue;
+        }
         let calls = ((GRAPH_US / once) as usize).clamp(2, 200);
         graphs.push((at, calls, Recorded::new(bound, stream, calls)?));
     }
-    let mut times = vec![Vec::new(); plans.len()];
+    let rounds = rounds.min(((ENOUGH_US / least.max(GRAPH_US)) as usize).max(2));
     for round in 0..=rounds {
         if round % 2 == 1 {
             graphs.reverse();

@@ -14,6 +14,7 @@ mod varlen;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use cudarc::driver::CudaStream;
@@ -57,6 +58,9 @@ pub(super) struct EnginesArgs {
     /// peers. A config.json or a folder of them; may be given several times
     #[arg(long, value_name = "FILE|DIR")]
     models: Vec<PathBuf>,
+    /// Begin no further case after so many seconds
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
     /// Rounds; each times every engine once, and every other round begins with the last one
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -119,7 +123,12 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     }
     let mut written = RunFiles::open(args, device.name(), machine)?;
     let mut measured = Vec::new();
-    for case in list {
+    let (started, all) = (Instant::now(), list.len());
+    for (at, case) in list.into_iter().enumerate() {
+        if args.seconds.is_some_and(|most| started.elapsed().as_secs() >= most) {
+            out::problem(&format!("{} of {all} cases are left out: the time is over", all - at));
+            break;
+        }
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
         match turn.measure(&case, beside.as_mut(), &mut peers) {
             Ok(row) => {
