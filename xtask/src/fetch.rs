@@ -13,6 +13,7 @@ mod licence;
 mod manifest;
 mod pins;
 mod pip;
+mod tried;
 mod unpack;
 
 use std::fs::{File, TryLockError};
@@ -24,6 +25,7 @@ pub use error::FetchError;
 pub use licence::Licence;
 use manifest::{FolderManifest, FolderState};
 use pins::{Parcel, Pins};
+pub use tried::{ToolchainChoice, TriedToolchain, ensure_tried};
 
 use crate::ui;
 

@@ -102,7 +102,7 @@ fn run(accept: bool, globals: &Globals, command: Chore) -> Result<ExitCode> {
         Chore::RecordTests(args) => record_tests::run(&args)?,
         Chore::JaxTests(args) => jax_tests::run(&args)?,
         Chore::TorchTests(args) => torch_tests::run(&args)?,
-        Chore::Fa4Tests(args) => fa4_tests::run(&args, &options)?,
+        Chore::Fa4Tests(args) => fa4_tests::run(&args, globals.json, &options)?,
         Chore::Fuzz(_) => dev::program("qkvault-fuzz", "fuzz", false)?,
         Chore::FuzzRules(_) => dev::program("qkvault-lab", "fuzz-rules", true)?,
         Chore::CandleCheck => candle::check()?,

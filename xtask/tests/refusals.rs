@@ -97,7 +97,8 @@ fn the_error_of_an_invalid_list_has_the_line() {
 #[test]
 fn wrong_usage_has_its_own_exit_code() {
     let world = World::with_wheel(&zip(&usual()));
-    for args in [&["fetch", "--slim", "--full"][..], &["fetch", "--nonsense"], &["nonsense"], &[]] {
+    let choice = &["fa4-tests", "--toolchain", "latest"][..];
+    for args in [&["fetch", "--slim", "--full"][..], &["fetch", "--nonsense"], choice, &["nonsense"], &[]] {
         let done = world.xtask(args).output().expect("it can be started");
         assert_eq!(done.status.code(), Some(2), "{args:?}");
     }

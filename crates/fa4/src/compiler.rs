@@ -9,7 +9,7 @@ use crate::args::Boxes;
 use crate::child::{ChildLimits, ChildRoom, Ended};
 use crate::request::{Kernel, KernelRequest};
 use crate::told::Told;
-use crate::toolchain::{Installed, NotInstalled, TOOLCHAIN};
+use crate::toolchain::{Fa4Toolchain, Installed, NotInstalled, TOOLCHAIN};
 use crate::types::{Type, UnknownType};
 
 /// What the child runs and reads: the program; the words of expressions; what makes kernels of FlashAttention-4's for
@@ -134,6 +134,21 @@ impl Installed {
     ///
     /// [`CompileError`] with the child's last words, or what is not as expected in its answer.
     pub fn compile(&self, kernels: &[Kernel]) -> Result<Vec<CompiledKernel>, CompileError> {
+        self.compile_with(&TOOLCHAIN, kernels)
+    }
+
+    /// The same by a toolchain of other versions, which are compared with those in the folder. Launches are not written
+    /// for it: this only tells what it changes (`examples/upgrade`), and no plan is made of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Installed::compile`].
+    #[doc(hidden)]
+    pub fn compile_with(
+        &self,
+        toolchain: &Fa4Toolchain,
+        kernels: &[Kernel],
+    ) -> Result<Vec<CompiledKernel>, CompileError> {
         let request = KernelRequest::for_kernels(kernels).map_err(unreadable)?;
         let _span = tracing::info_span!("fa4.compile").entered();
         let room = ChildRoom::with(&FILES)?;
@@ -146,7 +161,7 @@ impl Installed {
         };
         let text = room.run(&self.python, "compiler.py", &[&self.site], request.text(), limits)?;
         let CompilerAnswer { versions, kernels: printed } = serde_json::from_str(&text).map_err(unreadable)?;
-        self.check(versions)?;
+        self.check(versions, toolchain)?;
         if printed.len() != kernels.len() {
             return Err(CompileError::Answer { why: format!("{} kernels for {}", printed.len(), kernels.len()) });
         }
@@ -156,12 +171,10 @@ impl Installed {
             .collect()
     }
 
-    fn check(&self, PackageVersions { flash_attn, cutlass_dsl, quack }: PackageVersions) -> Result<(), CompileError> {
-        for (package, found, needed) in [
-            ("flash-attn-4", flash_attn, TOOLCHAIN.flash_attn),
-            ("nvidia-cutlass-dsl", cutlass_dsl, TOOLCHAIN.cutlass_dsl),
-            ("quack-kernels", quack, TOOLCHAIN.quack),
-        ] {
+    fn check(&self, found: PackageVersions, needed: &Fa4Toolchain) -> Result<(), CompileError> {
+        let PackageVersions { flash_attn, cutlass_dsl, quack } = found;
+        let found = [flash_attn, cutlass_dsl, quack];
+        for ((package, needed), found) in needed.packages().into_iter().zip(found) {
             if found != needed {
                 return Err(CompileError::Version { site: self.site.clone(), package, found, needed });
             }
@@ -227,5 +240,29 @@ impl From<Ended> for CompileError {
             Ended::File { what, why } => CompileError::File { what, why },
             Ended::Failed { status, words } => CompileError::Failed { status, words },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::Python;
+
+    /// What is told of packages in the folder by a toolchain that is asked for.
+    fn told(flash_attn: &str, needed: &Fa4Toolchain) -> Result<(), CompileError> {
+        let python = Python::first(&crate::PYTHONS.map(str::to_owned)).expect("a Python, which fetching needs too");
+        let [_, cutlass_dsl, quack] = TOOLCHAIN.packages().map(|(_, version)| version.to_owned());
+        let found = PackageVersions { flash_attn: flash_attn.to_owned(), cutlass_dsl, quack };
+        Installed { python, site: "/cache/fa4".into() }.check(found, needed)
+    }
+
+    #[test]
+    fn packages_of_another_version_than_is_asked_for_are_named_and_compile_nothing() {
+        let tried = Fa4Toolchain { flash_attn: "4.0.0b99", ..TOOLCHAIN };
+        assert_eq!(told(TOOLCHAIN.flash_attn, &TOOLCHAIN), Ok(()));
+        assert_eq!(told("4.0.0b99", &tried), Ok(()), "where another toolchain is tried");
+        let text = told("4.0.0b99", &TOOLCHAIN).expect_err("plans are compiled by the pinned one").to_string();
+        assert!(text.contains("/cache/fa4 has flash-attn-4 4.0.0b99") && text.contains(TOOLCHAIN.flash_attn), "{text}");
+        assert!(matches!(told(TOOLCHAIN.flash_attn, &tried), Err(CompileError::Version { .. })));
     }
 }

@@ -1,7 +1,7 @@
 //! The pinned packages that compile the kernels, and where a fetch puts them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use qkvault_base::{CacheDir, MANIFEST};
 
@@ -16,6 +16,24 @@ pub struct Fa4Toolchain {
     pub cutlass_dsl: &'static str,
     /// `quack-kernels`: functions that the kernels use.
     pub quack: &'static str,
+}
+
+impl Fa4Toolchain {
+    /// The packages with their versions.
+    #[must_use]
+    pub fn packages(&self) -> [(&'static str, &'static str); 3] {
+        let Fa4Toolchain { flash_attn, cutlass_dsl, quack } = *self;
+        [("flash-attn-4", flash_attn), ("nvidia-cutlass-dsl", cutlass_dsl), ("quack-kernels", quack)]
+    }
+
+    /// The folder of a toolchain that is tried (`cargo xtask fa4-tests --toolchain`), below that of fetched libraries:
+    /// not among `engines`, so that it never compiles plans, whichever versions it has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tried(&self, libraries: &Path, python: &str) -> PathBuf {
+        let Fa4Toolchain { flash_attn, cutlass_dsl, quack } = self;
+        libraries.join("tried").join(folder("fa4", &format!("{flash_attn}-dsl-{cutlass_dsl}-quack-{quack}"), python))
+    }
 }
 
 /// The one toolchain whose kernels are launched: the host's side of a launch is written for it.
@@ -149,6 +167,25 @@ mod tests {
         let site = engines.join("fa4-4.0.0b36-cp312");
         std::fs::write(site.join(MANIFEST), "").expect("is written");
         assert_eq!(Installed::from_variables(&variable).expect("complete").site, site);
+    }
+
+    #[test]
+    fn a_toolchain_that_is_tried_never_compiles_plans_even_of_the_same_versions() {
+        let root = tempfile::tempdir().expect("is made");
+        let python = root.path().join("python");
+        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        for tried in [TOOLCHAIN, Fa4Toolchain { flash_attn: "4.0.0b35", ..TOOLCHAIN }] {
+            let site = tried.tried(&root.path().join("libraries"), "3.12");
+            std::fs::create_dir_all(&site).expect("is made");
+            std::fs::write(site.join(MANIFEST), "").expect("is written");
+        }
+        let set = [("QKVAULT_CACHE_DIR", root.path().into()), (PYTHON_VARIABLE, python.into_os_string())];
+        let variable = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+        match Installed::from_variables(&variable) {
+            Err(NotInstalled::Fetch { found, .. }) => assert_eq!(found, [""; 0]),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -9,36 +9,20 @@ mod printed;
 
 use std::collections::BTreeMap;
 
-use families::{Launches, families, shapes};
+use families::{Launches, SCALE, SHAPES, chosen, shapes};
 use qkvault_fa4::graph::{Attention, DType, Lengths, Role, Valid, validate};
 use qkvault_fa4::{CompiledKernel, Fa4Program, Installed, Kernel, SM};
 use qkvault_kernels::recipe::{self, LaunchRecipe, LaunchValue, Param, RecipeStep, TensorMap};
 use qkvault_skip::{Need, skip};
 
-/// Attentions of a family that are compared.
-const SHAPES: usize = 12;
-
-/// The softmax scale of all launches.
-pub(crate) const SCALE: f32 = 0.089_353_21;
-
 fn installed() -> Option<Installed> {
     Installed::find().map_err(|error| skip(Need::Fa4, &error.to_string())).ok()
-}
-
-/// Families by name: one, or those that `QKVAULT_FA4_FAMILY` names: parts of names, separated by commas, or `all`.
-fn chosen() -> Vec<(String, families::Write)> {
-    let only = std::env::var("QKVAULT_FA4_FAMILY").ok();
-    let wanted = |name: &str| match &only {
-        Some(parts) => parts == "all" || parts.split(',').any(|part| name.contains(part)),
-        None => name.contains("d128 causal group 4") && !name.contains("deterministic"),
-    };
-    families().into_iter().filter(|(name, _)| wanted(name)).collect()
 }
 
 #[test]
 fn launches_are_those_of_the_printed_host_functions() {
     let Some(toolchain) = installed() else { return };
-    let families = chosen();
+    let families = chosen(std::env::var("QKVAULT_FA4_FAMILY").ok().as_deref());
     assert!(!families.is_empty(), "QKVAULT_FA4_FAMILY names no family");
     let mut random = families::Random::new(7);
     let mut cases = Vec::new();

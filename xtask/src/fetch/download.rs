@@ -33,7 +33,9 @@ pub(crate) fn wheels(
     }
     if !wanted.is_empty() {
         let bytes = wanted.iter().map(|wheel| wheel.bytes).sum();
-        ui::say(&format!("fetching {}: {} to download", parcel.title, ui::size(bytes)));
+        // Sizes of wheels that are not pinned are not known before.
+        let size = if bytes == 0 { String::new() } else { format!(": {} to download", ui::size(bytes)) };
+        ui::say(&format!("fetching {}{size}", parcel.title));
     }
     // One at a time: an interrupted pip keeps none of several files.
     for wheel in &wanted {

@@ -91,6 +91,25 @@ pub enum FetchError {
         /// The folder to make.
         folder: PathBuf,
     },
+    /// pip finds no packages for a toolchain that is tried.
+    #[error(
+        "pip finds no toolchain of {requirements}: {reason}; name versions that exist and fit together, such as `--toolchain \
+         flash-attn-4==4.0.0b36,nvidia-cutlass-dsl==4.8.1,quack-kernels==0.6.5` (`pip index versions NAME --pre` lists them)"
+    )]
+    Unresolved {
+        /// What pip was asked for.
+        requirements: String,
+        /// pip's reason.
+        reason: String,
+    },
+    /// Others can change what was fetched.
+    #[error("{} {why}", folder.display())]
+    Untrusted {
+        /// The folder.
+        folder: PathBuf,
+        /// Who can, and how to fix it.
+        why: String,
+    },
     /// A file does not have the pinned hash.
     #[error(
         "{file} is not the pinned file: its SHA-256 should be {expected} and {found}; the file was not used. Either pip's index has another \

@@ -1,9 +1,11 @@
-//! Runs the first pip found, and turns its output into one error.
+//! Runs the first pip found, and turns its output into packages or one error.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use serde::Deserialize;
 
 use super::pins::{Parcel, Wheel};
 use super::{FetchError, FetchOptions};
@@ -31,14 +33,87 @@ pub(crate) fn get(want: &Want<'_>, options: &FetchOptions) -> Result<(), FetchEr
     let list = dir.join("requirements.txt");
     let line = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
     std::fs::write(&list, line).map_err(|cause| FetchError::io("write", &list, cause))?;
+    download(first()?, want, &list, options)
+}
+
+/// The first pip that can be started.
+fn first() -> Result<&'static [&'static str], FetchError> {
     let mut tried = Vec::new();
     for pip in PIPS {
         match present(pip) {
-            Ok(()) => return download(pip, want, &list, options),
+            Ok(()) => return Ok(pip),
             Err(reason) => tried.push(format!("{}: {reason}", pip.join(" "))),
         }
     }
     Err(FetchError::NoPip { tried })
+}
+
+/// A package that pip would install, from its report.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Resolved {
+    pub(crate) download_info: DownloadInfo,
+    pub(crate) metadata: PackageMetadata,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct DownloadInfo {
+    pub(crate) url: String,
+    pub(crate) archive_info: ArchiveInfo,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ArchiveInfo {
+    pub(crate) hashes: ArchiveHashes,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ArchiveHashes {
+    pub(crate) sha256: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct PackageMetadata {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) requires_dist: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct InstallReport {
+    install: Vec<Resolved>,
+}
+
+/// The packages that pip would install for these requirements on a version of Python, without what they require.
+pub(crate) fn resolved(
+    requirements: &[String],
+    python: &str,
+    options: &FetchOptions,
+) -> Result<Vec<Resolved>, FetchError> {
+    let pip = first()?;
+    let mut command = Command::new(pip[0]);
+    command.args(&pip[1..]).args(["install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed"]);
+    command.args(["--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--report", "-"]);
+    // Another version of Python needs a target, which nothing is written to.
+    command.args(["--python-version", python, "--target"]).arg(std::env::temp_dir().join("qkvault-dry-run"));
+    if let Some(links) = &options.find_links {
+        command.arg("--no-index").arg("--find-links").arg(links);
+    }
+    let done = command.arg("--").args(requirements).stdin(Stdio::null()).output();
+    let done = done.map_err(|error| FetchError::NoPip { tried: vec![format!("{}: {error}", pip.join(" "))] })?;
+    let refused = |reason: String| FetchError::Unresolved { requirements: requirements.join(", "), reason };
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        let complaints: Vec<String> = said.lines().map(|line| line.trim().to_owned()).collect();
+        // The first error says what; the last one where to read about such errors.
+        let first =
+            complaints.iter().find_map(|line| Some(line.strip_prefix("ERROR: ")?.trim_end_matches('.').to_owned()));
+        let reason = unreachable(&complaints).or(first).or_else(|| last_line(&said));
+        return Err(refused(reason.unwrap_or_else(|| done.status.to_string())));
+    }
+    let report: InstallReport = serde_json::from_slice(&done.stdout)
+        .map_err(|error| refused(format!("its report has another form: {error}")))?;
+    Ok(report.install)
 }
 
 fn present(pip: &[&str]) -> Result<(), String> {

@@ -11,8 +11,13 @@ use qkvault_fa4::graph::{
     Attention, BackwardOptions, Band, Corner, DType, Gradients, Lengths, PaddedRows, Pass, Role, Storage, Tensor, Valid,
 };
 
-use crate::SCALE;
 use crate::printed::memory::Value;
+
+/// Attentions of a family that are compared.
+pub(crate) const SHAPES: usize = 12;
+
+/// The softmax scale of all launches.
+pub(crate) const SCALE: f32 = 0.089_353_21;
 
 /// Sizes of an attention that a family leaves open.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +63,17 @@ pub(crate) fn shapes(random: &mut Random, count: usize) -> Vec<Shape> {
 
 pub(crate) type Write = Box<dyn Fn(Shape) -> Attention>;
 
+/// The families whose names have one of these parts, separated by commas, or `all`; without parts, one family.
+pub(crate) fn chosen(only: Option<&str>) -> Vec<(String, Write)> {
+    let wanted = |name: &str| match only {
+        Some(parts) => parts == "all" || parts.split(',').any(|part| name.contains(part)),
+        None => name.contains("d128 causal group 4") && !name.contains("deterministic"),
+    };
+    families().into_iter().filter(|(name, _)| wanted(name)).collect()
+}
+
 /// The families by name.
-pub(crate) fn families() -> Vec<(String, Write)> {
+fn families() -> Vec<(String, Write)> {
     let mut list: Vec<(String, Write)> = Vec::new();
     for (head_dim, head_dim_v, dtype) in [
         (128, 128, DType::BF16),
