@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use qkvault_cache::{Key, Source, Vault, VaultOptions};
+use qkvault_cache::{Entry, Key, Source, Vault, VaultOptions};
 use qkvault_compile::{
     Engines, FA4, Fa4Plan, Gpu, KernelCompiler, Nvrtc, OnMiss, Plan, PlanError, Planner, RebuildCheck,
 };
 use qkvault_cudnn::CompileOptions;
 use qkvault_fa4::{DRIVER, Installed, SM};
-use qkvault_graph::expr::library;
+use qkvault_graph::expr::{ScoreExpr, library};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
 use qkvault_kernels::recipe::{LaunchValue, RecipeStep};
 use qkvault_skip::{Need, skip};
@@ -61,7 +61,7 @@ fn a_plan_is_compiled_once_found_afterwards_and_the_same_when_compiled_again() {
     let rebuilder = Engines::built_in();
     let check = rebuilder.verify(key, &entry);
     assert!(matches!(check, RebuildCheck::Same { kernels: 1, .. }), "{check:?}");
-    let mut other = qkvault_cache::Entry::clone(&entry);
+    let mut other = Entry::clone(&entry);
     let place = found.blob.len() / 2;
     other.payload[place] ^= 1;
     let check = rebuilder.verify(key, &other);
@@ -96,6 +96,72 @@ fn a_plan_with_a_predicate_has_a_kernel_of_our_own_that_lists_tiles_first() {
     let (_, entry) = vault().show(&Key(*plan.facts.key.bytes())).into_iter().next().expect("it is stored");
     let check = Engines::built_in().verify(plan.facts.key, &entry.expect("it is whole"));
     assert!(matches!(check, RebuildCheck::Same { kernels: 2, .. }), "{check:?}");
+}
+
+/// The plan of a mask in a vault, the functions that it launches, and its entry.
+fn masked(mask: &str) -> (Arc<Plan>, Vec<String>, Entry) {
+    let mask: ScoreExpr = mask.parse().unwrap_or_else(|error| panic!("{mask}: {error}"));
+    let attention = valid(Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16).with_mask_mod(mask));
+    let folder = tempfile::tempdir().expect("is made");
+    let vault = || Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+    let plan = |on_miss| {
+        let answer = Planner::new(vault(), None).plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), on_miss);
+        answer.expect("an answer").outcome.expect("a plan")
+    };
+    let built = plan(OnMiss::Compile);
+    assert_eq!(*built, *plan(OnMiss::Load), "as it is stored");
+    let recipe = &built.facts.kernels().expect("a plan of kernels").recipe;
+    let functions = recipe.steps.iter().filter_map(|step| match step {
+        RecipeStep::Launch(launch) => Some(launch.function.clone()),
+        RecipeStep::Clear { .. } => None,
+    });
+    let functions = functions.collect();
+    let (_, entry) = vault().show(&Key(*built.facts.key.bytes())).into_iter().next().expect("it is stored");
+    let entry = Entry::clone(&entry.expect("it is whole"));
+    let check = Engines::built_in().verify(built.facts.key, &entry);
+    assert!(matches!(check, RebuildCheck::Same { .. }), "{check:?}");
+    (built, functions, entry)
+}
+
+#[test]
+fn a_predicate_of_places_has_its_lists_in_the_plan_and_launches_one_kernel() {
+    let Some(_) = toolchain() else { return };
+    let (plan, functions, entry) = masked("query - key < 200 & query >= key | key < 4");
+    let recipe = &plan.facts.kernels().expect("a plan of kernels").recipe;
+    assert_eq!((functions.len(), recipe.modules.len(), recipe.scratch), (1, 1, 0));
+    assert!(recipe.constants > 0 && plan.facts.blob_bytes == recipe.modules[0] + recipe.constants, "{recipe}");
+    let RecipeStep::Launch(launch) = &recipe.steps[0] else { panic!("a launch") };
+    let patches = launch.params.iter().flat_map(|param| &param.patches);
+    let lists: Vec<u64> =
+        patches.filter_map(|patch| if let LaunchValue::Constant(at) = patch.value { Some(at) } else { None }).collect();
+    assert_eq!(lists, [0, 256, 512, 768], "counts and tiles, cut and whole");
+    // The first tile of queries sees the first 128 keys in part, and no others.
+    let data = &plan.blob[recipe.modules[0] as usize..];
+    assert_eq!((data[0], data[256], data[512]), (1, 0, 0));
+    // A list that leaves its memory is no list.
+    let mut other = entry;
+    other.payload[recipe.modules[0] as usize] = 77;
+    let folder = tempfile::tempdir().expect("is made");
+    let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+    vault.put(&Key(*plan.facts.key.bytes()), other).expect("is stored");
+    let attention = valid(
+        Attention::bshd(2, (8, 2), (300, 500), 128, DType::BF16)
+            .with_mask_mod("query - key < 200 & query >= key | key < 4".parse().expect("reads")),
+    );
+    let answer = Planner::new(vault, None).plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Load);
+    assert!(matches!(answer, Err(PlanError::Missing { .. })), "{answer:?}");
+}
+
+#[test]
+fn a_mask_of_an_element_for_each_score_is_looked_at_first() {
+    let Some(_) = toolchain() else { return };
+    if Nvrtc::open(None).is_err() {
+        return skip(Need::Cudnn, "no NVRTC is fetched");
+    }
+    for mask in ["tensor @m: i32[2, 1, 300, 500]; @m != 0", "tensor @m: bf16[1, 1, 300, 500]; @m > 0.5"] {
+        let (_, functions, _) = masked(mask);
+        assert_eq!((functions.len(), &functions[0][..], &functions[1][..]), (3, "look", "blocks"), "{mask}");
+    }
 }
 
 #[test]

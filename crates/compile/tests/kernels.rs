@@ -43,7 +43,15 @@ fn recipe() -> LaunchRecipe {
         ],
     };
     let steps = vec![RecipeStep::Clear { at: 0, bytes: 256, value: 0 }, RecipeStep::Launch(launch)];
-    LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 256, modules: Vec::new(), steps }
+    LaunchRecipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 256,
+        modules: Vec::new(),
+        constants: 0,
+        steps,
+    }
 }
 
 /// Whether NVRTC is there; if not, the test is skipped.

@@ -92,7 +92,15 @@ fn recipe() -> LaunchRecipe {
         launch("first", [8, 1, 1], [128, 1, 1], 100_000, Some([2, 1, 1]), false, first),
         launch("second", [1, 1, 1], [512, 1, 1], 0, None, true, second),
     ];
-    LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 16_640, modules: Vec::new(), steps }
+    LaunchRecipe {
+        format: RECIPE_FORMAT,
+        sm: 90,
+        driver: 13_000,
+        scratch: 16_640,
+        modules: Vec::new(),
+        constants: 0,
+        steps,
+    }
 }
 
 /// The plan: compiled, or from the vault.

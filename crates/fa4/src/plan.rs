@@ -1,6 +1,7 @@
 //! A program and its compiled kernels become a recipe and the bytes of its cubins.
 
 use qkvault_graph::Binding;
+use qkvault_kernels::KnownLists;
 use qkvault_kernels::recipe::{
     self, BadCubin, BadRecipe, CubinKernel, Launch, LaunchRecipe, Limits, Param, RECIPE_FORMAT,
 };
@@ -13,12 +14,12 @@ use crate::takes::SM;
 use crate::told::Told;
 use crate::toolchain::DRIVER;
 
-/// A launch recipe and the cubins that it names, one after the other.
+/// A launch recipe and what it names: cubins, one after the other, and constant data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CubinPlan {
     /// The recipe.
     pub recipe: LaunchRecipe,
-    /// The cubins.
+    /// The cubins and the constant data.
     pub code: Vec<u8>,
 }
 
@@ -36,6 +37,9 @@ pub enum CubinPlanError {
     /// The code is none.
     #[error("FlashAttention-4's kernels are not launched: {0}")]
     Code(BadCubin),
+    /// The lists of a mask are none.
+    #[error("{0} bytes behind the cubins are no lists of the mask's tiles; the plan is damaged: compile it again")]
+    Lists(usize),
     /// The recipe is not right.
     #[error(transparent)]
     Recipe(#[from] BadRecipe),
@@ -50,7 +54,8 @@ struct KernelPart<'a> {
 }
 
 impl Fa4Program {
-    /// The plan, with the kernels of the program in order, and the cubin of [`Fa4Program::own`] behind theirs.
+    /// The plan, with the kernels of the program in order, behind theirs the cubin of [`Fa4Program::own`], and then the
+    /// lists of [`Fa4Program::known`].
     ///
     /// Every parameter is compared with its printed type, with its size and place in the cubin, and the recipe is
     /// checked as one from a disk is.
@@ -68,7 +73,9 @@ impl Fa4Program {
             compiled.iter().map(|CompiledKernel { cubin, kernel, told, host: _ }| KernelPart { cubin, kernel, told });
         let parts: Vec<KernelPart<'_>> = parts.collect();
         let recipe = self.recipe(&parts, own, bindings)?;
-        let code = parts.iter().map(|part| part.cubin).chain(own).collect::<Vec<_>>().concat();
+        let known = self.known.as_ref().map(KnownLists::bytes);
+        let cubins = parts.iter().map(|part| part.cubin).chain(own);
+        let code = cubins.chain(known.as_deref()).collect::<Vec<_>>().concat();
         Ok(CubinPlan { recipe, code })
     }
 
@@ -77,7 +84,8 @@ impl Fa4Program {
     ///
     /// # Errors
     ///
-    /// [`CubinPlanError`] with the first difference: cubins that are none, other counts, parameters that do not fit.
+    /// [`CubinPlanError`] with the first difference: cubins that are none, other counts, parameters that do not fit,
+    /// lists of tiles that are none.
     pub fn recipe_again(
         &self,
         code: &[u8],
@@ -99,6 +107,10 @@ impl Fa4Program {
             let (cubin, behind) = rest.split_at(length.ok_or_else(|| counts(code.len(), usize::MAX))?);
             cubins.push(cubin);
             rest = behind;
+        }
+        let may_be = self.known.as_ref().map_or(rest.is_empty(), |known| known.may_be(rest));
+        if !may_be {
+            return Err(CubinPlanError::Lists(rest.len()));
         }
         let own = self.own.as_ref().and_then(|_| cubins.pop());
         let kernels: Vec<CubinKernel> = cubins
@@ -158,8 +170,9 @@ impl Fa4Program {
             scratch: self.scratch,
             steps: steps.collect::<Result<_, CubinPlanError>>()?,
             modules,
+            constants: self.known.as_ref().map_or(0, |known| known.layout.end),
         };
-        let length = recipe.modules.iter().sum();
+        let length = recipe.bytes().unwrap_or(u64::MAX);
         Ok(recipe.check(bindings, length)?.into_inner())
     }
 }

@@ -3,8 +3,8 @@
 use crate::codes;
 use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, GraphKey, KEY_FORMAT, PlanKey, Refusal, Valid};
-use qkvault_kernels::recipe::{Launch, LaunchValue, Limits};
-use qkvault_kernels::{BlockLists, ScoreTiles};
+use qkvault_kernels::recipe::{Launch, LaunchValue, Limits, RECIPE_FORMAT};
+use qkvault_kernels::{BlockLists, KnownLists, ListsLayout, ScoreTiles};
 
 use crate::args::{Arg, Float, LOG2_E};
 use crate::compiler::FILES;
@@ -22,13 +22,15 @@ const TAG: &str = "qkvault plan of FlashAttention-4's kernels, key format 2";
 pub struct Fa4Program {
     /// What is compiled; a kernel that is launched twice is in it once.
     pub kernels: Vec<Kernel>,
-    /// A kernel of our own beside them, if there is one: it lists the tiles that a mask leaves.
+    /// Kernels of our own beside them, if there are any: they list the tiles that a mask leaves, or sequences.
     pub own: Option<Own>,
+    /// Lists of those tiles that no launch changes, which the plan has as data.
+    pub known: Option<KnownLists>,
     pub(crate) steps: Vec<ProgramStep>,
     pub(crate) scratch: u64,
 }
 
-/// A kernel of our own, for NVRTC.
+/// Kernels of our own, for NVRTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     /// CUDA C++ without includes.
@@ -44,7 +46,7 @@ pub(crate) enum ProgramStep {
     Clear { at: u64, bytes: u64 },
     /// A kernel, by its place in the program.
     Launch { kernel: usize, args: Vec<Arg>, grid: [i64; 3], threads: i64 },
-    /// The kernel of our own.
+    /// A kernel of our own.
     Own(Box<Launch>),
 }
 
@@ -108,12 +110,15 @@ impl Fa4Program {
     /// It is the same on every GPU of the architecture.
     #[must_use]
     pub fn key(&self, attention: GraphKey, nvrtc: (u32, u32)) -> PlanKey {
-        let Fa4Program { kernels, own, steps, scratch } = self;
+        // Known lists follow from the attention and the tiles.
+        let Fa4Program { kernels, own, known, steps, scratch } = self;
         let mut hasher = blake3::Hasher::new_derive_key(TAG);
         hasher.update(&KEY_FORMAT.to_le_bytes());
+        hasher.update(&RECIPE_FORMAT.to_le_bytes());
         hasher.update(attention.bytes());
         // Lengths separate the parts.
-        let launches = format!("{steps:?} {scratch} {DRIVER} {TOOLCHAIN:?}");
+        let launches =
+            format!("{steps:?} {:?} {scratch} {DRIVER} {TOOLCHAIN:?}", known.as_ref().map(KnownLists::tiles));
         let program = format!("{kernels:?} {:?}", own.as_ref().map(|own| (own, nvrtc)));
         for part in [program.as_str(), launches.as_str()].into_iter().chain(FILES.map(|(_, text)| text)) {
             hasher.update(&(part.len() as u64).to_le_bytes());
@@ -138,7 +143,7 @@ impl ProgramWriter<'_> {
         let written = written(attention);
         let band = attention.mask.band.filter(|_| written.mask_mod.is_none());
         let window = band.and_then(|band| window(band, s_q, s_kv)).unwrap_or_default();
-        let program = Fa4Program { kernels: Vec::new(), own: None, steps: Vec::new(), scratch: 0 };
+        let program = Fa4Program { kernels: Vec::new(), own: None, known: None, steps: Vec::new(), scratch: 0 };
         ProgramWriter { attention, window, written, program }
     }
 
@@ -177,17 +182,25 @@ impl ProgramWriter<'_> {
         [exponent, Float::Scale(1.0)]
     }
 
-    /// Lists of the tiles that a predicate leaves, which a kernel of our own makes first; nothing without a predicate.
+    /// Lists of the tiles that a predicate leaves: data of the plan, or made first by kernels of our own; nothing
+    /// without a predicate.
     pub(crate) fn lists(&mut self, queries: i64, keys: i64, by_keys: bool) -> Vec<Arg> {
-        let a = self.attention;
-        let Some(lists) = BlockLists::for_attention(a, ScoreTiles { queries, keys, by_keys }, self.program.scratch)
-        else {
-            return Vec::new();
-        };
-        let BlockLists { source, options, launch, batch, heads, rows, columns, at, end } = lists;
-        self.program.scratch = end;
-        self.program.own = Some(Own { source, options });
-        self.program.steps.push(ProgramStep::Own(Box::new(launch)));
+        let (a, tiles) = (self.attention, ScoreTiles { queries, keys, by_keys });
+        let (place, layout): (fn(u64) -> LaunchValue, ListsLayout) =
+            if let Some(known) = KnownLists::for_attention(a, tiles) {
+                let layout = known.layout.clone();
+                self.program.known = Some(known);
+                (LaunchValue::Constant, layout)
+            } else if let Some(lists) = BlockLists::for_attention(a, tiles, self.program.scratch) {
+                let BlockLists { source, options, launches, layout, end } = lists;
+                self.program.scratch = end;
+                self.program.own = Some(Own { source, options });
+                self.program.steps.extend(launches.into_iter().map(|launch| ProgramStep::Own(Box::new(launch))));
+                (LaunchValue::Scratch, layout)
+            } else {
+                return Vec::new();
+            };
+        let ListsLayout { batch, heads, rows, columns, at, end: _ } = layout;
         // A step of 0 gives all sequences or heads the same lists.
         let step = |own: i64, size: i64| if own == 1 { 0 } else { size };
         let (all, all_heads) = (a.batch(), a.q.heads());
@@ -196,7 +209,7 @@ impl ProgramWriter<'_> {
             let steps = [step(batch, heads * rows * row), step(heads, rows * row)];
             let inner = if counts { None } else { Some(columns) };
             Arg::Tensor {
-                at: LaunchValue::Scratch(at),
+                at: place(at),
                 extents: [all, all_heads].into_iter().chain(extents).collect(),
                 strides: steps.into_iter().chain(inner).collect(),
             }

@@ -100,9 +100,12 @@ fn compared(what: &str, attention: &Valid, recipe: &LaunchRecipe, code: &[Compil
     (recipe.steps.len(), bytes)
 }
 
-/// Which buffer of the scratch memory is at which offset, as found in parameters.
+/// Which buffer is at which offset of the scratch memory, and of the constant data, as found in parameters.
 #[derive(Default)]
-struct Addresses(BTreeMap<u64, u64>);
+struct Addresses {
+    scratch: BTreeMap<u64, u64>,
+    constants: BTreeMap<u64, u64>,
+}
 
 impl Addresses {
     /// Compares a parameter with what the printed function stores.
@@ -127,8 +130,14 @@ impl Addresses {
                 LaunchValue::Product(..) => panic!("{what}: a multiple of another number than the scale"),
                 LaunchValue::Scratch(offset) => {
                     let buffer = stored(at);
-                    let known = *self.0.entry(buffer).or_insert(*offset);
+                    let known = *self.scratch.entry(buffer).or_insert(*offset);
                     assert_eq!(known, *offset, "{what}: the same buffer at two offsets");
+                    place(at, &buffer.to_le_bytes());
+                }
+                LaunchValue::Constant(offset) => {
+                    let buffer = stored(at);
+                    let known = *self.constants.entry(buffer).or_insert(*offset);
+                    assert_eq!(known, *offset, "{what}: the same list at two offsets");
                     place(at, &buffer.to_le_bytes());
                 }
                 LaunchValue::Map(map) => {
@@ -147,19 +156,33 @@ impl Addresses {
 
     /// Every buffer has room, and those that must begin at zero are cleared.
     fn scratch(&self, what: &str, recipe: &LaunchRecipe, zeros: &[u64]) {
-        let mut end = 0;
-        let mut ordered: Vec<(u64, u64)> = self.0.iter().map(|(buffer, at)| (*at, *buffer)).collect();
-        ordered.sort_unstable();
-        for (at, buffer) in ordered {
-            assert!(at >= end && at % 256 == 0, "{what}: a buffer begins at {at} within another");
-            end = at + families::buffer_bytes(buffer);
-            assert!(end <= recipe.scratch, "{what}: a buffer ends at {end}, behind the scratch memory");
+        for (at, end) in Addresses::apart(what, &self.scratch, recipe.scratch) {
             let cleared = recipe.steps.iter().any(|step| match step {
                 RecipeStep::Clear { at: from, bytes, value } => *from <= at && from + bytes >= end && *value == 0,
                 RecipeStep::Launch(_) => false,
             });
-            assert_eq!(cleared, zeros.contains(&buffer), "{what}: whether a buffer at {at} is cleared");
+            let buffer = self.scratch.iter().find(|(_, known)| **known == at).map(|(buffer, _)| buffer);
+            assert_eq!(
+                cleared,
+                zeros.contains(buffer.expect("is there")),
+                "{what}: whether a buffer at {at} is cleared"
+            );
         }
+        let lists = Addresses::apart(what, &self.constants, recipe.constants);
+        assert!(lists.is_empty() == (recipe.constants == 0), "{what}: {lists:?} of {} bytes", recipe.constants);
+    }
+
+    /// The begin and end of each buffer of some memory, which do not meet.
+    fn apart(what: &str, of: &BTreeMap<u64, u64>, bytes: u64) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = of.iter().map(|(buffer, at)| (*at, at + families::buffer_bytes(*buffer))).collect();
+        all.sort_unstable();
+        let mut last = 0;
+        for &(at, end) in &all {
+            assert!(at >= last && at % 256 == 0, "{what}: a buffer begins at {at} within another");
+            assert!(end <= bytes, "{what}: a buffer ends at {end}, behind {bytes} bytes");
+            last = end;
+        }
+        all
     }
 }
 

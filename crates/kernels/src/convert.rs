@@ -215,7 +215,7 @@ fn recipe(conversion: &ValidConversion, sm: u32) -> LaunchRecipe {
     };
     steps.extend(launches(conversion).into_iter().map(launch));
     let scratch = if measures { SHARED } else { 0 };
-    LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), steps }
+    LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), constants: 0, steps }
 }
 
 /// Whole numbers of parts, for extents, which are positive.

@@ -19,6 +19,18 @@ pub(crate) fn statements(
     prefix: &str,
     origins: bool,
 ) -> (String, String) {
+    statements_with(program, scalar, tensor, prefix, origins, element)
+}
+
+/// The same, with elements of tensors as `element` writes them, from a tensor and its number.
+pub(crate) fn statements_with(
+    program: &Program,
+    scalar: usize,
+    tensor: usize,
+    prefix: &str,
+    origins: bool,
+    element: impl Fn(&TensorSpec, usize) -> String,
+) -> (String, String) {
     let mut text = String::new();
     let name = |id: NodeId| format!("{prefix}{}", id.0);
     for (at, &node) in program.nodes().iter().enumerate() {
@@ -41,8 +53,18 @@ pub(crate) fn statements(
     (text, name(program.root()))
 }
 
-/// The element of a tensor at a point. Rows and keys beyond the tensor, which no result depends on, read its last ones.
-fn element(spec: &TensorSpec, number: usize) -> String {
+/// The element of a tensor at a point.
+pub(crate) fn element(spec: &TensorSpec, number: usize) -> String {
+    let read = format!("__ldg(p.tensor{number} + ({}))", offset(spec));
+    match spec.dtype {
+        DType::F16 => format!("from_f16({read})"),
+        DType::BF16 => format!("from_bf16({read})"),
+        _ => read,
+    }
+}
+
+/// The place of that element. Rows and keys beyond the tensor, which no result depends on, read its last ones.
+pub(crate) fn offset(spec: &TensorSpec) -> String {
     let [_, h, q, k] = spec.dims;
     let mut at = String::from("0ll");
     let steps = [h * q * k, q * k, k, 1];
@@ -51,12 +73,7 @@ fn element(spec: &TensorSpec, number: usize) -> String {
             let _ = write!(at, " + (i64)min(point.{}, {}) * {step}", axis.name(), n - 1);
         }
     }
-    let read = format!("__ldg(p.tensor{number} + ({at}))");
-    match spec.dtype {
-        DType::F16 => format!("from_f16({read})"),
-        DType::BF16 => format!("from_bf16({read})"),
-        _ => read,
-    }
+    at
 }
 
 /// The type in CUDA C of a tensor's elements.

@@ -154,6 +154,7 @@ impl SourceWriter<'_> {
             driver: DRIVER,
             scratch,
             modules: Vec::new(),
+            constants: 0,
             steps: vec![attend, merge],
         };
         Generated { source, options, recipe }

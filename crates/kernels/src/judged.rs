@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use qkvault_graph::{Lengths, PaddedRows, Valid};
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{self, BlockLists, ScoreTiles};
+use crate::blocks::{self, KnownLists, ListsLayout, ScoreTiles};
 use crate::takes::{is_varlen, page_size};
 use crate::{bounds, expression, generate};
 
@@ -77,7 +77,7 @@ const ATTENTION: [&str; 6] =
     [generate::MACHINE, generate::WORK, generate::BRING, generate::ATTEND, generate::MERGE, expression::FUNCTIONS];
 
 /// Those of the kernel that lists tiles.
-const LISTS: [&str; 4] = [bounds::BOUNDS, blocks::EXTREMES, blocks::BLOCKS, expression::FUNCTIONS];
+const LISTS: [&str; 5] = [bounds::BOUNDS, blocks::EXTREMES, blocks::LOOK, blocks::BLOCKS, expression::FUNCTIONS];
 
 /// A digest of code: a comment or an empty line changes nothing that a GPU could judge.
 fn digest(sources: &[&str]) -> String {
@@ -122,12 +122,17 @@ fn paths(a: &Valid) -> Vec<&'static str> {
 /// The way to lists of an attention that FlashAttention-4's kernels compute.
 fn list_path(a: &Valid) -> Option<&'static str> {
     let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: a.is_backward() };
-    BlockLists::for_attention(a, tiles, 0)?;
-    Some(match (a.block_mask, a.is_backward()) {
-        (true, false) => "block mask, forward",
-        (true, true) => "block mask, backward",
-        (false, false) => "predicate, forward",
-        (false, true) => "predicate, backward",
+    if KnownLists::for_attention(a, tiles).is_some() {
+        return Some(if a.is_backward() { "in the plan, backward" } else { "in the plan, forward" });
+    }
+    ListsLayout::for_attention(a, tiles, 0)?;
+    Some(match (a.block_mask, blocks::reads_dense(a), a.is_backward()) {
+        (true, _, false) => "block mask, forward",
+        (true, _, true) => "block mask, backward",
+        (false, true, false) => "elements, forward",
+        (false, true, true) => "elements, backward",
+        (false, false, false) => "predicate, forward",
+        (false, false, true) => "predicate, backward",
     })
 }
 

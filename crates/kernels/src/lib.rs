@@ -5,7 +5,8 @@
 //! * [`generate`] writes CUDA source and a launch recipe for one. Score modifications and masks become straight-line
 //!   code.
 //! * [`Sequences`] lists where sequences begin, for another engine's kernels.
-//! * [`BlockLists`] lists the tiles of scores that a mask does not hide, for another engine's kernels.
+//! * [`BlockLists`] and [`KnownLists`] list the tiles of scores that a mask does not hide, for another engine's
+//!   kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
 //! * [`unproven`] says which of them no GPU has judged since their sources changed ([`Judged`]).
@@ -32,7 +33,7 @@ mod sequences;
 mod takes;
 pub mod tiling;
 
-pub use blocks::{BlockLists, ScoreTiles};
+pub use blocks::{BlockLists, KnownLists, ListsLayout, ScoreTiles};
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};

@@ -99,6 +99,7 @@ impl JobWriter<'_> {
                 LaunchValue::Scratch(offset) => {
                     self.numbers([at, 0, self.scratch, *offset]);
                 }
+                LaunchValue::Constant(_) => return Err(EmulateError::Constants),
                 LaunchValue::Map(map) => self.map(at, map)?,
                 LaunchValue::Number(_) | LaunchValue::Product(..) => {}
             }

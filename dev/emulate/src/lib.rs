@@ -35,6 +35,9 @@ pub enum EmulateError {
     /// The recipe names an operand that was not given.
     #[error("the recipe names {0}, and no buffer of that role is given")]
     Missing(Role),
+    /// The recipe has constant data, which no kernel of our own reads.
+    #[error("the recipe has constant data, and kernels are emulated without")]
+    Constants,
     /// Files or programs of the host.
     #[error("{0}")]
     Host(#[from] io::Error),

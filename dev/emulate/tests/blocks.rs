@@ -1,4 +1,5 @@
-//! Lists of tiles of scores on a CPU: the kernel that makes them for a mask, beside the mask's definition.
+//! Lists of tiles of scores on a CPU: the kernels that make them for a mask, beside the mask's definition, and beside
+//! lists that follow from the description.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +7,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{Features, Space, attention};
-use qkvault_graph::expr::{Expr, PointContext, Value, head, key, library, query};
+use qkvault_graph::expr::{Expr, PointContext, ScoreExpr, Value, head, key, library, query};
 use qkvault_graph::{Attention, Band, Corner, DType, Lengths, Role, Storage, Valid, validate};
 use qkvault_kernels::recipe::{self, LaunchRecipe, RECIPE_FORMAT, RecipeStep};
-use qkvault_kernels::{BlockLists, ScoreTiles};
+use qkvault_kernels::{BlockLists, KnownLists, ListsLayout, ScoreTiles};
 use qkvault_reference::{Buffer, Inputs, POISON};
 use qkvault_skip::{Need, skip};
 
@@ -18,10 +19,12 @@ const PLACES: [Role; 4] = [Role::O, Role::Stats, Role::Max, Role::SumExp];
 
 /// The lists that the kernel makes: for each sequence, head and row the tiles that the mask cuts, and those it leaves.
 fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i32>; 2]> {
-    let mut launch = lists.launch.clone();
-    for patch in launch.params.iter_mut().flat_map(|param| &mut param.patches) {
+    let BlockLists { launches, layout, .. } = lists;
+    let mut launches = launches.clone();
+    for patch in launches.iter_mut().flat_map(|launch| &mut launch.params).flat_map(|param| &mut param.patches) {
         if let recipe::LaunchValue::Scratch(at) = patch.value {
-            let place = lists.at.iter().position(|known| *known == at).expect("one of the lists");
+            // What kernels leave for each other stays there.
+            let Some(place) = layout.at.iter().position(|known| *known == at) else { continue };
             patch.value = recipe::LaunchValue::Address(PLACES[place]);
         }
     }
@@ -29,9 +32,10 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
-        scratch: 0,
+        scratch: lists.end,
         modules: Vec::new(),
-        steps: vec![RecipeStep::Launch(launch)],
+        constants: 0,
+        steps: launches.into_iter().map(RecipeStep::Launch).collect(),
     };
     let (mut buffers, mut numbers) = (BTreeMap::new(), BTreeMap::new());
     for role in a.scalars().map(|scalar| scalar.role) {
@@ -40,8 +44,8 @@ fn made(a: &Valid, lists: &BlockLists, inputs: &Inputs, seed: u64) -> Vec<[Vec<i
     for role in a.score_tensors().map(|tensor| tensor.role).chain(a.block_mask.then_some(Role::BlockMask)) {
         buffers.insert(role, inputs.buffer(role).expect("is there").bytes().to_vec());
     }
-    let lines = (lists.batch * lists.heads * lists.rows) as usize;
-    let columns = lists.columns as usize;
+    let lines = (layout.batch * layout.heads * layout.rows) as usize;
+    let columns = layout.columns as usize;
     for (role, count) in PLACES.into_iter().zip([lines, lines * columns, lines, lines * columns]) {
         buffers.insert(role, vec![POISON; count * 4]);
     }
@@ -99,7 +103,7 @@ fn seen(a: &Valid, inputs: &Inputs, at: [i32; 4]) -> bool {
 }
 
 /// The lists by definition.
-fn expected(a: &Valid, lists: &BlockLists, inputs: &Inputs, tiles: ScoreTiles) -> Vec<[Vec<i32>; 2]> {
+fn expected(a: &Valid, lists: &ListsLayout, inputs: &Inputs, tiles: ScoreTiles) -> Vec<[Vec<i32>; 2]> {
     let (s_q, s_kv) = a.seq();
     let kind = |batch: i64, head: i64, row: i64, column: i64| {
         let (q, k) = if tiles.by_keys { (column, row) } else { (row, column) };
@@ -122,11 +126,30 @@ fn expected(a: &Valid, lists: &BlockLists, inputs: &Inputs, tiles: ScoreTiles) -
     all
 }
 
-fn check(a: &Valid, tiles: ScoreTiles, seed: u64) {
+/// Lists that follow from the description.
+fn read(known: &KnownLists) -> Vec<[Vec<i32>; 2]> {
+    let (bytes, ListsLayout { batch, heads, rows, columns, at, .. }) = (known.bytes(), &known.layout);
+    let number = |list: usize, place: i64| {
+        let four = &bytes[at[list] as usize + place as usize * 4..][..4];
+        i32::from_le_bytes(four.try_into().expect("four"))
+    };
+    let list = |list: usize, line: i64| {
+        (0..i64::from(number(list, line))).map(|n| number(list + 1, line * columns + n)).collect()
+    };
+    (0..batch * heads * rows).map(|line| [list(0, line), list(2, line)]).collect()
+}
+
+/// Compares the lists; how many tiles are cut, and whole, and how many there are.
+fn check(a: &Valid, tiles: ScoreTiles, seed: u64) -> [i64; 3] {
     let inputs = Inputs::random(a, seed).expect("random operands");
     let lists = BlockLists::for_attention(a, tiles, 0).unwrap_or_else(|| panic!("{a}: no lists"));
-    let (found, expected) = (made(a, &lists, &inputs, seed), expected(a, &lists, &inputs, tiles));
+    let (found, expected) = (made(a, &lists, &inputs, seed), expected(a, &lists.layout, &inputs, tiles));
     assert_eq!(found, expected, "{a}, {tiles:?}");
+    if let Some(known) = KnownLists::for_attention(a, tiles) {
+        assert_eq!(read(&known), found, "{a}, {tiles:?}: lists in a plan");
+    }
+    let count = |kind: usize| found.iter().map(|lists| lists[kind].len() as i64).sum();
+    [count(0), count(1), found.len() as i64 * lists.layout.columns]
 }
 
 fn plain(lengths: (i64, i64), e: Expr) -> Attention {
@@ -178,4 +201,60 @@ fn lists_of_random_masks_are_those_of_their_definition() {
     for (n, a) in list.iter().enumerate() {
         check(a, ScoreTiles { queries: 24, keys: 16, by_keys: n % 2 == 0 }, n as u64);
     }
+}
+
+fn masked(lengths: (i64, i64), mask: &str, band: Option<Band>) -> Valid {
+    let mask: ScoreExpr = mask.parse().unwrap_or_else(|error| panic!("{mask}: {error}"));
+    let mut a = Attention::bshd(2, (2, 2), lengths, 16, DType::BF16).with_mask_mod(mask);
+    a.mask.band = band;
+    validate(a).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+#[test]
+fn lists_in_a_plan_are_those_that_the_kernel_makes() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let window = Band { corner: Corner::BottomRight, left: Some(70), right: Some(0) };
+    let list = [
+        ((150, 230), "key < 100 | key <= query", None),
+        ((150, 230), "(query - key) % 3 == 0 & abs(query - key) < 60", None),
+        ((300, 300), "query // 64 >= key // 64", Some(window)),
+        ((129, 64), "(key + head * 7) % 5 != 0 | key <= query", Some(Band::CAUSAL_BOTTOM_RIGHT)),
+        ((97, 200), "select(batch == 1, key * key % 7 != 3, query - key < 9)", None),
+    ];
+    for (n, (lengths, mask, band)) in list.into_iter().enumerate() {
+        let a = masked(lengths, mask, band);
+        for by_keys in [false, true] {
+            let tiles = ScoreTiles { queries: 64, keys: 48, by_keys };
+            assert!(KnownLists::for_attention(&a, tiles).is_some(), "{mask}");
+            check(&a, tiles, n as u64);
+        }
+    }
+}
+
+/// Masks with an element for each score: several elements at once, one by one where rows begin anywhere, in 16 bits,
+/// beside a band, and whole or hidden over many tiles.
+#[test]
+fn lists_of_masks_with_an_element_for_each_score_are_those_of_their_definition() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let list = [
+        ((150, 232), "tensor @m: i32[2, 1, 150, 232]; @m % 9 != 0", None),
+        ((150, 231), "tensor @m: i32[1, 2, 150, 231]; @m % 9 != 0", None),
+        ((130, 200), "tensor @m: bf16[1, 1, 130, 200]; @m < 1.5", Some(Band::CAUSAL_BOTTOM_RIGHT)),
+        ((130, 200), "tensor @m: i32[1, 1, 130, 200]; tensor @n: f32[1, 1, 130, 200]; @m < 900 | @n > 3.5", None),
+        ((130, 200), "tensor @m: i32[1, 1, 130, 200]; @m > 1000000 & key > 150 | query < 64", None),
+    ];
+    let mut all = [0; 3];
+    for (n, (lengths, mask, band)) in list.into_iter().enumerate() {
+        let a = masked(lengths, mask, band);
+        for by_keys in [false, true] {
+            let found = check(&a, ScoreTiles { queries: 64, keys: 32, by_keys }, n as u64);
+            all.iter_mut().zip(found).for_each(|(sum, n)| *sum += n);
+        }
+    }
+    let [cut, whole, tiles] = all;
+    assert!(cut >= 20 && whole >= 20 && tiles - cut - whole >= 20, "{cut} cut, {whole} whole, of {tiles}");
 }

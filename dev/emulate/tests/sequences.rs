@@ -100,8 +100,8 @@ fn run(lists: &Sequences, launches: &[Launch], buffers: &mut BTreeMap<Role, Vec<
         }
     }
     let steps = launches.into_iter().map(RecipeStep::Launch).collect();
-    let (scratch, modules) = (lists.end, Vec::new());
-    let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, steps };
+    let (scratch, modules, constants) = (lists.end, Vec::new(), 0);
+    let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch, modules, constants, steps };
     // Each function is in the table of the program, so all of the source is compiled.
     let program = HostProgram::compile(&lists.source, &recipe, false).expect("compiles");
     program.launch(&recipe, buffers, &BTreeMap::new(), &[], 3, POISON).expect("runs");

@@ -153,7 +153,7 @@ impl<'a> Fa4Plan<'a> {
             engine: name(),
             workspace: recipe.scratch,
             compile_ms,
-            blob_bytes: recipe.modules.iter().sum(),
+            blob_bytes: recipe.bytes().unwrap_or(u64::MAX),
             bindings: bindings(self.attention),
             own: OwnFacts::Kernels(Box::new(KernelFacts { by: compiler(), recipe })),
         }

@@ -133,6 +133,7 @@ fn kernels_on(profile: &str, change: impl FnOnce(&mut Target)) -> Result<(), Str
         driver: 13_000,
         scratch: 0,
         modules: Vec::new(),
+        constants: 0,
         steps: Vec::new(),
     };
     facts.driver = 13_000;

@@ -1,4 +1,4 @@
-//! Constant operands on a GPU without cudarc: uploaded once for each session, and freed with it.
+//! Constants on a GPU without cudarc: operands, uploaded once for each session and freed with it, and data of plans.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -65,7 +65,8 @@ impl RawConstants {
             let buffer = match found {
                 Some(buffer) => buffer,
                 None => {
-                    let buffer = upload(&values)?;
+                    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+                    let buffer = upload(&bytes)?;
                     all.push((values, buffer));
                     buffer
                 }
@@ -79,23 +80,28 @@ impl RawConstants {
     pub(crate) fn free(&mut self) {
         let all = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (_, buffer) in all.drain(..) {
-            // SAFETY: allocated by `upload`, freed once.
-            let status = functions().map_or(0, |functions| unsafe { (functions.free)(buffer.address) });
-            if let Err(detail) = checked("free a constant operand", status) {
+            if let Err(detail) = free(buffer) {
                 tracing::warn!(detail, "a constant operand");
             }
         }
     }
 }
 
-/// Copies numbers to new memory of the GPU whose context is current, on a stream that waits for no other.
-fn upload(values: &[f32]) -> Result<DeviceBuffer, String> {
+/// Frees memory that [`upload`] made, in its context. The driver waits for launches that are under way.
+pub(crate) fn free(buffer: DeviceBuffer) -> Result<(), String> {
+    // SAFETY: allocated by `upload`; whoever has the buffer frees it once.
+    let status = functions().map_or(0, |functions| unsafe { (functions.free)(buffer.address) });
+    checked("free a constant", status)
+}
+
+/// Copies bytes to new memory of the GPU whose context is current, on a stream that waits for no other.
+pub(crate) fn upload(values: &[u8]) -> Result<DeviceBuffer, String> {
     let functions = functions().ok_or("the driver lacks functions that every driver has")?;
     let _relaxed = RelaxedCaptures::enter();
-    let bytes = size_of_val(values);
+    let bytes = values.len();
     let (mut address, mut stream) = (0, std::ptr::null_mut());
     // SAFETY: `address` is writable.
-    checked("allocate a constant operand", unsafe { (functions.alloc)(&raw mut address, bytes) })?;
+    checked("allocate a constant", unsafe { (functions.alloc)(&raw mut address, bytes) })?;
     let mut copy = || {
         // SAFETY: `stream` is writable.
         checked("create a stream", unsafe { (functions.create)(&raw mut stream, NON_BLOCKING) })?;
@@ -103,8 +109,8 @@ fn upload(values: &[f32]) -> Result<DeviceBuffer, String> {
         let copied = unsafe { (functions.copy)(address, values.as_ptr().cast(), bytes, stream) };
         // SAFETY: the stream was created above.
         let (waited, destroyed) = unsafe { ((functions.synchronize)(stream), (functions.destroy)(stream)) };
-        checked("copy a constant operand", copied)?;
-        checked("wait for a constant operand", waited)?;
+        checked("copy a constant", copied)?;
+        checked("wait for a constant", waited)?;
         checked("destroy a stream", destroyed)
     };
     match copy() {

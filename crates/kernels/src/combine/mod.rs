@@ -222,7 +222,7 @@ impl<'a> CombinationWriter<'a> {
             params: vec![self.params().param()],
         };
         let steps = vec![RecipeStep::Launch(launch)];
-        LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), steps }
+        LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), constants: 0, steps }
     }
 }
 

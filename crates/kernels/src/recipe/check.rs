@@ -32,6 +32,8 @@ impl Limits {
     pub const COUNT: usize = 64;
     /// Bytes of scratch memory: far more than any GPU has, and no sum with an offset overflows.
     pub const SCRATCH: u64 = 1 << 40;
+    /// Bytes of constant data: lists for more tiles than FlashAttention-4's kernels of a long prompt have.
+    pub const CONSTANTS: u64 = 1 << 20;
     /// Elements of a tensor map's box along a dim.
     pub const TILE: u32 = 256;
     /// Elements of a tensor map along a dim.
@@ -71,7 +73,7 @@ fn within(place: &str, given: u64, most: u64) -> Result<(), BadRecipe> {
 
 impl LaunchRecipe {
     /// Compares everything in the recipe with what it refers to: the operands that a launch binds, and the bytes of the
-    /// plan's cubins.
+    /// plan, its cubins with the constant data behind them.
     ///
     /// # Errors
     ///
@@ -85,10 +87,11 @@ impl LaunchRecipe {
             within(place, count as u64, Limits::COUNT as u64)?;
         }
         within("scratch memory in bytes", self.scratch, Limits::SCRATCH)?;
-        let sum = self.modules.iter().try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes));
+        within("constant data in bytes", self.constants, Limits::CONSTANTS)?;
+        let sum = self.bytes();
         if sum != Some(code) {
             let given = sum.map_or("more than 64 bits".to_owned(), |sum| format!("{sum} bytes"));
-            return Err(wrong("the length of all cubins", given, format!("the plan has {code} bytes of them")));
+            return Err(wrong("the length of all cubins and constants", given, format!("the plan has {code} bytes")));
         }
         if self.steps.is_empty() {
             return Err(wrong("the number of steps", 0, "a launch has at least one"));
@@ -125,8 +128,9 @@ impl LaunchRecipe {
             }
             modules.push(kernels);
         }
-        if !rest.is_empty() {
-            return Err(wrong("the code behind the cubins", format!("{} bytes", rest.len()), "nothing follows them"));
+        if rest.len() as u64 != self.constants {
+            let needed = format!("{} bytes of constant data follow them", self.constants);
+            return Err(wrong("what is behind the cubins", format!("{} bytes", rest.len()), needed));
         }
         let launches = self.steps.iter().enumerate().filter_map(|(i, step)| match step {
             RecipeStep::Launch(launch) => Some((i, launch)),
@@ -225,6 +229,11 @@ impl LaunchRecipe {
                     within(&of("the offset in the scratch memory"), *at, self.scratch)?;
                     8
                 }
+                LaunchValue::Constant(at) if *at >= self.constants => {
+                    let needed = format!("the plan has {} bytes of constant data", self.constants);
+                    return Err(wrong(of("the offset in the constant data"), at, needed));
+                }
+                LaunchValue::Constant(_) => 8,
                 LaunchValue::Map(map) => {
                     let binding = find(map.role, false).ok_or_else(|| missing(map.role, "tensor"))?;
                     check_map(&of("the tensor map"), map, binding)?;

@@ -1,8 +1,9 @@
 //! Launch recipes: what the driver is asked to do for one attention, as data.
 //!
-//! A plan of this engine is a recipe and the machine code (cubins) that it names. Whoever launches it needs the driver
-//! alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs with which grid, and for
-//! each kernel parameter its bytes and what is written over them: an address, a number, a tensor map.
+//! A plan of this engine is a recipe and what it names: machine code (cubins), perhaps constant data behind it. Whoever
+//! launches it needs the driver alone: no cuDNN, no compiler, no look-up. A recipe says for each step which kernel runs
+//! with which grid, and for each kernel parameter its bytes and what is written over them: an address, a number, a
+//! tensor map.
 //!
 //! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
 //! [`LaunchRecipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe
@@ -29,7 +30,7 @@ pub use cubin::{BadCubin, CubinKernel};
 pub use key::{CodeOrigin, architecture, bindings};
 
 /// The format of recipes. Readers refuse every other one.
-pub const RECIPE_FORMAT: u32 = 2;
+pub const RECIPE_FORMAT: u32 = 3;
 
 /// Bytes of a tensor map in a kernel's parameters (`CUtensorMap` of `cuda.h`).
 pub const TENSOR_MAP_BYTES: usize = 128;
@@ -49,6 +50,8 @@ pub struct LaunchRecipe {
     pub scratch: u64,
     /// The cubins, one after the other in the plan's bytes: the length of each.
     pub modules: Vec<u64>,
+    /// Bytes of constant data behind the cubins. They are on the GPU as long as the plan is loaded.
+    pub constants: u64,
     /// What is queued, in order.
     pub steps: Vec<RecipeStep>,
 }
@@ -127,6 +130,8 @@ pub enum LaunchValue {
     Map(TensorMap),
     /// A number on the host in f32 times a constant, whose bits these are: 4 bytes.
     Product(Role, u32),
+    /// An address in the plan's constant data: 8 bytes.
+    Constant(u64),
 }
 
 impl LaunchValue {
@@ -134,6 +139,14 @@ impl LaunchValue {
     #[must_use]
     pub fn product(number: Role, by: f32) -> LaunchValue {
         LaunchValue::Product(number, by.to_bits())
+    }
+}
+
+impl LaunchRecipe {
+    /// Bytes of the plan: cubins and constant data. `None` beyond 64 bits.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.modules.iter().try_fold(self.constants, |sum, &bytes| sum.checked_add(bytes))
     }
 }
 
@@ -191,6 +204,12 @@ impl Checked {
             *at += bytes;
             Some((begin, bytes))
         })
+    }
+
+    /// The place of the constant data in the plan's bytes: offset and length.
+    #[must_use]
+    pub fn constants(&self) -> (u64, u64) {
+        (self.0.modules.iter().sum(), self.0.constants)
     }
 }
 

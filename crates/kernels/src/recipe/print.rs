@@ -6,7 +6,7 @@ use super::{Launch, LaunchRecipe, LaunchValue, Param, Patch, RecipeStep, TensorM
 
 impl fmt::Display for LaunchRecipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LaunchRecipe { format, sm, driver, scratch, modules, steps } = self;
+        let LaunchRecipe { format, sm, driver, scratch, modules, constants, steps } = self;
         let sizes = modules.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         write!(
             f,
@@ -15,6 +15,9 @@ impl fmt::Display for LaunchRecipe {
             driver / 1000,
             driver % 1000 / 10
         )?;
+        if *constants > 0 {
+            write!(f, ", {constants} bytes of constant data")?;
+        }
         for (i, step) in steps.iter().enumerate() {
             match step {
                 RecipeStep::Clear { at, bytes, value } => {
@@ -51,6 +54,7 @@ impl fmt::Display for LaunchValue {
             LaunchValue::Scratch(at) => write!(f, "address of scratch + {at}"),
             LaunchValue::Number(role) => write!(f, "number {role}"),
             LaunchValue::Product(role, by) => write!(f, "number {role} times {}", f32::from_bits(*by)),
+            LaunchValue::Constant(at) => write!(f, "address of constant data + {at}"),
             LaunchValue::Map(map) => write!(f, "tensor map {map}"),
         }
     }

@@ -8,8 +8,8 @@ use super::{
     Launch, LaunchRecipe, LaunchValue, Param, Patch, RECIPE_FORMAT, RecipeStep, TENSOR_MAP_BYTES, TensorMap, bindings,
 };
 
-/// Bytes of the cubins that [`sample`] names.
-pub const CODE: u64 = 300;
+/// Bytes of the cubins and of the constant data that [`sample`] names.
+pub const CODE: u64 = 364;
 
 /// What a launch of [`sample`] binds.
 ///
@@ -39,19 +39,21 @@ pub fn sample() -> LaunchRecipe {
         (136, LaunchValue::Address(Role::O)),
         (144, LaunchValue::Scratch(64)),
         (152, LaunchValue::Number(Role::Scale)),
+        (160, LaunchValue::Constant(56)),
     ];
     let patches = values.into_iter().map(|(at, value)| Patch { at, value }).collect();
     let launch = |overlap, cluster, params| {
         let (function, grid, block) = ("attend".to_owned(), [2, 2, 1], [64, 2, 1]);
         RecipeStep::Launch(Launch { module: 1, function, grid, block, shared: 1024, cluster, overlap, params })
     };
-    let params = vec![Param { bytes: vec![0; 160], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
+    let params = vec![Param { bytes: vec![0; 168], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
     LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
         driver: 13_000,
         scratch: 512,
         modules: vec![100, 200],
+        constants: 64,
         steps: vec![
             RecipeStep::Clear { at: 0, bytes: 512, value: 255 },
             launch(false, Some([2, 1, 1]), params.clone()),
@@ -69,6 +71,7 @@ pub fn inside(recipe: &LaunchRecipe, operands: &[Binding]) -> bool {
         let size = match &of.value {
             LaunchValue::Address(role) => tensor(role).map(|_| 8),
             LaunchValue::Scratch(at) => (*at <= recipe.scratch).then_some(8),
+            LaunchValue::Constant(at) => (*at < recipe.constants).then_some(8),
             LaunchValue::Number(role) => operands.iter().find(|b| b.role == *role && b.scalar).map(|b| b.dtype.size()),
             LaunchValue::Product(role, _) => {
                 operands.iter().any(|b| b.role == *role && b.scalar && b.dtype == DType::F32).then_some(4)
@@ -99,7 +102,8 @@ pub fn inside(recipe: &LaunchRecipe, operands: &[Binding]) -> bool {
                 && launch.params.iter().all(|p| p.patches.iter().all(|patch| value(patch, p.bytes.len())))
         }
     };
-    recipe.format == RECIPE_FORMAT && modules == u128::from(CODE) && recipe.steps.iter().all(step)
+    let bytes = modules + u128::from(recipe.constants);
+    recipe.format == RECIPE_FORMAT && bytes == u128::from(CODE) && recipe.steps.iter().all(step)
 }
 
 /// The bytes of [`sample`].
@@ -124,7 +128,8 @@ pub fn read(bytes: &[u8]) -> Result<(), String> {
     assert_eq!(again, recipe, "what was written reads the same");
     let checked = recipe.check(&operands(), CODE).map_err(|error| error.to_string())?;
     assert!(inside(&checked, &operands()), "an accepted recipe refers outside: {checked:?}");
+    let (at, constants) = checked.constants();
     let end = checked.modules().map(|(at, bytes)| at + bytes).max();
-    assert_eq!(end, Some(CODE), "every cubin lies in the plan");
+    assert_eq!((end.unwrap_or(0), at + constants), (at, CODE), "cubins and constant data fill the plan");
     Ok(())
 }

@@ -35,6 +35,7 @@ pub(crate) fn sample() -> LaunchRecipe {
             patch(128, LaunchValue::Address(Role::Q)),
             patch(136, LaunchValue::Scratch(256)),
             patch(144, LaunchValue::Number(Role::Scale)),
+            patch(152, LaunchValue::Constant(8)),
         ],
     };
     let launch = |function: &str, overlap, cluster| Launch {
@@ -52,7 +53,8 @@ pub(crate) fn sample() -> LaunchRecipe {
         sm: 90,
         driver: 13_000,
         scratch: 1024,
-        modules: vec![1000],
+        modules: vec![936],
+        constants: 64,
         steps: vec![
             RecipeStep::Clear { at: 256, bytes: 768, value: 0 },
             RecipeStep::Launch(launch("attend", false, Some([2, 1, 1]))),
@@ -90,7 +92,8 @@ fn map(recipe: &mut LaunchRecipe) -> &mut TensorMap {
 fn the_sample_is_accepted() {
     let checked = sample().check(&operands(), 1000).expect("right");
     assert_eq!(*checked, sample());
-    assert_eq!(checked.modules().collect::<Vec<_>>(), [(0, 1000)]);
+    assert_eq!(checked.modules().collect::<Vec<_>>(), [(0, 936)]);
+    assert_eq!(checked.constants(), (936, 64));
     assert_eq!(refused(|_| ()), "accepted");
 }
 
@@ -99,13 +102,15 @@ type RecipeChange = fn(&mut LaunchRecipe);
 #[test]
 fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
     let changes: &[(&str, RecipeChange)] = &[
-        ("has format 3", |r| r.format = 3),
+        ("has format 2", |r| r.format = 2),
         ("scratch memory in bytes is 1099511627777", |r| r.scratch = (1 << 40) + 1),
         ("the number of steps is 0", |r| r.steps.clear()),
         ("the number of steps is 65", |r| r.steps = vec![r.steps[0].clone(); 65]),
         ("the number of cubins is 65", |r| r.modules = vec![0; 65]),
-        ("the length of all cubins is 999 bytes", |r| r.modules = vec![999]),
-        ("the length of all cubins is more than 64 bits", |r| r.modules = vec![u64::MAX, 1001]),
+        ("the length of all cubins and constants is 999 bytes", |r| r.modules = vec![935]),
+        ("constant data in bytes is 1048577", |r| r.constants = (1 << 20) + 1),
+        ("the length of all cubins and constants is 1001 bytes", |r| r.constants = 65),
+        ("the length of all cubins and constants is more than 64 bits", |r| r.modules = vec![u64::MAX, 1001]),
         ("the end of what step 0 clears is 1025", |r| r.steps[0] = RecipeStep::Clear { at: 1, bytes: 1024, value: 0 }),
         ("the end of what step 0 clears", |r| r.steps[0] = RecipeStep::Clear { at: u64::MAX, bytes: 2, value: 0 }),
         ("the cubin of step 1 is 1", |r| launch(r).module = 1),
@@ -143,6 +148,8 @@ fn every_field_outside_of_its_bounds_is_refused_with_one_message() {
         ("is d_k, and the plan binds no such tensor", |r| patch(r, 1).value = LaunchValue::Address(Role::DK)),
         ("is scale, and the plan binds no such tensor", |r| patch(r, 1).value = LaunchValue::Address(Role::Scale)),
         ("is q, and the plan binds no such number", |r| patch(r, 3).value = LaunchValue::Number(Role::Q)),
+        ("the offset in the constant data at byte 152", |r| patch(r, 4).value = LaunchValue::Constant(64)),
+        ("the offset in the constant data at byte 152", |r| patch(r, 4).value = LaunchValue::Constant(u64::MAX)),
         ("the offset in the scratch memory at byte 136", |r| patch(r, 2).value = LaunchValue::Scratch(1025)),
         ("must be a multiple of 64", |r| {
             let params = &mut launch(r).params[0];
@@ -276,12 +283,13 @@ fn the_bytes_of_a_recipe_do_not_change() {
 fn a_recipe_prints_steps_grids_parameters_and_what_is_written() {
     let text = sample().to_string();
     for words in [
-        "recipe of format 2 for sm_90, driver of CUDA 13.0 or newer, 1024 bytes of scratch memory, cubins of 1000 bytes",
+        "recipe of format 3 for sm_90, driver of CUDA 13.0 or newer, 1024 bytes of scratch memory, cubins of 936 bytes, \
+         64 bytes of constant data",
         "\n0: set 768 bytes at scratch + 256 to 0",
         "\n1: launch attend of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, clusters of 2x1x1\n",
         "\n2: launch merge of cubin 0, grid 4x2x1, block 160x1x1, shared 98304, may begin before the step before it ends",
         "\n   parameter 0: 192 bytes\n     0: tensor map of K: bf16 [64, 16], strides [128] bytes, box [64, 8], swizzle 128",
-        "\n     128: address of Q\n     136: address of scratch + 256\n     144: number Scale\n   parameter 1: 4 bytes",
+        "\n     128: address of Q\n     136: address of scratch + 256\n     144: number Scale\n     152: address of constant data + 8\n   parameter 1",
     ] {
         assert!(text.contains(words), "'{words}' is not in: {text}");
     }

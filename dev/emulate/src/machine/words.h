@@ -26,6 +26,7 @@ using std::max;
 using std::min;
 
 struct float2 { float x, y; };
+struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct __align__(64) TensorMap { u64 words[16]; };
 

@@ -150,7 +150,7 @@ fn condition(draw: &mut Draw) -> String {
 /// keys as queries.
 pub(super) fn keep(draw: &mut Draw, full: TensorExtents) -> String {
     let mut text = Text::default();
-    match draw.within(0, 8) {
+    match draw.within(0, 9) {
         0 => {
             let [b, ..] = full;
             text.with(&format!("tensor @prefix: i32[{b}, 1, 1, 1]; key < @prefix | key <= query"))
@@ -175,7 +175,12 @@ pub(super) fn keep(draw: &mut Draw, full: TensorExtents) -> String {
             let block = draw.one_of(&["128", "16", "100", "7"]);
             format!("query // {block} == key // {block}")
         }
-        7 => "query // 64 >= key // 64 & (query - key) // 10 < 3".to_owned(),
+        7 => {
+            let [b, _, q, k] = full;
+            let b = draw.one_of(&[1, b]);
+            format!("tensor @each: i32[{b}, 1, {q}, {k}]; key < @each | key == query")
+        }
+        8 => "query // 64 >= key // 64 & (query - key) // 10 < 3".to_owned(),
         _ => "key % 4 < 2 | query - key < 9 & key <= query".to_owned(),
     }
 }

@@ -68,6 +68,7 @@ fn near(mut a: Attention) -> Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qkvault_kernels::{KnownLists, ScoreTiles};
 
     #[test]
     fn every_case_is_taken_and_they_are_of_every_kind() {
@@ -108,6 +109,13 @@ mod tests {
         }
         assert!(refused >= 10, "{refused} refused");
         let plain = Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal();
+        let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: false };
+        let known =
+            |a: &Attention| validate(a.clone()).is_ok_and(|valid| KnownLists::for_attention(&valid, tiles).is_some());
+        let dense = |a: &Attention| {
+            let tensors = a.mask.mask_mod.iter().flat_map(|e| e.tensors());
+            tensors.filter(|spec| spec.dims[2] > 1 && spec.dims[3] > 1).count() > 0
+        };
         for (what, found, least) in [
             ("drawn", count(&|a| *a != plain), 500),
             ("backward", count(&|a| a.is_backward()), 60),
@@ -120,7 +128,10 @@ mod tests {
             ("one query", count(&|a| a.seq().0 == 1), 40),
             ("lengths", count(&|a| a.mask.lengths == qkvault_graph::Lengths::PerSequence), 150),
             ("score_mod", count(&|a| a.score_mod.is_some()), 20),
-            ("mask_mod", count(&|a| a.mask.mask_mod.is_some()), 5),
+            ("mask_mod", count(&|a| a.mask.mask_mod.is_some()), 60),
+            ("lists in the plan", count(&|a| known(a) && !a.is_backward()), 15),
+            ("lists in the plan, backward", count(&|a| known(a) && a.is_backward()), 15),
+            ("an element of a mask for each score", count(&dense), 8),
         ] {
             assert!(found >= least, "{found} {what}");
         }

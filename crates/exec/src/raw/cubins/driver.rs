@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::driver::open;
+use crate::raw::constants::{free, upload};
 use crate::raw::cubins::filled::FilledMap;
 use crate::raw::launch::DeviceBuffer;
 use crate::raw::primary::checked;
@@ -76,6 +77,9 @@ pub(super) struct DriverFunctions {
     pub(super) launch: unsafe extern "C" fn(*const LaunchConfig, Any, *mut Any, *mut Any) -> c_int,
     pub(super) set: unsafe extern "C" fn(u64, c_uchar, usize, Any) -> c_int,
     pub(super) encode: Encode,
+    /// Brings bytes to memory of the GPU, and gives that memory back.
+    pub(super) upload: fn(&[u8]) -> Result<DeviceBuffer, String>,
+    pub(super) free: fn(DeviceBuffer) -> Result<(), String>,
 }
 
 impl DriverFunctions {
@@ -134,6 +138,8 @@ pub(super) fn functions() -> Option<&'static DriverFunctions> {
             launch: get!("cuLaunchKernelEx"),
             set: get!("cuMemsetD8Async"),
             encode: get!("cuTensorMapEncodeTiled"),
+            upload,
+            free,
         })
     };
     FUNCTIONS.get_or_init(find).as_ref()

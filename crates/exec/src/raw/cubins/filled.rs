@@ -34,6 +34,8 @@ enum Overwrite {
     Address(usize),
     /// An address in the scratch memory.
     Scratch(u64),
+    /// An address in the constant data of the plan.
+    Constant(u64),
     /// A scalar, of so many bytes.
     Number(usize, usize),
     /// A scalar in f32 times a constant.
@@ -73,9 +75,9 @@ pub(super) struct ReadyParams {
 struct Aligned([u8; ALIGNMENT]);
 
 impl Filled {
-    /// The parameters of a launch; `None` if one refers to an operand that is not in the table, which a check would
-    /// have refused.
-    pub(super) fn new(params: &[Param], table: &LaunchTable) -> Option<Filled> {
+    /// The parameters of a launch of a plan whose constant data is at an address; `None` if one refers to an operand
+    /// that is not in the table, which a check would have refused.
+    pub(super) fn new(params: &[Param], table: &LaunchTable, constants: u64) -> Option<Filled> {
         let (bytes, begins, written, numbers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut filled = Filled { bytes, begins, written, numbers };
         for Param { bytes, patches } in params {
@@ -90,6 +92,9 @@ impl Filled {
                     return None;
                 }
                 match written {
+                    Overwrite::Constant(offset) => {
+                        filled.bytes[at..at + size].copy_from_slice(&(constants + offset).to_ne_bytes());
+                    }
                     number @ (Overwrite::Number(..) | Overwrite::Product(..)) => filled.numbers.push((at, number)),
                     other => filled.written.push((at, other)),
                 }
@@ -123,7 +128,7 @@ impl Filled {
                     continue;
                 }
                 // `new` keeps these apart.
-                Overwrite::Number(..) | Overwrite::Product(..) => continue,
+                Overwrite::Number(..) | Overwrite::Product(..) | Overwrite::Constant(_) => continue,
             };
             // SAFETY: as above; an address has eight bytes.
             unsafe { place.copy_from_nonoverlapping(value.to_ne_bytes().as_ptr(), 8) };
@@ -147,7 +152,7 @@ impl Filled {
                     (u64::from((number * by).to_bits()), 4)
                 }
                 // `new` keeps these apart.
-                Overwrite::Address(_) | Overwrite::Scratch(_) | Overwrite::Map(_) => continue,
+                Overwrite::Address(_) | Overwrite::Scratch(_) | Overwrite::Map(_) | Overwrite::Constant(_) => continue,
             };
             // SAFETY: `new` compared the end of every value with the bytes, for which the room was made; a number has
             // at most eight.
@@ -164,6 +169,7 @@ impl Overwrite {
         Some(match value {
             LaunchValue::Address(role) => (Overwrite::Address(tensor(*role)?), 8),
             LaunchValue::Scratch(at) => (Overwrite::Scratch(*at), 8),
+            LaunchValue::Constant(at) => (Overwrite::Constant(*at), 8),
             LaunchValue::Number(role) => {
                 let at = table.scalars().iter().position(|scalar| scalar.role == *role)?;
                 let size = table.scalars()[at].dtype.size();

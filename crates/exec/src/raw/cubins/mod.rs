@@ -25,6 +25,8 @@ pub(crate) struct Cubins {
     functions: &'static DriverFunctions,
     #[expect(dead_code, reason = "they stay loaded as long as the plan, and nothing reads them")]
     modules: Vec<Arc<Module>>,
+    #[expect(dead_code, reason = "parameters have its address, and it stays as long as the plan")]
+    constants: Option<UploadedData>,
     steps: Vec<Queued>,
     kept: KeptLaunches<FilledBuffers>,
 }
@@ -36,6 +38,44 @@ struct FilledBuffers {
     scratch: u64,
     /// For each step that launches.
     steps: Vec<ReadyParams>,
+}
+
+/// The constant data of a plan on the GPU, freed with it.
+#[derive(Debug)]
+struct UploadedData {
+    buffer: DeviceBuffer,
+    functions: &'static DriverFunctions,
+}
+
+impl UploadedData {
+    /// The constant data among the bytes of a plan; `None` if there is none.
+    fn of_plan(
+        functions: &'static DriverFunctions,
+        recipe: &Checked,
+        code: &[u8],
+    ) -> Result<Option<UploadedData>, String> {
+        let (at, bytes) = recipe.constants();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let data = slice(code, at, bytes).ok_or("the constant data of the plan is not in its bytes")?;
+        Ok(Some(UploadedData { buffer: (functions.upload)(data)?, functions }))
+    }
+}
+
+impl Drop for UploadedData {
+    fn drop(&mut self) {
+        // Whoever drops a plan has its context current.
+        if let Err(detail) = (self.functions.free)(self.buffer) {
+            tracing::warn!(detail, "a plan of kernels is dropped");
+        }
+    }
+}
+
+/// So many bytes of a plan from a place on.
+fn slice(code: &[u8], at: u64, bytes: u64) -> Option<&[u8]> {
+    let (at, end) = (usize::try_from(at).ok()?, usize::try_from(at.checked_add(bytes)?).ok()?);
+    code.get(at..end)
 }
 
 /// A step that a launch queues.
@@ -68,11 +108,12 @@ impl Cubins {
         let (mut modules, mut asked) = (Vec::new(), AskedOfDriver::default());
         for (at, bytes) in recipe.modules() {
             // The check compared all lengths with the plan's bytes.
-            let image = usize::try_from(at).ok().zip(usize::try_from(at + bytes).ok());
-            let image = image.and_then(|(at, end)| code.get(at..end)).filter(|image| image.starts_with(b"\x7fELF"));
+            let image = slice(code, at, bytes).filter(|image| image.starts_with(b"\x7fELF"));
             let image = image.ok_or("a cubin of the plan is no ELF file")?;
             modules.push(shared.module(functions, image, &mut asked)?);
         }
+        let constants = UploadedData::of_plan(functions, recipe, code)?;
+        let address = constants.as_ref().map_or(0, |data| data.buffer.address);
         let mut steps = Vec::with_capacity(recipe.steps.len());
         for step in &recipe.steps {
             steps.push(match step {
@@ -86,12 +127,13 @@ impl Cubins {
                     let Launch { grid, block, shared, cluster, overlap, .. } = *launch;
                     let cluster = cluster.map(Attribute::cluster);
                     let attributes = cluster.into_iter().chain(overlap.then(Attribute::overlap)).collect();
-                    let params = Filled::new(&launch.params, table).ok_or("a parameter refers to no operand")?;
+                    let params =
+                        Filled::new(&launch.params, table, address).ok_or("a parameter refers to no operand")?;
                     Queued::Launch { function, grid, block, shared, attributes, params }
                 }
             });
         }
-        Ok((Cubins { functions, modules, steps, kept: KeptLaunches::default() }, asked))
+        Ok((Cubins { functions, modules, constants, steps, kept: KeptLaunches::default() }, asked))
     }
 
     /// Queues the steps on a stream, in order. It keeps the parameters of its last launches by their buffers, so that a

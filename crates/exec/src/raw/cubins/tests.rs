@@ -20,6 +20,8 @@ thread_local! {
     static SEEN: Cell<(u64, f32)> = const { Cell::new((0, 0.0)) };
     /// Cubins that were loaded and unloaded, kernels that were found, and bytes of shared memory that were asked for.
     static LOADS: RefCell<(usize, usize, usize, Vec<c_int>)> = const { RefCell::new((0, 0, 0, Vec::new())) };
+    /// Bytes that were brought to the GPU, and addresses that were freed.
+    static DATA: RefCell<(Vec<Vec<u8>>, Vec<u64>)> = const { RefCell::new((Vec::new(), Vec::new())) };
     /// The size of every kernel's one parameter, and where its number lies.
     static PARAM: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
@@ -36,6 +38,9 @@ fn count(which: usize) -> c_int {
 fn calls() -> [usize; 3] {
     CALLS.with(Cell::take)
 }
+
+/// Where constant data of a plan is, whose last four bytes are those of 0.75.
+const CONSTANTS: u64 = 0x3f40_0000_0000_0000;
 
 static COUNTING: DriverFunctions = {
     unsafe extern "C" fn load(module: *mut Any, _: *const c_void) -> c_int {
@@ -94,7 +99,15 @@ static COUNTING: DriverFunctions = {
         SEEN.with(|seen| seen.set((last, seen.get().1)));
         if at.addr().is_multiple_of(64) { count(0) } else { 1 }
     }
-    DriverFunctions { load, unload, get, param, set_attribute, load_function, launch, set, encode }
+    fn upload(bytes: &[u8]) -> Result<DeviceBuffer, String> {
+        DATA.with_borrow_mut(|data| data.0.push(bytes.to_vec()));
+        Ok(DeviceBuffer { address: CONSTANTS, bytes: bytes.len() as u64 })
+    }
+    fn free(buffer: DeviceBuffer) -> Result<(), String> {
+        DATA.with_borrow_mut(|data| data.1.push(buffer.address));
+        Ok(())
+    }
+    DriverFunctions { load, unload, get, param, set_attribute, load_function, launch, set, encode, upload, free }
 };
 
 /// A plan of decoding over a pool of 16 pages, and the buffers of a launch.
@@ -183,8 +196,15 @@ fn plans_of_a_session_share_a_cubin_until_the_last_one_is_dropped() {
             params: vec![qkvault_kernels::recipe::Param { bytes: vec![0; 8], patches: Vec::new() }],
         };
         let (modules_of, steps) = (vec![code.len() as u64], vec![RecipeStep::Launch(launch)]);
-        let recipe =
-            LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules: modules_of, steps };
+        let recipe = LaunchRecipe {
+            format: RECIPE_FORMAT,
+            sm: 90,
+            driver: 13_000,
+            scratch: 0,
+            modules: modules_of,
+            constants: 0,
+            steps,
+        };
         let recipe = recipe.check(&facts.bindings, code.len() as u64).expect("right");
         Cubins::load_with(&COUNTING, &recipe, code, &table, &modules)
     };
@@ -208,4 +228,53 @@ fn plans_of_a_session_share_a_cubin_until_the_last_one_is_dropped() {
     let wrong = load(b"\x7fELF three", 0).map(drop).expect_err("another size");
     assert!(wrong.contains("parameter 0 of the kernel kernel 8 bytes, and it has 4"), "{wrong}");
     drop((other, again));
+}
+
+/// Lists of tiles that no launch changes are on the GPU before the first launch.
+#[test]
+fn constant_data_is_brought_with_the_plan_and_freed_with_it() {
+    PARAM.set((16, 12));
+    let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(19, 0), LibrarySet::Slim);
+    let facts = crate::common::forward(&target);
+    let table = LaunchTable::new(&facts, &facts.scratch());
+    let code = b"\x7fELF one, and data";
+    let param = qkvault_kernels::recipe::Param {
+        bytes: vec![0; 16],
+        patches: vec![qkvault_kernels::recipe::Patch { at: 8, value: LaunchValue::Constant(3) }],
+    };
+    let launch = Launch {
+        module: 0,
+        function: "kernel".to_owned(),
+        grid: [1; 3],
+        block: [1; 3],
+        shared: 0,
+        cluster: None,
+        overlap: false,
+        params: vec![param],
+    };
+    let steps = vec![RecipeStep::Launch(launch.clone()), RecipeStep::Launch(launch)];
+    let (modules, constants) = (vec![8], code.len() as u64 - 8);
+    let recipe = LaunchRecipe { format: RECIPE_FORMAT, sm: 90, driver: 13_000, scratch: 0, modules, constants, steps };
+    let recipe = recipe.check(&facts.bindings, code.len() as u64).expect("right");
+    let load = |code: &[u8]| Cubins::load_with(&COUNTING, &recipe, code, &table, &Modules::default());
+    let (cubins, _) = load(code).expect("loads");
+    let data = || DATA.with_borrow_mut(std::mem::take);
+    assert_eq!(data(), (vec![b", and data".to_vec()], Vec::new()), "once for both launches");
+    for _ in 0..2 {
+        launch_of_nothing(&cubins);
+        assert_eq!(
+            (SEEN.get().1.to_bits(), data()),
+            (0x3f40_0000, (Vec::new(), Vec::new())),
+            "a launch brings nothing"
+        );
+    }
+    drop(cubins);
+    assert_eq!(data(), (Vec::new(), vec![CONSTANTS]));
+    let short = load(&code[..12]).map(drop).expect_err("the data is not there");
+    assert!(short.contains("constant data"), "{short}");
+}
+
+fn launch_of_nothing(cubins: &Cubins) {
+    // SAFETY: the functions in the driver's place follow no address.
+    unsafe { cubins.launch(&[], |_| 0, 1 << 50, std::ptr::null_mut()) }.expect("queued");
 }

@@ -41,7 +41,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let params = [
         param(4, vec![]),
         param(
-            160,
+            168,
             vec![
                 (0, LaunchValue::Map(map(Role::K))),
                 (128, LaunchValue::Address(Role::O)),
@@ -49,10 +49,11 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
                 (144, LaunchValue::Number(Role::Scale)),
                 (148, LaunchValue::product(Role::Scale, 3.0)),
                 (152, LaunchValue::Number(Role::DropoutSeed)),
+                (160, LaunchValue::Constant(24)),
             ],
         ),
     ];
-    let filled = Filled::new(&params, &table()).expect("operands exist");
+    let filled = Filled::new(&params, &table(), 0x20_0000).expect("operands exist");
     let buffer = |address| DeviceBuffer { address, bytes: 1 << 20 };
     let numbers = [Number::F32(0.125).cell(), Number::I64(-9).cell()];
     let encode = |map: &FilledMap, operand: DeviceBuffer, at: *mut u8| {
@@ -67,15 +68,16 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let tensors = [buffer(0x1000), buffer(0x2200), buffer(0x3000)];
     filled.prepare(&mut ready, &tensors, 0x10_0000, encode).expect("prepared");
     let places = filled.number(&mut ready, |at| numbers[at]);
-    // SAFETY: parameters of 4 and of 160 bytes.
+    // SAFETY: parameters of 4 and of 168 bytes.
     let (first, second) = unsafe {
         let (first, second) = ((*places).cast::<u8>(), (*places.add(1)).cast::<u8>());
-        (std::slice::from_raw_parts(first, 4), std::slice::from_raw_parts(second, 160))
+        (std::slice::from_raw_parts(first, 4), std::slice::from_raw_parts(second, 168))
     };
     assert_eq!(first, [0xaa; 4]);
     let eight = |at: usize| u64::from_ne_bytes(second[at..at + 8].try_into().expect("eight"));
     assert_eq!(second[..128], [0x22; 128]);
     assert_eq!((eight(128), eight(136), eight(152).cast_signed()), (0x3000, 0x10_0200, -9));
+    assert_eq!(eight(160), 0x20_0018);
     assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &0.375_f32.to_ne_bytes()[..]));
 }
 
@@ -89,7 +91,7 @@ fn what_no_check_let_through_is_not_written_either() {
         param(4, vec![(0, LaunchValue::Number(Role::Q))]),
         param(MOST + 1, vec![]),
     ] {
-        assert!(Filled::new(&[wrong], &table()).is_none());
+        assert!(Filled::new(&[wrong], &table(), 0).is_none());
     }
 }
 
@@ -97,5 +99,5 @@ fn what_no_check_let_through_is_not_written_either() {
 fn the_largest_parameters_that_a_check_accepts_have_room() {
     let most = Limits::PARAMS - (Limits::COUNT - 1);
     let params: Vec<Param> = (0..Limits::COUNT).map(|i| param(if i == 0 { most } else { 1 }, vec![])).collect();
-    assert!(Filled::new(&params, &table()).is_some());
+    assert!(Filled::new(&params, &table(), 0).is_some());
 }
