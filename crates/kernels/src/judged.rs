@@ -100,7 +100,6 @@ fn paths(a: &Valid) -> Vec<&'static str> {
         ("pages", a.k.is_paged()),
         ("small pages", page_size(&a.k).is_some_and(|rows| rows < WHOLE_PAGE)),
         ("packed queries", is_varlen(&a.q)),
-        ("packed outputs", is_varlen(&a.o) != is_varlen(&a.q)),
         ("latent", a.v.head_dim() != a.q.head_dim()),
         ("wide heads", a.q.head_dim() > 256),
         ("many queries", a.seq().0 > 64),

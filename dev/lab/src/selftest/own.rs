@@ -19,8 +19,25 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
         _ => serving::attention(seed, 4 * (case + (n << 32))),
     };
     let taken = |a: &Attention| validate(a.clone()).is_ok_and(|valid| takes(&valid, SM).is_ok());
-    let found = (0..DRAWS).map(|n| near(draw(n))).find(taken);
+    let rare = |a: Attention| if case % 8 < 2 { rare(a, case / 8) } else { a };
+    let found = (0..DRAWS).map(|n| rare(near(draw(n)))).find(taken);
     found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
+}
+
+/// An attention with what others have too seldom: pages of few rows, padded rows as zeros.
+fn rare(mut a: Attention, which: u64) -> Attention {
+    if let (0 | 1, Storage::Paged { pages, page_size }) = (which % 4, a.k.storage) {
+        let rows = if which.is_multiple_of(8) { 1 } else { 4 };
+        let [b, h, s, _] = a.k.dims;
+        for tensor in [&mut a.k, &mut a.v] {
+            let d = tensor.dims[3];
+            *tensor = Tensor::paged_nhd(b, h, s, d, pages * page_size / rows, rows, tensor.dtype);
+        }
+    }
+    if matches!(which % 4, 1 | 2) {
+        a.padded_rows = qkvault_graph::PaddedRows::Zero;
+    }
+    a
 }
 
 /// Cases of FlashAttention-4's kernels that share an attention, because compiling takes long: one of each family.
@@ -90,6 +107,8 @@ mod tests {
             ("sink", count(&|a| a.sink)),
             ("window", count(&|a| a.mask.band.is_some_and(|band| band.left.is_some()))),
             ("lengths", count(&|a| a.mask.lengths == qkvault_graph::Lengths::PerSequence)),
+            ("pages of few rows", 2 * count(&|a| matches!(a.k.storage, Storage::Paged { page_size: ..16, .. }))),
+            ("zeros", count(&|a| a.padded_rows == qkvault_graph::PaddedRows::Zero)),
             ("head_dim 256", count(&|a| a.head_dims().0 == 256)),
         ] {
             assert!(found >= 40, "{found} {what}");

@@ -150,7 +150,7 @@ impl Tally<'_> {
         let all_right = self.counts[2] + self.counts[3] == 0;
         if let Some(file) = self.args.judged.as_deref().filter(|_| all_right)
             && let Err(error) =
-                judged::add(self.args, file, self.place["gpu"].as_str().unwrap_or_default(), &self.right)
+                judged::add(self.args, file, self.place["device"].as_str().unwrap_or_default(), &self.right)
         {
             out::problem(&format!("{} could not be written: {error:#}", file.display()));
         }

@@ -249,6 +249,10 @@ impl Turn<'_> {
         let on_miss = if args.build { OnMiss::Compile } else { OnMiss::Load };
         for engine in ENGINES {
             let options = CompileOptions { engine: engine.policy(), ..CompileOptions::default() };
+            if engine == CUDNN && models::padding_ms(&case.attention) > models::LONG_MS {
+                refused.push(format!("{}: not timed, it computes the padding of {}", engine.title(), case.attention));
+                continue;
+            }
             match session.prepare(planner, &case.attention, &options, on_miss) {
                 Ok(prepared) => {
                     plans.push(prepared.plan);

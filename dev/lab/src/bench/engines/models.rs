@@ -6,11 +6,30 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use qkvault_cli::jobs::{self, ModelArgs};
 use qkvault_cli::out;
+use qkvault_graph::{Storage, Valid};
 
 use super::cases::EngineCase;
 
 /// Names of these cases begin so.
 pub(super) const PREFIX: &str = "model ";
+
+/// An engine that takes longer for padding alone is not timed.
+pub(super) const LONG_MS: f64 = 30.0;
+
+/// Products of a GPU in a millisecond, at its best.
+const PRODUCTS: f64 = 8e11;
+
+/// The least milliseconds of an engine that computes a packed batch as if each sequence had the most rows, as cuDNN does
+/// (26 seconds for a step of 8,192 rows, seen on an H200).
+pub(super) fn padding_ms(a: &Valid) -> f64 {
+    let ([b, h, s, d], most) = (a.q.dims.map(|n| n as f64), a.k.seq() as f64);
+    match a.q.storage {
+        Storage::Varlen { tokens } if (tokens as f64) < b * s => {
+            2.0 * (b * s - tokens as f64) * h * most * (d + a.v.head_dim() as f64) / PRODUCTS
+        }
+        Storage::Varlen { .. } | Storage::Dense | Storage::Paged { .. } => 0.0,
+    }
+}
 
 /// The options of models as commands read them.
 #[derive(clap::Parser)]
