@@ -25,6 +25,7 @@ use qkvault_compile::times::{Case, Row, Table, Times};
 use qkvault_compile::{CUDNN, Compiler, EngineId, FA4, KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session, cudarc};
+use qkvault_graph::EnginePolicy;
 use rayon::prelude::*;
 
 use cases::EngineCase;
@@ -73,6 +74,9 @@ pub(super) struct EnginesArgs {
     /// Only compile the plans for --target, which need not be present
     #[arg(long)]
     plan: bool,
+    /// With --plan: only the plans of one engine
+    #[arg(long, value_name = "ENGINE", requires = "plan", value_parser = qkvault_cli::policy)]
+    engine: Option<EnginePolicy>,
     /// Compile plans that the vault lacks
     #[arg(long)]
     build: bool,
@@ -155,7 +159,8 @@ fn plan(globals: &Globals, args: &EnginesArgs, list: &[EngineCase]) -> anyhow::R
     if args.tilings {
         return Ok(if tilings::plan(&planner, list) { Outcome::Bad } else { Outcome::Good });
     }
-    let of = |case| ENGINES.into_par_iter().map(move |engine| (case, engine));
+    let wanted = |engine: &EngineId| args.engine.is_none_or(|only| only == engine.policy());
+    let of = |case| ENGINES.into_par_iter().filter(wanted).map(move |engine| (case, engine));
     let failed = list.par_iter().flat_map(of).filter(|(case, engine)| {
         let options = CompileOptions { engine: engine.policy(), ..CompileOptions::default() };
         let what = format!("{}, {}, {}", case.name, case.direction().name(), engine.name());
