@@ -95,7 +95,10 @@ pub fn time(stream: &Arc<CudaStream>, mut launch: impl FnMut() -> anyhow::Result
 }
 
 /// Tokens of the documents that integer tensors of expressions name by position.
-const DOCUMENT: usize = 1024;
+pub const DOCUMENT: usize = 1024;
+
+/// The scalars of expressions.
+pub const SCALAR: f32 = 50.0;
 
 /// Device memory of one plan: operands by role, all with numbers, because zeros would need less power.
 struct DeviceOperands {
@@ -135,9 +138,7 @@ impl DeviceOperands {
         stream: &Arc<CudaStream>,
     ) -> anyhow::Result<(Bound<'a>, Option<BatchMetadata>)> {
         let mut args = Args::new().scale(0.088);
-        // Values of a latent cache are columns of its keys.
-        let latent = attention.k.strides == attention.v.strides && attention.v.head_dim() < attention.k.head_dim();
-        let keys = self.inputs.iter().find(|(role, _)| *role == Role::K).filter(|_| latent);
+        let keys = self.inputs.iter().find(|(role, _)| *role == Role::K).filter(|_| is_latent(attention));
         for (role, slice) in &self.inputs {
             args = args.tensor(*role, keys.filter(|_| *role == Role::V).map_or(slice, |(_, keys)| keys));
         }
@@ -145,7 +146,7 @@ impl DeviceOperands {
             args = args.tensor_mut(*role, slice);
         }
         for scalar in plan.facts().bindings.iter().filter(|b| b.scalar && b.role != Role::Scale) {
-            args = args.scalar(scalar.role, 50.0_f32);
+            args = args.scalar(scalar.role, SCALAR);
         }
         let batch = full(attention).map(|Full { queries, keys, tables }| {
             let mut batch = BatchMetadata::new(plan, attention, stream)?;
@@ -158,6 +159,14 @@ impl DeviceOperands {
         }
         Ok((plan.bind(args, stream)?, batch))
     }
+}
+
+/// Whether values are columns of keys, as in a latent cache: rows of both lie where those of keys do. Strides of axes
+/// with one element say nothing, and are others in canonical form.
+#[must_use]
+pub fn is_latent(a: &Valid) -> bool {
+    let same = |axis: usize| a.k.dims[axis] == 1 || a.k.strides[axis] == a.v.strides[axis];
+    a.k.is_paged() && a.v.head_dim() < a.k.head_dim() && (0..3).all(same)
 }
 
 /// What decides which keys are seen, so that tiles are left out as in training and not by chance: each token has a

@@ -46,6 +46,8 @@ pub enum Need {
     PkgConfig,
     /// The fetched toolchain of FlashAttention-4.
     Fa4,
+    /// PyTorch, as `cargo xtask torch-tests` installs it.
+    Torch,
     /// Idle cores.
     Cores,
     /// Variables that ask for it: it is a chore rather than a test.
@@ -54,7 +56,7 @@ pub enum Need {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 14] = [
+    pub const ALL: [Need; 15] = [
         Need::Gpu,
         Need::TwoGpus,
         Need::Cudnn,
@@ -67,6 +69,7 @@ impl Need {
         Need::Cxx,
         Need::PkgConfig,
         Need::Fa4,
+        Need::Torch,
         Need::Cores,
         Need::Asked,
     ];
@@ -87,6 +90,7 @@ impl Need {
             Need::Cxx => "cxx",
             Need::PkgConfig => "pkg-config",
             Need::Fa4 => "fa4",
+            Need::Torch => "torch",
             Need::Cores => "cores",
             Need::Asked => "asked",
         }
@@ -108,6 +112,7 @@ impl Need {
             Need::Cxx => "no C++ compiler",
             Need::PkgConfig => "no pkg-config",
             Need::Fa4 => "no fetched toolchain of FlashAttention-4",
+            Need::Torch => "no installed PyTorch",
             Need::Cores => "no idle core",
             Need::Asked => "nobody who asked for them",
         }

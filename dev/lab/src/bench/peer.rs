@@ -1,4 +1,4 @@
-//! PyTorch in a process of its own, which answers each line with a line, so that both take turns on one GPU.
+//! Other libraries in a process of Python, which answers each line with a line, so that both take turns on one GPU.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -8,8 +8,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// The program. It needs nothing but PyTorch.
-pub(super) const PROGRAM: &str = include_str!("peer.py");
+/// The program, a folder. It needs nothing but PyTorch; what other libraries compute is told where they are missing.
+const PROGRAM: [(&str, &str); 10] = [
+    ("__main__.py", include_str!("peer/__main__.py")),
+    ("cases.py", include_str!("peer/cases.py")),
+    ("exact.py", include_str!("peer/exact.py")),
+    ("measure.py", include_str!("peer/measure.py")),
+    ("plain.py", include_str!("peer/plain.py")),
+    ("warm.py", include_str!("peer/warm.py")),
+    ("ways_flash_attn.py", include_str!("peer/ways_flash_attn.py")),
+    ("ways_flashinfer.py", include_str!("peer/ways_flashinfer.py")),
+    ("ways_flex.py", include_str!("peer/ways_flex.py")),
+    ("ways_torch.py", include_str!("peer/ways_torch.py")),
+];
 
 /// The process.
 pub(super) struct Peer {
@@ -18,8 +29,8 @@ pub(super) struct Peer {
     words: Option<ChildStdin>,
     /// PyTorch's version, its cuDNN, its GPU.
     pub(super) machine: Value,
-    /// The program's file, deleted at the end.
-    _file: tempfile::NamedTempFile,
+    /// The program's folder, deleted at the end.
+    _folder: tempfile::TempDir,
 }
 
 impl Peer {
@@ -33,15 +44,21 @@ impl Peer {
     }
 
     /// Starts the program in one of its modes.
-    fn start_as(python: &Path, device: usize, mode: &str) -> anyhow::Result<Peer> {
-        let mut file = tempfile::Builder::new().prefix("qkvault-peer-").suffix(".py").tempfile()?;
-        file.write_all(PROGRAM.as_bytes())?;
+    ///
+    /// # Errors
+    ///
+    /// As [`Peer::start`].
+    pub(super) fn start_as(python: &Path, device: usize, mode: &str) -> anyhow::Result<Peer> {
+        let folder = tempfile::Builder::new().prefix("qkvault-peer-").tempdir()?;
+        for (name, text) in PROGRAM {
+            std::fs::write(folder.path().join(name), text)?;
+        }
         let mut command = Command::new(python);
-        command.arg("-u").arg(file.path()).arg(mode).arg(device.to_string());
+        command.arg("-u").arg(folder.path()).arg(mode).arg(device.to_string());
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.with_context(|| format!("{} cannot be started", python.display()))?;
         let (words, lines) = (child.stdin.take(), child.stdout.take().context("no output")?);
-        let mut peer = Peer { child, lines: BufReader::new(lines), words, machine: Value::Null, _file: file };
+        let mut peer = Peer { child, lines: BufReader::new(lines), words, machine: Value::Null, _folder: folder };
         peer.machine = peer.answer()?;
         Ok(peer)
     }
@@ -90,6 +107,11 @@ impl Peer {
         Ok(answer)
     }
 
+    /// Whether the process has not ended.
+    pub(super) fn is_there(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Frees the peer's tensors.
     pub(super) fn free(&mut self) {
         // Ignored: the next request says what is wrong.
@@ -114,5 +136,19 @@ impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.words.take());
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PROGRAM;
+
+    #[test]
+    fn the_program_has_every_file_of_its_folder_but_its_tests() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/peer")).expect("a folder");
+        let names = folder.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".py") && name != "test_peer.py").collect();
+        names.sort();
+        assert_eq!(names, PROGRAM.map(|(name, _)| name));
     }
 }

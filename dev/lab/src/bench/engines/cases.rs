@@ -4,19 +4,21 @@
 use qkvault_compile::times::Direction;
 use qkvault_graph::expr::{self, library};
 use qkvault_graph::{Attention, Band, Corner, DType, Tensor, Valid, validate};
-use serde_json::Value;
 
-use super::{dense, features, varlen};
+use super::{dense, features, models, varlen};
 
 /// An attention with a name.
 pub(super) struct EngineCase {
     pub(super) name: String,
     pub(super) attention: Valid,
-    /// What a peer is asked for, if it can compute the same.
-    pub(super) peer: Option<Value>,
 }
 
 impl EngineCase {
+    /// Whether peers have a turn: attentions of models are many, and there for the table.
+    pub(super) fn has_peers(&self) -> bool {
+        !self.name.starts_with(models::PREFIX)
+    }
+
     pub(super) fn direction(&self) -> Direction {
         if self.attention.is_backward() { Direction::Backward } else { Direction::Forward }
     }
@@ -110,23 +112,15 @@ pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
     ] {
         add(format!("prefill q{queries} b{batch} s{keys} d{d}"), paged(batch, llama, queries, keys, d));
     }
-    let named = |name, attention, peer| anyhow::Ok(EngineCase { name, attention: validate(attention)?, peer });
-    let mut list: Vec<EngineCase> =
-        all.into_iter().map(|(name, attention)| named(name, attention, None)).collect::<anyhow::Result<_>>()?;
     for dense in dense::list() {
-        for attention in dense.attentions()? {
-            list.push(named(dense.name(), attention, Some(dense.peer()))?);
-        }
+        all.extend(dense.attentions()?.map(|attention| (dense.name(), attention)));
     }
-    for (name, attention) in features::list()? {
-        list.push(named(name, attention, None)?);
-    }
+    all.extend(features::list()?);
     for packed in varlen::list() {
-        for attention in packed.attentions() {
-            list.push(named(packed.name(), attention, Some(packed.peer()))?);
-        }
+        all.extend(packed.attentions().map(|attention| (packed.name(), attention)));
     }
-    Ok(list)
+    let named = |(name, attention)| anyhow::Ok(EngineCase { name, attention: validate(attention)? });
+    all.into_iter().map(named).collect()
 }
 
 #[cfg(test)]
@@ -184,9 +178,13 @@ mod tests {
         let of = |engine: fn(&Valid, u32) -> Result<(), qkvault_graph::Refusal>| {
             move |case: &&EngineCase| engine(&case.attention, qkvault_kernels::SM).is_ok()
         };
-        let serving = all.iter().filter(|case| case.peer.is_none() && !case.name.starts_with("feature"));
+        let begins = |case: &&EngineCase, words: &[&str]| words.iter().any(|word| case.name.starts_with(word));
+        let dense =
+            || all.iter().filter(|case| begins(case, &["nvidia ", "plain ", "prompt ", "expression ", "varlen "]));
+        let of_dense: Vec<&str> = dense().map(|case| &case.name[..]).collect();
+        let serving =
+            all.iter().filter(|case| !of_dense.contains(&&case.name[..]) && !case.name.starts_with("feature"));
         assert!(serving.clone().all(|case| of(qkvault_kernels::takes)(&case)), "{}", serving.count());
-        let dense = || all.iter().filter(|case| case.peer.is_some());
         let (all, taken) = (dense().count(), dense().filter(of(qkvault_fa4::takes)).count());
         assert!(all > 70 && taken * 4 > all * 3, "FlashAttention-4 takes {taken} of {all}");
     }

@@ -3,10 +3,6 @@
 
 use qkvault_graph::expr::{self, library};
 use qkvault_graph::{Attention, Band, Corner, DType};
-use serde_json::{Value, json};
-
-/// Tokens of a document.
-pub(super) const DOCUMENT: i64 = 1024;
 
 /// What is done to the scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +55,6 @@ impl Dense {
         let modification = if modification == Modification::None { "" } else { modification.name() };
         let space = if modification.is_empty() { "" } else { " " };
         format!("{group} b{b} h{h}/{hk} s{s} d{d} {mask}{window}{space}{modification}")
-    }
-
-    /// What the peer is asked for.
-    pub(super) fn peer(&self) -> Value {
-        let Dense { group: _, b, h, hk, s, d, causal, window, modification } = *self;
-        json!({
-            "do": "case", "b": b, "h": h, "hk": hk, "s": s, "d": d, "causal": causal, "window": window,
-            "modification": modification.name(), "document": DOCUMENT,
-        })
     }
 
     /// The forward without Stats, as for inference, and the backward.

@@ -7,6 +7,7 @@ mod dense;
 mod features;
 mod models;
 mod peers;
+mod request;
 mod rows;
 mod thin;
 mod tilings;
@@ -46,12 +47,13 @@ pub(super) struct EnginesArgs {
     /// Keep the rows of both files that this run does not measure again
     #[arg(long)]
     keep: bool,
-    /// A Python with PyTorch, whose attention takes turns with ours
+    /// A Python with PyTorch, and perhaps FlashInfer and FlashAttention-4, whose attention takes turns with ours
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
-    /// Times of other libraries: a JSON list of {"case", "direction", "peer", "ms"}
-    #[arg(long, value_name = "FILE")]
-    peers: Option<PathBuf>,
+    /// Only compile, in parallel, what the libraries of that Python compile at first use (FlashInfer, FlashAttention-4,
+    /// FlexAttention), into their caches
+    #[arg(long, requires = "python", conflicts_with = "tilings")]
+    warm_peers: bool,
     /// Only cases whose name has one of these words
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
@@ -66,7 +68,7 @@ pub(super) struct EnginesArgs {
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Measure other divisions of the kernels' work beside the usual one, and nothing else; --out gets their times
-    #[arg(long, conflicts_with_all = ["table", "keep", "python", "peers"])]
+    #[arg(long, conflicts_with_all = ["table", "keep", "python"])]
     tilings: bool,
     /// Only print the cases
     #[arg(long)]
@@ -104,7 +106,10 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     if args.plan {
         return plan(globals, args, &list);
     }
-    let mut peers = args.peers.as_deref().map(Peers::read).transpose()?.unwrap_or_default();
+    if let Some(python) = args.python.as_deref().filter(|_| args.warm_peers) {
+        return peers::warm(python, args.device, &list);
+    }
+    let mut peers = Peers::default();
     let search = args.library.search()?;
     let device = Device::open(args.device)?;
     let session = Session::open(&device, &search)?;
@@ -267,7 +272,8 @@ impl Turn<'_> {
             }
         }
         anyhow::ensure!(!plans.is_empty(), "no engine takes it: {}", refused.join("; "));
-        let mut turns = beside.zip(case.peer.as_ref()).map(|(beside, what)| beside.case(what, case.direction()));
+        let beside = beside.filter(|_| case.has_peers());
+        let mut turns = beside.map(|beside| beside.case(&case.attention)).transpose()?;
         let list = in_turns(stream, &case.attention, &plans, args.rounds, |round| match &mut turns {
             Some(turns) => turns.round(round),
             None => Ok(()),

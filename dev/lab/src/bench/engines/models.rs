@@ -55,7 +55,7 @@ pub(super) fn list(models: &[PathBuf]) -> anyhow::Result<Vec<EngineCase>> {
     jobs.notes.iter().for_each(|note| out::note(&format!("note: {note}")));
     let case = |job: jobs::AttentionJob| {
         let attention = job.attention.ok()?;
-        Some(EngineCase { name: format!("{PREFIX}{}", job.uses[0].label()), attention, peer: None })
+        Some(EngineCase { name: format!("{PREFIX}{}", job.uses[0].label()), attention })
     };
     Ok(jobs.jobs.into_iter().filter_map(case).collect())
 }

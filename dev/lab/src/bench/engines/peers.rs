@@ -1,108 +1,123 @@
-//! Times of other libraries: from a file, and from PyTorch in a process of its own that takes turns with ours.
+//! Times of other libraries, in a process of Python that takes turns with ours.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_cli::clock::median;
-use qkvault_cli::out;
+use qkvault_cli::{Outcome, out};
 use qkvault_compile::times::Direction;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use qkvault_graph::Valid;
+use serde_json::{Map, Value, json};
 
+use super::cases::EngineCase;
+use super::request::request;
 use crate::bench::peer::Peer;
 
-/// Times of other libraries, in milliseconds, by case and direction.
+/// What peers do with one case.
 #[derive(Debug, Default)]
-pub(super) struct Peers(BTreeMap<(String, String), Vec<(String, f64)>>);
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PeerRecord {
-    case: String,
-    direction: String,
-    peer: String,
-    ms: f64,
+pub(super) struct CasePeers {
+    /// Milliseconds by peer.
+    pub(super) times: Vec<(String, f64)>,
+    /// Why others do not compute it.
+    pub(super) refused: Map<String, Value>,
 }
 
-impl Peers {
-    pub(super) fn read(file: &Path) -> anyhow::Result<Peers> {
-        let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
-        Peers::parse(&text).with_context(|| format!("{} is no list of peers' times", file.display()))
-    }
-
-    pub(super) fn parse(text: &str) -> anyhow::Result<Peers> {
-        let mut peers = Peers::default();
-        for PeerRecord { case, direction, peer, ms } in serde_json::from_str::<Vec<PeerRecord>>(text)? {
-            anyhow::ensure!(ms > 0.0, "{peer} takes {ms} ms for {case}; a time is above 0");
-            peers.0.entry((case, direction)).or_default().push((peer, ms));
-        }
-        Ok(peers)
-    }
-
-    /// Adds times of a case.
-    pub(super) fn add(&mut self, case: &str, direction: Direction, times: Vec<(String, f64)>) {
-        self.0.entry((case.to_owned(), direction.name().to_owned())).or_default().extend(times);
-    }
-
-    /// All times of a case.
-    pub(super) fn for_case(&self, case: &str, direction: Direction) -> &[(String, f64)] {
-        self.0.get(&(case.to_owned(), direction.name().to_owned())).map_or(&[], Vec::as_slice)
-    }
-
+impl CasePeers {
     /// The fastest peer.
-    pub(super) fn best(&self, case: &str, direction: Direction) -> Option<(&str, f64)> {
-        let list = self.for_case(case, direction).iter().map(|(peer, ms)| (&peer[..], *ms));
+    pub(super) fn best(&self) -> Option<(&str, f64)> {
+        let list = self.times.iter().map(|(peer, ms)| (&peer[..], *ms));
         list.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 }
 
-/// PyTorch, beside which cases are measured.
-pub(super) struct Beside(Peer);
+/// What peers do, by case and direction.
+#[derive(Debug, Default)]
+pub(super) struct Peers(BTreeMap<(String, String), CasePeers>);
 
-/// One case beside PyTorch.
+impl Peers {
+    /// Adds those of a case.
+    pub(super) fn add(&mut self, case: &str, direction: Direction, of: CasePeers) {
+        self.0.insert((case.to_owned(), direction.name().to_owned()), of);
+    }
+
+    /// Those of a case.
+    pub(super) fn for_case(&self, case: &str, direction: Direction) -> Option<&CasePeers> {
+        self.0.get(&(case.to_owned(), direction.name().to_owned()))
+    }
+}
+
+/// The process beside which cases are measured.
+pub(super) struct Beside {
+    peer: Peer,
+    python: PathBuf,
+    device: usize,
+}
+
+/// One case beside the process.
 pub(super) struct PeerTurns<'p> {
     peer: &'p mut Peer,
-    /// The libraries that compute the case, with what they are asked and their times.
-    libraries: Vec<(String, Value, Vec<f64>)>,
+    /// The peers that compute the case, with what they are asked and their times.
+    peers: Vec<(String, Value, Vec<f64>)>,
+    /// Those far from the fastest, which were timed once.
+    far: Vec<(String, f64)>,
+    refused: Map<String, Value>,
 }
 
 impl Beside {
     pub(super) fn start(python: &Path, device: usize) -> anyhow::Result<Beside> {
-        Ok(Beside(Peer::start(python, device)?))
+        Ok(Beside { peer: Peer::start(python, device)?, python: python.to_owned(), device })
     }
 
     pub(super) fn machine(&self) -> String {
-        let Value::Object(fields) = &self.0.machine else { return String::new() };
+        let Value::Object(fields) = &self.peer.machine else { return String::new() };
         let all: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {value}")).collect();
         all.join(", ")
     }
 
-    /// Prepares a case. A library that does not compute it is told and left out.
-    pub(super) fn case(&mut self, what: &Value, direction: Direction) -> PeerTurns<'_> {
-        let peer = &mut self.0;
-        let mut request = what.clone();
-        request["direction"] = direction.name().into();
-        let mut libraries = Vec::new();
-        match peer.ask(&request) {
-            Ok(answer) => {
-                for name in answer["peers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    libraries.push((name.to_owned(), json!({ "do": "turn", "peer": name }), Vec::new()));
+    /// Prepares a case. Why a peer does not compute it is kept.
+    ///
+    /// # Errors
+    ///
+    /// The process ended and does not start again.
+    pub(super) fn case(&mut self, attention: &Valid) -> anyhow::Result<PeerTurns<'_>> {
+        let (mut peers, mut far, mut refused) = (Vec::new(), Vec::new(), Map::new());
+        match request(attention).and_then(|what| self.peer.ask(&what)) {
+            Ok(mut answer) => {
+                if let Value::Object(all) = answer["refused"].take() {
+                    refused = all;
                 }
-                if let Some(lost) = answer["lost"].as_array().filter(|lost| !lost.is_empty()) {
-                    out::note(&format!("PyTorch lacks {}", Value::from(lost.clone())));
+                for name in answer["peers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    peers.push((name.to_owned(), json!({ "do": "turn", "peer": name }), Vec::new()));
+                }
+                let times = answer["far"].as_object().into_iter().flatten();
+                far.extend(times.filter_map(|(name, ms)| Some((name.clone(), ms.as_f64()?))));
+                if answer["broken"] == true {
+                    // Nothing more is computed by a process whose kernel read where nothing is.
+                    self.again()?;
                 }
             }
-            Err(error) => out::note(&format!("PyTorch does not compute it: {error:#}")),
+            Err(error) => {
+                refused.insert("all".to_owned(), format!("{error:#}").chars().take(200).collect::<String>().into());
+                if !self.peer.is_there() {
+                    self.again()?;
+                }
+            }
         }
-        PeerTurns { peer, libraries }
+        Ok(PeerTurns { peer: &mut self.peer, peers, far, refused })
+    }
+
+    fn again(&mut self) -> anyhow::Result<()> {
+        out::note("the process of the peers starts again");
+        self.peer = Peer::start(&self.python, self.device)?;
+        Ok(())
     }
 }
 
 impl PeerTurns<'_> {
-    /// Times every library once; the first round only warms up.
+    /// Times every peer once; the first round only warms up.
     pub(super) fn round(&mut self, round: usize) -> anyhow::Result<()> {
-        for (_, request, times) in &mut self.libraries {
+        for (_, request, times) in &mut self.peers {
             let ms = self.peer.number(request, "ms")?;
             if round > 0 {
                 times.push(ms);
@@ -111,12 +126,24 @@ impl PeerTurns<'_> {
         Ok(())
     }
 
-    /// The medians, in milliseconds. Frees the peer's memory.
-    pub(super) fn medians(mut self) -> Vec<(String, f64)> {
+    /// The medians, and who has none. Frees the memory of the process.
+    pub(super) fn medians(mut self) -> CasePeers {
         self.peer.free();
-        let libraries = std::mem::take(&mut self.libraries);
-        libraries.into_iter().filter_map(|(name, _, mut times)| Some((name, median(&mut times)?))).collect()
+        let peers = std::mem::take(&mut self.peers);
+        let medians = peers.into_iter().filter_map(|(name, _, mut times)| Some((name, median(&mut times)?)));
+        let times = medians.chain(std::mem::take(&mut self.far)).collect();
+        CasePeers { times, refused: std::mem::take(&mut self.refused) }
     }
+}
+
+/// Compiles, in parallel processes of Python, what peers compile at first use.
+pub(super) fn warm(python: &Path, device: usize, list: &[EngineCase]) -> anyhow::Result<Outcome> {
+    let list = list.iter().filter(|case| case.has_peers());
+    let requests: Vec<Value> =
+        list.map(|case| request(&case.attention).with_context(|| case.name.clone())).collect::<anyhow::Result<_>>()?;
+    let told = Peer::start_as(python, device, "warm")?.ask(&Value::from(requests))?;
+    out::line(&told.to_string());
+    Ok(if told["compiled"].as_u64() > Some(0) { Outcome::Good } else { Outcome::Bad })
 }
 
 #[cfg(test)]
@@ -124,19 +151,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_peers_that_are_none_are_refused_with_the_case() {
-        let bad = r#"[{"case": "x", "direction": "forward", "peer": "p", "ms": 0}]"#;
-        let error = Peers::parse(bad).expect_err("no time").to_string();
-        assert!(error.contains("p takes 0 ms for x"), "{error}");
-        assert!(Peers::parse(r#"[{"case": "x"}]"#).is_err());
-    }
-
-    #[test]
     fn the_fastest_of_all_peers_of_a_case_is_its_best() {
-        let given = r#"[{"case": "x", "direction": "forward", "peer": "file", "ms": 0.5}]"#;
-        let mut peers = Peers::parse(given).expect("reads");
-        peers.add("x", Direction::Forward, vec![("torch".to_owned(), 0.25), ("flex".to_owned(), 1.0)]);
-        assert_eq!(peers.best("x", Direction::Forward), Some(("torch", 0.25)));
-        assert_eq!((peers.for_case("x", Direction::Forward).len(), peers.best("x", Direction::Backward)), (3, None));
+        let mut peers = Peers::default();
+        let times = vec![("file".to_owned(), 0.5), ("torch".to_owned(), 0.25), ("flex".to_owned(), 1.0)];
+        peers.add("x", Direction::Forward, CasePeers { times, ..CasePeers::default() });
+        let of = peers.for_case("x", Direction::Forward).expect("a case");
+        assert_eq!((of.best(), of.times.len()), (Some(("torch", 0.25)), 3));
+        assert!(peers.for_case("x", Direction::Backward).is_none());
     }
 }

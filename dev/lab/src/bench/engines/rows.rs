@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ENGINES;
-use super::peers::Peers;
+use super::peers::{CasePeers, Peers};
 
 /// The times of one case.
 pub(super) struct MeasuredCase {
@@ -49,17 +49,17 @@ pub(super) fn record(
         let direction = of.direction();
         let chosen = engine(of, table);
         let ours = chosen.and_then(|engine| of.times.us(engine));
-        let best = peers.best(&of.name, direction);
-        let all: serde_json::Map<String, Value> = peers
-            .for_case(&of.name, direction)
-            .iter()
-            .map(|(peer, time)| (peer.clone(), rounded(*time).into()))
-            .collect();
+        let beside = peers.for_case(&of.name, direction);
+        let best = beside.and_then(CasePeers::best);
+        let times = beside.map_or(&[][..], |beside| &beside.times).iter();
+        let all: serde_json::Map<String, Value> =
+            times.map(|(peer, time)| (peer.clone(), rounded(*time).into())).collect();
         json!({
             "case": of.name, "direction": direction.name(), "attention": of.attention.to_string(),
             "ours_ms": ours.map(ms), "engine": chosen.map(|engine| engine.name().to_string()),
             "kernels_ms": of.times.us(KERNELS).map(ms), "cudnn_ms": of.times.us(CUDNN).map(ms),
             "fa4_ms": of.times.us(FA4).map(ms), "peers_ms": all,
+            "peers_refused": beside.map(|beside| &beside.refused),
             "best_peer": best.map(|(peer, _)| peer), "best_peer_ms": best.map(|(_, time)| rounded(time)),
             "refused": of.refused, "machine": machine,
         })
@@ -172,15 +172,22 @@ mod tests {
     fn a_record_has_the_engine_that_the_table_chooses_and_the_fastest_peer() {
         let list = list();
         let mut peers = Peers::default();
-        let times = vec![("flashinfer".to_owned(), 0.5), ("torch".to_owned(), 0.49)];
-        peers.add("decode b64 s8192 d128", Direction::Forward, times);
-        peers.add(PROMPT, Direction::Backward, vec![("torch".to_owned(), 1.6)]);
+        let of = |times: &[(&str, f64)]| CasePeers {
+            times: times.iter().map(|(peer, ms)| ((*peer).to_owned(), *ms)).collect(),
+            refused: [("flex".to_owned(), json!("it takes SDPA"))].into_iter().collect(),
+        };
+        peers.add("decode b64 s8192 d128", Direction::Forward, of(&[("flashinfer", 0.5), ("torch", 0.49)]));
+        peers.add(PROMPT, Direction::Backward, of(&[("torch", 1.6)]));
         let table = table(("a GPU", "a GPU"), &list, None);
         let record = record("a GPU", &list, &peers, &table, &[]);
         let row = |at: usize| &record["rows"][at];
         assert_eq!((&row(0)["engine"], row(0)["ours_ms"].as_f64()), (&json!("kernels"), Some(0.00712)));
         assert_eq!((&row(1)["engine"], row(1)["ours_ms"].as_f64()), (&json!("cudnn"), Some(0.479)));
         assert_eq!((&row(1)["best_peer"], row(1)["best_peer_ms"].as_f64()), (&json!("torch"), Some(0.49)));
+        assert_eq!(
+            (&row(1)["peers_refused"]["flex"], &row(0)["peers_refused"]),
+            (&json!("it takes SDPA"), &json!(null))
+        );
         assert_eq!(
             (&row(2)["engine"], &row(2)["cudnn_ms"], &row(2)["best_peer"]),
             (&json!("kernels"), &json!(null), &json!(null))

@@ -1,8 +1,7 @@
 //! Packed causal documents: sequences one after another with cumulative lengths, as models are trained and prompts of a
-//! batch are computed. Peers get the same tokens as one sequence with a mask of documents, or as a packed batch.
+//! batch are computed.
 
 use qkvault_graph::{Attention, Band, DType, Tensor};
-use serde_json::{Value, json};
 
 /// Documents of one length, in sizes.
 #[derive(Clone, Copy, Debug)]
@@ -20,15 +19,6 @@ impl Packed {
     pub(super) fn name(&self) -> String {
         let Packed { documents, h, hk, s, d } = *self;
         format!("varlen b{documents} h{h}/{hk} s{s} d{d} causal")
-    }
-
-    /// What the peer is asked for.
-    pub(super) fn peer(&self) -> Value {
-        let Packed { documents, h, hk, s, d } = *self;
-        json!({
-            "do": "case", "b": 1, "h": h, "hk": hk, "s": documents * s, "d": d, "causal": true, "window": null,
-            "modification": "documents", "document": s,
-        })
     }
 
     /// The forward without Stats, as for inference, and the backward.
