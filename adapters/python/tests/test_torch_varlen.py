@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import unittest
+import unittest.mock
 
 import torch
 
@@ -15,6 +16,7 @@ if not os.environ.get("QKVAULT_LIBRARY"):
 
 import qkvault
 import qkvault.torch as qt
+from qkvault.torch import _operators
 from torch.utils.flop_counter import FlopCounterMode
 from torch_common import FOLDER, Case, exact, three
 
@@ -50,6 +52,22 @@ def apart(q, k, v, score_mod=None, mask_mod=None, sinks=None, is_causal=False):
 
 
 class Varlen(Case):
+    def test_a_causal_mask_of_equal_sequences_ends_at_the_bottom_right(self):
+        # FlashAttention-4's kernels take no other, and took 0.7 of the time of cuDNN's that ran instead.
+        q, k, v = (torch.randn(9, 2, 8, dtype=torch.bfloat16) for _ in range(3))
+        ends = torch.tensor([0, 4, 9])
+        run_parts, seen = _operators.run_parts, []
+
+        def told(made, *given):
+            seen.append("mask: causal bottom-right" in made.lines)
+            return run_parts(made, *given)
+
+        with unittest.mock.patch.object(_operators, "run_parts", told):
+            for ends_k, most in ((ends, 5), (ends.clone(), 5), (ends, 6)):
+                qt.varlen_attention(q, k, v, ends, ends_k, 5, most, is_causal=True)
+            qt.varlen_attention(q, k, v, ends, ends, 5, 5)
+        self.assertEqual(seen, [True, False, False, False])
+
     def test_options_of_dense_calls_and_gradients_of_any_strides(self):
         torch.manual_seed(4)
         w, documents = torch.randn(4), torch.arange(16) // 5

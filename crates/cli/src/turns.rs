@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    fn of(q: Tensor, k: Tensor) -> Full {
+    fn full_batch(q: Tensor, k: Tensor) -> Full {
         let a = Attention::forward(q, k, k, q).with_lengths().with_band(Band::CAUSAL_BOTTOM_RIGHT);
         full(&validate(a).expect("valid")).expect("lengths")
     }
@@ -264,15 +264,15 @@ mod tests {
     #[test]
     fn packed_rows_without_room_for_all_are_shared_out_unevenly() {
         let documents = Tensor::thd(8, 4, 8192, 64, 16_384, DType::BF16);
-        let Full { queries, keys, .. } = of(documents, documents);
+        let Full { queries, keys, .. } = full_batch(documents, documents);
         assert_eq!(queries, [8192, 4096, 2048, 1024, 512, 256, 128, 64]);
         assert_eq!(keys, queries);
         let step = Tensor::thd(33, 4, 512, 64, 544, DType::BF16);
         let pages = Tensor::paged_nhd(33, 4, 1024, 64, 33 * 16, 64, DType::BF16);
-        let Full { queries, keys, .. } = of(step, pages);
+        let Full { queries, keys, .. } = full_batch(step, pages);
         assert_eq!((queries[0], &queries[1..], keys), (512, &[1; 32][..], vec![1024; 33]));
         let all = Tensor::thd(2, 4, 512, 64, 1024, DType::BF16);
-        assert_eq!(of(all, all).queries, [512, 512]);
+        assert_eq!(full_batch(all, all).queries, [512, 512]);
     }
 
     /// `warm --autotune` gave pages that are not there: illegal addresses, and times of nothing that were kept.
@@ -280,7 +280,7 @@ mod tests {
     fn a_pool_that_is_smaller_than_a_full_batch_has_no_page_beyond_it() {
         let q = Tensor::bshd(32, 4, 1, 64, DType::BF16);
         let pages = Tensor::paged_nhd(32, 4, 32_768, 64, 8192, 64, DType::BF16);
-        let tables = of(q, pages).tables;
+        let tables = full_batch(q, pages).tables;
         assert_eq!((tables.len(), tables[0].len()), (32, 512));
         assert!(tables.iter().flatten().all(|page| (0..8192).contains(page)));
     }

@@ -100,6 +100,8 @@ pub enum Because {
 pub struct Candidates {
     /// The first choice, then the others; one that only a target tells what it takes, as cuDNN, is among them.
     pub engines: Vec<EngineId>,
+    /// How many of them, the first ones, take as long as the first by what is known of times; all, where nothing is.
+    pub near: usize,
     /// Why the first one is the first.
     pub why: Why,
     /// Engines that do not take the attention.
@@ -114,7 +116,7 @@ impl Engines {
         match policy {
             EnginePolicy::Named(name) => {
                 let engines = self.named(name).map(Engine::id).into_iter().collect();
-                Candidates { engines, why: Why::Named, never: Vec::new() }
+                Candidates { engines, near: 1, why: Why::Named, never: Vec::new() }
             }
             EnginePolicy::Auto => self.by_table(attention, sm),
         }
@@ -138,10 +140,10 @@ impl Engines {
             }
         }
         if taken.len() == 1 {
-            return Candidates { engines: taken, why: Why::Alone, never };
+            return Candidates { near: 1, engines: taken, why: Why::Alone, never };
         }
         if sm != Table::built_in().sm {
-            return Candidates { engines: taken, why: Why::Unmeasured, never };
+            return Candidates { near: taken.len(), engines: taken, why: Why::Unmeasured, never };
         }
         let (times, measured) = match Table::built_in().row(&case, &taken) {
             Some(row) => (row.times.clone(), true),
@@ -155,7 +157,7 @@ impl Engines {
             Some((ratio, beside)) => Why::Predicted { ratio, beside },
             None => Why::Unmeasured,
         };
-        Candidates { engines, why, never }
+        Candidates { near: times.near(&engines), engines, why, never }
     }
 
     /// What a launch of an attention by an engine is expected to take on GPUs of a compute capability, by the built-in

@@ -101,6 +101,12 @@ pub trait Engine: Debug + Send + Sync {
         None
     }
 
+    /// Whether it compiles a plan in about a second, so that whoever compiles waits for it where it is clearly faster
+    /// than an engine whose plan is stored.
+    fn compiles_quickly(&self) -> bool {
+        true
+    }
+
     /// Its place in the order of engines where nothing was measured, lower ones first; the lowest of all computes
     /// unless another one is clearly faster. In prompts and backwards (`dense`) arithmetic is the limit, else memory.
     fn place(&self, dense: bool) -> u8;

@@ -83,16 +83,29 @@ pub fn prepare<'t, P, F: Fault>(
     planner.known(&candidates, &options)?;
     let places = candidates.engines.iter().map(|_| None).collect();
     let mut asked = Asked { planner, local: planner.local(), sm, here, attention, options, places };
-    // What one engine has here serves at once, where another one's plan would be fetched or compiled first.
-    let waits = on_miss == OnMiss::Compile || planner.vault().asks_remote();
-    if candidates.engines.len() > 1
-        && on_miss != OnMiss::Memory
-        && waits
+    let waits = on_miss == OnMiss::Compile || (on_miss == OnMiss::Load && planner.vault().asks_remote());
+    if !waits {
+        return asked.prepare(&candidates, (on_miss, true), &mut load);
+    }
+    // What an engine has here serves at once, if it is not clearly slower than the one whose plan would be fetched or
+    // compiled first: a launch is made more often than a plan. Compiling of many seconds is for `warm`.
+    let mut near = candidates.clone();
+    let quick = candidates.engines.first().is_none_or(|first| planner.engines.get(*first).compiles_quickly());
+    near.engines.truncate(if quick || on_miss == OnMiss::Load { candidates.near } else { usize::MAX });
+    if near.engines.len() > 1
+        && let Ok(found) = asked.prepare(&near, (OnMiss::Load, false), &mut load)
+    {
+        return Ok(found);
+    }
+    let waited = asked.prepare(&candidates, (on_miss, true), &mut load);
+    // Better a slower plan than none.
+    if waited.is_err()
+        && near.engines.len() < candidates.engines.len()
         && let Ok(found) = asked.prepare(&candidates, (OnMiss::Load, false), &mut load)
     {
         return Ok(found);
     }
-    asked.prepare(&candidates, (on_miss, true), &mut load)
+    waited
 }
 
 /// What is asked of every candidate.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use qkvault::exec::raw::{DeviceBuffer, RawArgs};
@@ -20,6 +21,9 @@ use crate::status::{CallFailure, QKV_ERROR_INTERNAL, guarded};
 
 /// The runtime of the handlers.
 static RUNTIME: RwLock<Option<RawRuntime>> = RwLock::new(None);
+
+/// The number of that runtime: how many were given before it.
+static RUNTIMES: AtomicU64 = AtomicU64::new(0);
 
 /// A plan on one GPU, and where its operands are in a call.
 #[derive(Debug)]
@@ -83,7 +87,7 @@ pub(super) fn planned<T>(
     made: impl FnOnce(&T),
 ) -> Result<Arc<T>, CallFailure> {
     let gpu = frame.ordinal()?;
-    plans.on_gpu(gpu, || load(frame, call, gpu), made)
+    plans.on_gpu((gpu, RUNTIMES.load(Ordering::Acquire)), || load(frame, call, gpu), made)
 }
 
 /// Scratch memory of a plan: the result behind the outputs, from its first address that is aligned on.
@@ -168,6 +172,7 @@ pub unsafe extern "C" fn qkv_xla_use(context: *const qkv_context) -> i32 {
         // SAFETY: the caller promises a context.
         let runtime = unsafe { borrow(context) }?.runtime.clone();
         *RUNTIME.write().unwrap_or_else(PoisonError::into_inner) = Some(runtime);
+        RUNTIMES.fetch_add(1, Ordering::AcqRel);
         Ok(())
     })
 }

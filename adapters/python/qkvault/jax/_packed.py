@@ -66,6 +66,10 @@ def varlen_attention(
         if most is not None and (not isinstance(most, numbers.Integral) or most < 1):
             raise ArgumentError(f"{name} is {most!r}; give a whole number of at least 1, known while tracing")
     packed = (both[0].shape[0] - 1, int(max_seqlen_q or 1), int(max_seqlen_k or 1))
+    # Sequences of the same rows have one corner, and more engines take a mask that ends at the bottom right.
+    same = cu_seqlens_k is None or cu_seqlens_k is cu_seqlens_q
+    same = same and q.shape[0] == k.shape[0] and packed[1] == packed[2]
+    bottom_right = bottom_right or (same and is_causal and window is None)
     program, arrays, fixed = program_of(
         q, k, v, score_mod=score_mod, mask_mod=mask_mod, is_causal=is_causal, window=window, softcap=softcap,
         sinks=sinks, scale=scale, deterministic=deterministic, bottom_right=bottom_right, packed=packed,

@@ -88,6 +88,9 @@ def varlen_attention(
         text = f"cu_seqlens_q tells {ends_q.shape[0] - 1} sequences and cu_seqlens_k {ends_k.shape[0] - 1}"
         raise ArgumentError(f"{text}; give as many of both")
     dims = (ends_q.shape[0] - 1, q.shape[1], int(max_seqlen_q), int(max_seqlen_k))
+    # Sequences of the same rows have one corner, and more engines take a mask that ends at the bottom right.
+    same = cu_seqlens_q is cu_seqlens_k and q.shape[0] == k.shape[0] and dims[2] == dims[3]
+    bottom_right = bottom_right or (same and is_causal and window is None)
     made = parts(
         q, k, score_mod, mask_mod, None, None, None, is_causal, window, bottom_right, softcap, sinks, alibi_slopes,
         scale, dropout_p, deterministic, dims=dims,

@@ -127,7 +127,9 @@ impl Candidates {
             engines.insert(0, first);
         }
         match times.ratio(engines[0], &self.engines) {
-            Some((ratio, beside)) => Candidates { engines, why: Why::Timed { ratio, beside }, never: self.never },
+            Some((ratio, beside)) => {
+                Candidates { near: times.near(&engines), engines, why: Why::Timed { ratio, beside }, never: self.never }
+            }
             None => self,
         }
     }

@@ -52,6 +52,11 @@ impl Engine for Fa4 {
         unproven(attention)
     }
 
+    /// Some seconds for each kernel.
+    fn compiles_quickly(&self) -> bool {
+        false
+    }
+
     /// They make better use of arithmetic than the kernels of qkvault's own, and worse of memory.
     fn place(&self, dense: bool) -> u8 {
         if dense { 1 } else { 2 }

@@ -119,6 +119,13 @@ impl Times {
         timed.into_iter().map(|(_, _, engine)| engine).collect()
     }
 
+    /// How many of these engines, the first ones, are not clearly slower than the first; all, if its time is not known.
+    #[must_use]
+    pub fn near(&self, of: &[EngineId]) -> usize {
+        let Some(first) = of.first().and_then(|first| self.us(*first)) else { return of.len() };
+        of.iter().take_while(|engine| self.us(**engine).is_some_and(|us| us * CLEAR <= first)).count()
+    }
+
     /// The time of an engine divided by the best of the others among those given.
     #[must_use]
     pub fn ratio(&self, engine: EngineId, of: &[EngineId]) -> Option<(f64, EngineId)> {

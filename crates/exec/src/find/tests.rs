@@ -419,6 +419,27 @@ fn a_stored_plan_of_cudnn_is_taken_before_that_of_a_faster_engine_is_compiled() 
     }
 }
 
+/// PyTorch's door built plans and kept to a stored one of FlashAttention-4 that took 1.2 times as long as cuDNN's: a
+/// second of compiling is worth it, and where that does not work the stored one serves.
+#[test]
+fn a_clearly_faster_plan_that_compiles_in_a_second_is_compiled_beside_a_stored_slower_one() {
+    let (here, vault) = (h200(OLD), vault());
+    let decode = paged_decode();
+    store_as(&vault, &decode, &here);
+    let planner = Planner::new(vault, None);
+    let candidates = planner.candidates(&decode, here.sm(), EnginePolicy::Auto);
+    assert_eq!((candidates.engines[0], candidates.near), (KERNELS, 1));
+    let load = |plan: &Plan| Ok(plan.facts.key);
+    let found = prepare(&planner, &here, &decode, &CompileOptions::default(), OnMiss::Compile, load).expect("a plan");
+    let choice = &found.answer.engine;
+    match qkvault_compile::Nvrtc::open(None) {
+        Ok(_) => {
+            assert_eq!((choice.engine, &found.answer.source), (KERNELS, &qkvault_cache::Source::Built), "{choice}")
+        }
+        Err(_) => assert_eq!((choice.engine, found.plan), (CUDNN, key_of(&decode, &here)), "{choice}"),
+    }
+}
+
 /// A vault that was filled before kernels were there, or by a host without NVRTC, serves as before.
 #[test]
 fn a_stored_plan_of_cudnn_is_taken_where_the_faster_kernels_are_not_stored() {

@@ -1,3 +1,5 @@
+//! What a GPU has judged follows from sources and right cases, and is that of today's sources.
+
 use super::*;
 use qkvault_graph::{Attention, Band, DType, Tensor, validate};
 

@@ -43,8 +43,8 @@ fn outputs_of_lesser_precision_are_right_in_every_family() {
     }
 }
 
-/// Of 3,900 cases of kernels one was called wrong: large terms of a product cancelled to a score near a whole number, and
-/// the kernel's sum lay on its other side.
+/// Of 3,900 cases of kernels one was called wrong: large terms of a product cancelled to a score near a whole number,
+/// and the kernel's sum lay on its other side.
 #[test]
 fn a_score_of_terms_that_cancel_may_be_on_either_side_of_a_step() {
     let text = "q: f16 [1,1,1,16]\nk: f16 [1,1,2,16]\nscore_mod: score + floor(score) * 2.0";

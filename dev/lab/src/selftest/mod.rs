@@ -96,7 +96,8 @@ pub struct SelftestArgs {
     /// Also write the record to this file, every few seconds
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Add the right cases to this record of what a GPU has judged of the kernels' sources (crates/kernels/data/judged.json)
+    /// Add the right cases to this record of what a GPU has judged of the kernels' sources
+    /// (crates/kernels/data/judged.json)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry", "show"])]
     judged: Option<PathBuf>,
     /// Only do the parts that need no GPU, for this target: plans, operands, the oracle

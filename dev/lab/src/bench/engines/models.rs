@@ -19,8 +19,8 @@ pub(super) const LONG_MS: f64 = 30.0;
 /// Products of a GPU in a millisecond, at its best.
 const PRODUCTS: f64 = 8e11;
 
-/// The least milliseconds of an engine that computes a packed batch as if each sequence had the most rows, as cuDNN does
-/// (26 seconds for a step of 8,192 rows, seen on an H200).
+/// The least milliseconds of an engine that computes a packed batch as if each sequence had the most rows, as cuDNN
+/// does (26 seconds for a step of 8,192 rows, seen on an H200).
 pub(super) fn padding_ms(a: &Valid) -> f64 {
     let ([b, h, s, d], most) = (a.q.dims.map(|n| n as f64), a.k.seq() as f64);
     match a.q.storage {
