@@ -5,7 +5,7 @@
     python3 card_engines.py jax VAULT OUT.json
 
 Calls of PyTorch and of C are captured graphs of about two milliseconds that take turns. A program of JAX has N or 2 N
-calls, and a call takes the difference. Each row has microseconds by engine, `default` among them, and of the
+calls, and a call takes the difference; engines are timed one after the other. Each row has microseconds by engine, `default` among them, and of the
 framework's own attention; an engine that refuses has its reason.
 """
 
@@ -338,32 +338,35 @@ class Jax:
         rows = [(name, row, backward) for name, row in named for backward in (False, True)]
         for name, (b, h, hk, s, d, given), backward in rows:
             options, arrays = self.options(h, s, given), self.arrays(b, h, hk, s, d)
-            made, refused, contexts = {}, {}, []
+            times, refused = {}, {}
+            # A program runs with the plans of the last context, so each engine has its turn alone.
             for engine in ENGINES:
-                contexts.append(Context(vault, engine=engine, build=True))
-                qj.configure(context=contexts[-1])
+                context = Context(vault, engine=engine, build=True)
+                qj.configure(context=context)
                 jax.clear_caches()
                 attend = lambda q, k, v: qj.attention(q, k, v, **options)
                 try:
-                    made[f"jax {engine}"] = self.compiled(attend, arrays, backward)
+                    times[f"jax {engine}"] = self.timed(attend, arrays, backward)
                 except Exception as problem:
                     refused[f"jax {engine}"] = short(problem)
             if not set(given) - {"is_causal"}:
                 own = lambda q, k, v: jax.nn.dot_product_attention(
                     q, k, v, is_causal=bool(given), implementation="cudnn")
-                made["jax.nn cuDNN"] = self.compiled(own, arrays, backward)
-            times = {what: [] for what in made}
-            for at in range(ROUNDS + 1):
-                for what in reversed(made) if at % 2 else made:
-                    (few, many), calls = made[what]
-                    seconds = []
-                    for program in (few, many):
-                        start = time.perf_counter()
-                        program(*arrays).block_until_ready()
-                        seconds.append(time.perf_counter() - start)
-                    if at:
-                        times[what].append((seconds[1] - seconds[0]) / calls * 1e6)
-            yield name, backward, {what: round(statistics.median(x), 2) for what, x in times.items()}, refused
+                times["jax.nn cuDNN"] = self.timed(own, arrays, backward)
+            yield name, backward, times, refused
+
+    def timed(self, attend, arrays, backward):
+        """Microseconds of a call: the median difference of programs of N and of 2 N calls."""
+        (few, many), calls = self.compiled(attend, arrays, backward)
+        each = []
+        for _ in range(ROUNDS + 1):
+            seconds = []
+            for program in (few, many):
+                start = time.perf_counter()
+                program(*arrays).block_until_ready()
+                seconds.append(time.perf_counter() - start)
+            each.append((seconds[1] - seconds[0]) / calls * 1e6)
+        return round(statistics.median(each[1:]), 2)
 
 
 def main():
@@ -378,7 +381,7 @@ def main():
         for kind in ("torch", "C", "jax"):
             mine = times.get(f"{kind} auto")
             if mine:
-                rest = [us for what, us in times.items() if what.split(" ")[0] == kind or what[0].isupper() or "nn" in what]
+                rest = [us for what, us in times.items() if what.split(" ")[0] not in {"torch", "C", "jax"} - {kind}]
                 row[f"{kind}_default_over_best"] = round(mine / min(rest), 3)
         rows.append(row)
         print(json.dumps(row), flush=True)

@@ -219,6 +219,12 @@ impl Case {
         self.tokens.map_or_else(|| f64::from(self.batch) * f64::from(self.queries), f64::from)
     }
 
+    /// Doublings from the queries of a packed batch to those of one with the longest for each sequence, which some
+    /// engines compute.
+    pub(super) fn padding(&self) -> f64 {
+        (f64::from(self.batch) * f64::from(self.queries) / self.all_queries().max(1.0)).max(1.0).log2()
+    }
+
     /// How often the least page whose size does not matter is halved.
     pub(super) fn page_halvings(&self) -> f64 {
         self.page.map_or(0.0, |rows| f64::from(PAGE / rows.max(1)).log2())
@@ -257,6 +263,7 @@ impl Case {
                 doublings(number(self.head_dim)),
                 doublings(self.group()) * if self.is_dense() { 0.05 } else { 0.0 },
                 self.page_halvings(),
+                self.padding(),
             ],
             features: Feature::ALL.map(|feature| self.has(feature)),
         }
@@ -266,7 +273,7 @@ impl Case {
 /// A case as a point: sizes in doublings, by how much each matters, and which features it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    sizes: [f64; 6],
+    sizes: [f64; 7],
     features: [bool; Feature::ALL.len()],
 }
 

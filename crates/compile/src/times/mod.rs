@@ -48,6 +48,9 @@ pub struct Row {
     /// The case.
     #[serde(flatten)]
     pub case: Case,
+    /// Whether it is of a model and stays because the other rows do not foretell it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unforetold: bool,
     /// Times of the engines.
     #[serde(flatten)]
     pub times: Times,

@@ -18,7 +18,7 @@ const PRODUCTS: f64 = 700.0e6;
 const LAUNCH: f64 = 3.0;
 
 /// Numbers of a case that decide beside its bound.
-const SIZES: usize = 14;
+const SIZES: usize = 15;
 const TERMS: usize = SIZES + Feature::ALL.len();
 
 /// How much of the variance of logarithms of times a term of the line has, what the surroundings of a row have, and
@@ -26,8 +26,8 @@ const TERMS: usize = SIZES + Feature::ALL.len();
 /// which are left out are predicted best; a quarter more or less of each changes three of a hundred answers at most.
 const LINE: f64 = 0.65;
 const NEAR: f64 = 2.5;
-const NOISE: f64 = 0.002;
-const REACH: f64 = 4.5;
+const NOISE: f64 = 0.03;
+const REACH: f64 = 6.0;
 
 /// The fewest rows of an engine that are fitted.
 const FEWEST: usize = 4;
@@ -236,6 +236,7 @@ fn terms(case: &Case) -> [f64; TERMS] {
         rows.max(1.0 / 32.0).log2(),
         (number(case.keys).max(1.0) / 4096.0).log2(),
         case.page_halvings(),
+        case.padding(),
         width * with(Feature::Transcendental),
         width * with(Feature::Causal),
         width * with(Feature::Window),

@@ -2,6 +2,7 @@
 //! turns, in captured graphs, with PyTorch's attention beside them. It writes the record of the results, and the table
 //! by which an engine is chosen.
 
+mod anew;
 mod cases;
 mod dense;
 mod features;
@@ -22,7 +23,7 @@ use cudarc::driver::CudaStream;
 use qkvault_cli::target::{LibraryArgs, TargetArgs};
 use qkvault_cli::turns::in_turns;
 use qkvault_cli::{Globals, Outcome, open_vault, out};
-use qkvault_compile::times::{Case, Row, Table, Times};
+use qkvault_compile::times::{Table, Times};
 use qkvault_compile::{CUDNN, Compiler, EngineId, FA4, KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session, cudarc};
@@ -70,6 +71,9 @@ pub(super) struct EnginesArgs {
     /// Measure other divisions of the kernels' work beside the usual one, and nothing else; --out gets their times
     #[arg(long, conflicts_with_all = ["table", "keep", "python"])]
     tilings: bool,
+    /// Measure nothing: write the table, and what it chooses in the record, anew from the times in the record
+    #[arg(long, requires = "table", conflicts_with_all = ["keep", "python", "plan", "tilings"])]
+    anew: bool,
     /// Only print the cases
     #[arg(long)]
     show: bool,
@@ -95,8 +99,12 @@ const ENGINES: [EngineId; 3] = [CUDNN, KERNELS, FA4];
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outcome> {
     let wanted = |case: &EngineCase| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
-    let mut list: Vec<EngineCase> = cases::list()?.into_iter().filter(wanted).collect();
-    list.extend(models::list(&args.models)?.into_iter().filter(wanted));
+    let all = || anyhow::Ok(cases::list()?.into_iter().chain(models::list(&args.models)?));
+    if let Some(table) = args.table.as_deref().filter(|_| args.anew) {
+        anew::run(&args.out, table, all()?.collect())?;
+        return Ok(Outcome::Good);
+    }
+    let list: Vec<EngineCase> = all()?.filter(wanted).collect();
     if args.show {
         let line =
             |case: &EngineCase| out::line(&format!("{}, {}: {}", case.name, case.direction().name(), case.attention));
@@ -132,10 +140,10 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     }
     let mut written = RunFiles::open(args, device.name(), machine)?;
     let mut measured = Vec::new();
-    let (started, all) = (Instant::now(), list.len());
+    let (started, count) = (Instant::now(), list.len());
     for (at, case) in list.into_iter().enumerate() {
         if args.seconds.is_some_and(|most| started.elapsed().as_secs() >= most) {
-            out::problem(&format!("{} of {all} cases are left out: the time is over", all - at));
+            out::problem(&format!("{} of {count} cases are left out: the time is over", count - at));
             break;
         }
         let turn = Turn { args, session: &session, planner: &planner, stream: &stream };
@@ -152,7 +160,10 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
         }
         written.write(args, &measured, &peers)?;
     }
-    written.thin(args, &measured)?;
+    // Rows of models that the others foretell go.
+    if let Some(table) = &args.table {
+        anew::run(&args.out, table, all()?.collect()).context("the table has every row")?;
+    }
     Ok(if measured.is_empty() { Outcome::Bad } else { Outcome::Good })
 }
 
@@ -220,17 +231,6 @@ impl RunFiles {
             Some(file) => write(file, &rows::text(&table)?),
             None => Ok(()),
         }
-    }
-
-    /// Leaves rows of models out of the table that the others foretell.
-    fn thin(&self, args: &EnginesArgs, measured: &[MeasuredCase]) -> anyhow::Result<()> {
-        let Some(file) = &args.table else { return Ok(()) };
-        let table = rows::table((&self.gpu, &self.machine), measured, self.table.as_ref());
-        let of_models = |row: &Row| {
-            let mut like = measured.iter().filter(|of| row.case.is_like(&Case::for_attention(&of.attention)));
-            like.all(|of| of.name.starts_with(models::PREFIX)) && !self.table.iter().any(|old| old.rows.contains(row))
-        };
-        write(file, &rows::text(&thin::thinned(table, of_models))?)
     }
 }
 

@@ -79,7 +79,7 @@ fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
 }
 
 /// Milliseconds, to a nanosecond.
-fn ms(us: f64) -> f64 {
+pub(super) fn ms(us: f64) -> f64 {
     rounded(us / 1e3)
 }
 
@@ -99,7 +99,7 @@ pub(super) fn table((gpu, machine): (&str, &str), measured: &[MeasuredCase], ear
             continue;
         }
         let times = of.times.iter().map(|(engine, us)| (engine, (us * 10.0).round() / 10.0)).collect();
-        rows.push(Row { case, times });
+        rows.push(Row { case, times, unforetold: false });
     }
     let old = earlier.map_or(&[][..], |table| &table.rows);
     let kept: Vec<Row> =

@@ -18,7 +18,7 @@ pub(super) fn thinned(mut table: Table, may_go: impl Fn(&Row) -> bool) -> Table 
         let before = stay.len();
         for place in &mut rest {
             if place.as_ref().is_some_and(|row| !is_foretold(row, &stay)) {
-                stay.extend(place.take());
+                stay.extend(place.take().map(|row| Row { unforetold: true, ..row }));
             }
         }
         if stay.len() == before {
@@ -40,17 +40,19 @@ fn is_foretold(row: &Row, by: &[Row]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use qkvault_compile::times::Case;
+    use qkvault_compile::times::{Case, Direction};
 
     use super::*;
 
-    /// Every second row of the built-in table may go: those that do are foretold by what is left, and some are.
+    /// Every second backward of the built-in table may go: those that do are foretold by what is left, and some are.
     #[test]
     fn what_is_left_out_of_the_table_is_foretold_by_the_rest() {
-        let all = Table::built_in();
+        let mut all = Table::built_in().clone();
+        all.rows.retain(|row| row.case.direction == Direction::Backward);
         let may_go: Vec<&Case> = all.rows.iter().step_by(2).map(|row| &row.case).collect();
         let thin = thinned(all.clone(), |row| may_go.contains(&&row.case));
-        let gone: Vec<&Row> = all.rows.iter().filter(|row| !thin.rows.contains(row)).collect();
+        let gone: Vec<&Row> =
+            all.rows.iter().filter(|row| thin.rows.iter().all(|kept| kept.case != row.case)).collect();
         assert!(gone.len() > all.rows.len() / 10, "{} of {}", gone.len(), all.rows.len());
         for row in gone {
             assert!(may_go.contains(&&row.case) && is_foretold(row, &thin.rows), "{row:?}");

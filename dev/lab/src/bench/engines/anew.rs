@@ -1,0 +1,126 @@
+//! The table and the choices of a record, from the times in it: nothing is measured. `bench engines` ends with it, and
+//! `--anew` does it alone, after the fit or the kinds of cases have changed.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+use qkvault_compile::EngineId;
+use qkvault_compile::times::{CLEAR, Case, Prior, Table, Times};
+use serde_json::Value;
+
+use super::cases::EngineCase;
+use super::rows::MeasuredCase;
+use super::{ENGINES, models, rows, thin};
+
+/// Writes the table that follows from a record, and what it chooses into the record.
+///
+/// # Errors
+///
+/// A file cannot be read or written, or the record has a case that is not among `list`.
+pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Result<()> {
+    let read = |file: &Path| -> anyhow::Result<Value> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not what this command writes", file.display()))
+    };
+    let (mut record, old) = (read(out)?, read(table)?);
+    let mut known: HashMap<(String, &str), EngineCase> =
+        list.into_iter().map(|case| ((case.name.clone(), case.direction().name()), case)).collect();
+    let mut measured = Vec::new();
+    for row in record["rows"].as_array().into_iter().flatten() {
+        let (name, direction) =
+            (row["case"].as_str().unwrap_or_default(), row["direction"].as_str().unwrap_or_default());
+        let direction = if direction == "backward" { "backward" } else { "forward" };
+        let case = known.remove(&(name.to_owned(), direction));
+        let case = case
+            .with_context(|| format!("no case is called '{name}, {direction}'; give --models for those of models"))?;
+        measured.push(MeasuredCase {
+            times: times(row),
+            name: case.name,
+            attention: case.attention,
+            refused: Vec::new(),
+        });
+    }
+    let (gpu, source) = (old["gpu"].as_str().unwrap_or_default(), old["source"].as_str().unwrap_or_default());
+    let whole = rows::table((gpu, source), &measured, None);
+    let cases: Vec<Case> = measured.iter().map(|of| Case::for_attention(&of.attention)).collect();
+    let of_models = |row: &qkvault_compile::times::Row| {
+        let mut like = measured.iter().zip(&cases).filter(|(_, case)| row.case.is_like(case));
+        like.all(|(of, _)| of.name.starts_with(models::PREFIX))
+    };
+    let thinned = thin::thinned(whole, of_models);
+    let mut choose = Choice { table: &thinned, priors: Vec::new() };
+    let all = record["rows"].as_array_mut().into_iter().flatten();
+    for ((row, of), case) in all.zip(&measured).zip(&cases) {
+        let engine = choose.engine(case, &of.times);
+        row["engine"] = engine.map(|engine| engine.name().to_string()).into();
+        row["ours_ms"] = engine.and_then(|engine| of.times.us(engine)).map(rows::ms).into();
+    }
+    super::write(out, &rows::record_text(&record)?)?;
+    super::write(table, &rows::text(&thinned)?)
+}
+
+/// The times of engines in a row of the record.
+fn times(row: &Value) -> Times {
+    let of = |engine: &EngineId| Some((engine.name(), row[format!("{}_ms", engine.name())].as_f64()? * 1e3));
+    ENGINES.iter().filter_map(of).collect()
+}
+
+/// What a table chooses.
+struct Choice<'t> {
+    table: &'t Table,
+    /// What it predicts, by the first case of each kind of work.
+    priors: Vec<(Case, Prior)>,
+}
+
+impl Choice<'_> {
+    /// The engine that comes first among those with times: by the row of the case, else by prediction.
+    fn engine(&mut self, case: &Case, times: &Times) -> Option<EngineId> {
+        let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| times.us(*engine).is_some()).collect();
+        if let Some(row) = self.table.row(case, &taken) {
+            return row.times.order(&taken, CLEAR).first().copied();
+        }
+        let same = |known: &Case| (known.direction, known.is_dense()) == (case.direction, case.is_dense());
+        if !self.priors.iter().any(|(known, _)| same(known)) {
+            self.priors.push((case.clone(), Prior::for_case(case, &self.table.rows)));
+        }
+        let (_, prior) = self.priors.iter().find(|(known, _)| same(known))?;
+        prior.times(case).order(&taken, 1.0).first().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_compile::CUDNN;
+    use serde_json::json;
+
+    use super::super::cases;
+    use super::*;
+
+    #[test]
+    fn the_table_and_the_choices_follow_from_the_times_of_a_record() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [record, table] = ["record.json", "table.json"].map(|name| folder.path().join(name));
+        let row = |case: &str, cudnn: f64, kernels: f64| {
+            json!({ "case": case, "direction": "forward", "cudnn_ms": cudnn, "kernels_ms": kernels, "fa4_ms": null,
+                "engine": "fa4", "ours_ms": 1.0 })
+        };
+        let names = ["decode b1 s1024 d128", "decode b8 s1024 d128"];
+        let rows = [row(names[0], 0.0075, 0.0083), row(names[1], 0.0124, 0.0109)];
+        std::fs::write(&record, json!({ "machine": "m", "rows": rows }).to_string()).expect("writes");
+        std::fs::write(&table, json!({ "gpu": "a GPU", "source": "a source", "rows": [] }).to_string())
+            .expect("writes");
+        run(&record, &table, cases::list().expect("valid")).expect("writes both");
+        let read = |file| serde_json::from_str::<Value>(&std::fs::read_to_string(file).expect("reads")).expect("JSON");
+        let (found, text) = (read(&record), read(&table));
+        assert_eq!((&found["rows"][0]["engine"], &found["rows"][0]["ours_ms"]), (&json!("cudnn"), &json!(0.0075)));
+        assert_eq!((&found["rows"][1]["engine"], &found["rows"][1]["ours_ms"]), (&json!("kernels"), &json!(0.0109)));
+        let table: Table = serde_json::from_value(text).expect("a table");
+        assert_eq!((table.rows.len(), table.gpu.as_str(), table.source.as_str()), (2, "a GPU", "a source"));
+        assert_eq!(table.rows[0].times.us(CUDNN), Some(7.5));
+        let other = json!({ "machine": "m", "rows": [row("nothing", 1.0, 1.0)] }).to_string();
+        std::fs::write(&record, other).expect("writes");
+        let error = run(&record, &folder.path().join("table.json"), Vec::new()).expect_err("unknown").to_string();
+        assert!(error.contains("'nothing, forward'") && error.contains("--models"), "{error}");
+    }
+}
