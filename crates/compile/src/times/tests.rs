@@ -52,8 +52,9 @@ fn the_built_in_table_reads_and_every_row_is_of_a_case_that_was_measured_in_two_
 /// The parts of the rows that are left out in turn.
 const PARTS: usize = 20;
 
-/// A twentieth of the rows of the cases is left out in turn, and predicted from the others: of 100 such attentions, 95 or
-/// more get an engine that is within 5 % of the best. Rows of models are there because the others do not foretell them.
+/// A twentieth of the rows of the cases is left out in turn, and predicted from the others: of 100 such attentions, 95
+/// or more get an engine that is within 5 % of the best. Rows of models are there because the others do not foretell
+/// them.
 #[test]
 fn an_attention_that_was_not_measured_gets_an_engine_that_is_nearly_the_best() {
     let rows = &Table::built_in().rows;

@@ -19,15 +19,15 @@ use super::{ENGINES, models, rows, thin};
 ///
 /// A file cannot be read or written, or the record has a case that is not among `list`.
 pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Result<()> {
-    let read = |file: &Path| -> anyhow::Result<Value> {
-        let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is not what this command writes", file.display()))
-    };
-    let (mut record, old) = (read(out)?, read(table)?);
+    let read =
+        |file: &Path| std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()));
+    let what = |file: &Path| format!("{} is not what this command writes", file.display());
+    let mut record = rows::record_rows(&read(out)?).with_context(|| what(out))?;
+    let old: Value = serde_json::from_str(&read(table)?).with_context(|| what(table))?;
     let mut known: HashMap<(String, &str), EngineCase> =
         list.into_iter().map(|case| ((case.name.clone(), case.direction().name()), case)).collect();
     let mut measured = Vec::new();
-    for row in record["rows"].as_array().into_iter().flatten() {
+    for row in &record {
         let (name, direction) =
             (row["case"].as_str().unwrap_or_default(), row["direction"].as_str().unwrap_or_default());
         let direction = if direction == "backward" { "backward" } else { "forward" };
@@ -50,8 +50,7 @@ pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Re
     };
     let thinned = thin::thinned(whole, of_models);
     let mut choose = Choice { table: &thinned, priors: Vec::new() };
-    let all = record["rows"].as_array_mut().into_iter().flatten();
-    for ((row, of), case) in all.zip(&measured).zip(&cases) {
+    for ((row, of), case) in record.iter_mut().zip(&measured).zip(&cases) {
         let engine = choose.engine(case, &of.times);
         row["engine"] = engine.map(|engine| engine.name().to_string()).into();
         row["ours_ms"] = engine.and_then(|engine| of.times.us(engine)).map(rows::ms).into();

@@ -213,10 +213,7 @@ impl RunFiles {
         let what = |file: &Path| format!("{} is not what this command writes", file.display());
         let record = match read(&args.out) {
             None => Vec::new(),
-            Some(text) => {
-                let old: serde_json::Value = serde_json::from_str(&text).with_context(|| what(&args.out))?;
-                old["rows"].as_array().cloned().with_context(|| what(&args.out))?
-            }
+            Some(text) => rows::record_rows(&text).with_context(|| what(&args.out))?,
         };
         let table = args.table.as_deref().and_then(|file| Some((file, read(file)?)));
         let table = table.map(|(file, text)| serde_json::from_str(&text).with_context(|| what(file))).transpose()?;

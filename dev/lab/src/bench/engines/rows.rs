@@ -8,8 +8,8 @@ use qkvault_graph::Valid;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ENGINES;
 use super::peers::{CasePeers, Peers};
+use super::{ENGINES, models};
 
 /// The times of one case.
 pub(super) struct MeasuredCase {
@@ -44,7 +44,7 @@ pub(super) fn record(
     peers: &Peers,
     table: &Table,
     earlier: &[Value],
-) -> Value {
+) -> Vec<Value> {
     let row = |of: &MeasuredCase| {
         let direction = of.direction();
         let chosen = engine(of, table);
@@ -67,8 +67,7 @@ pub(super) fn record(
     let again = |old: &&Value| {
         measured.iter().all(|of| old["case"] != of.name.as_str() || old["direction"] != of.direction().name())
     };
-    let rows: Vec<Value> = earlier.iter().filter(again).cloned().chain(measured.iter().map(row)).collect();
-    json!({ "machine": machine, "rows": rows })
+    earlier.iter().filter(again).cloned().chain(measured.iter().map(row)).collect()
 }
 
 /// The engine that the table chooses among those that take a case.
@@ -127,9 +126,54 @@ pub(super) fn text(table: &Table) -> anyhow::Result<String> {
     in_lines(&head, rows)
 }
 
-/// The record as the file has it.
-pub(super) fn record_text(record: &Value) -> anyhow::Result<String> {
-    in_lines(&[("machine", record["machine"].clone())], record["rows"].as_array().map_or(&[][..], Vec::as_slice))
+/// The rows of a record's file, with what [`record_text`] leaves out for space.
+pub(super) fn record_rows(text: &str) -> Option<Vec<Value>> {
+    let record: Value = serde_json::from_str(text).ok()?;
+    let mut rows = record["rows"].as_array()?.clone();
+    for row in &mut rows {
+        if let Some(at) = row["machine"].as_u64() {
+            row["machine"] = record["machines"][usize::try_from(at).ok()?].clone();
+        }
+    }
+    Some(rows)
+}
+
+/// The record as the file has it: machines once, nothing that is null or empty, of a refusal what comes before what is
+/// needed, nothing of attentions, which `--show` tells, and of models nothing but the times: there are hundreds.
+pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
+    let mut machines: Vec<Value> = Vec::new();
+    let mut lean = Vec::new();
+    for row in rows {
+        let of_model = row["case"].as_str().is_some_and(|case| case.starts_with(models::PREFIX));
+        let mut fields = serde_json::Map::new();
+        for (field, value) in row.as_object().into_iter().flatten() {
+            let value = match (field.as_str(), value) {
+                (_, Value::Null) => continue,
+                ("machine", machine) => {
+                    let at = machines.iter().position(|known| known == machine);
+                    json!(at.unwrap_or_else(|| {
+                        machines.push(machine.clone());
+                        machines.len() - 1
+                    }))
+                }
+                ("attention", _) => continue,
+                ("refused", _) if of_model => continue,
+                ("refused", Value::Array(list)) => list
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .map(|why| why.split("; needed").next().unwrap_or(why))
+                    .collect::<Value>(),
+                (_, value) => value.clone(),
+            };
+            if value.as_array().is_none_or(|list| !list.is_empty())
+                && value.as_object().is_none_or(|fields| !fields.is_empty())
+            {
+                fields.insert(field.clone(), value);
+            }
+        }
+        lean.push(Value::Object(fields));
+    }
+    in_lines(&[("machines", machines.into())], &lean)
 }
 
 /// An object whose last field is a list with a row in a line, so that a change of it is a diff to read.
@@ -180,7 +224,7 @@ mod tests {
         peers.add(PROMPT, Direction::Backward, of(&[("torch", 1.6)]));
         let table = table(("a GPU", "a GPU"), &list, None);
         let record = record("a GPU", &list, &peers, &table, &[]);
-        let row = |at: usize| &record["rows"][at];
+        let row = |at: usize| &record[at];
         assert_eq!((&row(0)["engine"], row(0)["ours_ms"].as_f64()), (&json!("kernels"), Some(0.00712)));
         assert_eq!((&row(1)["engine"], row(1)["ours_ms"].as_f64()), (&json!("cudnn"), Some(0.479)));
         assert_eq!((&row(1)["best_peer"], row(1)["best_peer_ms"].as_f64()), (&json!("torch"), Some(0.49)));
@@ -227,8 +271,12 @@ mod tests {
         let again = [measured(PROMPT, Some(900.0), Some(500.0), Some(510.0))];
         let after = table(("a GPU", "today"), &again, Some(&before));
         assert_eq!((after.rows.len(), after.source.as_str()), (before.rows.len(), "today; before: yesterday"));
-        let now = record("today", &again, &none, &after, old["rows"].as_array().expect("rows"));
-        let rows = now["rows"].as_array().expect("rows");
+        // What the file leaves out is not lost.
+        let text = record_text(&old).expect("writes");
+        let read = record_rows(&text).expect("reads");
+        assert!(text.contains("\"machines\": [\"yesterday\"]") && !text.contains("null"), "{text}");
+        assert_eq!(read[0]["machine"], "yesterday");
+        let rows = record("today", &again, &none, &after, &read);
         assert_eq!(rows.len(), first.len());
         let changed: Vec<&Value> = rows.iter().filter(|row| row["machine"] == "today").collect();
         assert_eq!((changed.len(), &changed[0]["engine"]), (1, &json!("cudnn")));
