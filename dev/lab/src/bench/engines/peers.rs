@@ -117,6 +117,7 @@ impl Beside {
 impl PeerTurns<'_> {
     /// Times every peer once; the first round only warms up.
     pub(super) fn round(&mut self, round: usize) -> anyhow::Result<()> {
+        self.peers.reverse();
         for (_, request, times) in &mut self.peers {
             let ms = self.peer.number(request, "ms")?;
             if round > 0 {
