@@ -121,8 +121,10 @@ mod tests {
     fn the_program_of_peers_computes_what_it_is_asked_for_on_a_cpu() {
         let all = cases::list().expect("valid");
         let requests: Vec<Value> = all.iter().map(|case| request(&case.attention).expect(&case.name)).collect();
-        let python = qkvault_base::cache_dir().join("torch-tests/bin/python");
-        if !python.exists() {
+        let folder = qkvault_base::cache_dir().join("torch-tests");
+        let python = folder.join("bin/python");
+        // Written when all packages are there.
+        if !folder.join("installed.txt").exists() {
             return skip(Need::Torch, "cargo xtask torch-tests has installed no PyTorch");
         }
         let place = tempfile::tempdir().expect("a folder");
