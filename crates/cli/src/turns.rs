@@ -121,7 +121,7 @@ impl DeviceOperands {
         let given = plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal());
         for binding in given.filter(|b| !b.role.is_followed() && !plan.provides(b.role)) {
             let bytes = usize::try_from(binding.bytes)?;
-            if let Some(mask) = mask_data(attention, binding.role, bytes).filter(|_| !binding.output) {
+            if let Some(mask) = mask_data(attention, (binding.role, binding.dtype), bytes).filter(|_| !binding.output) {
                 inputs.push((binding.role, stream.clone_htod(&mask)?));
                 continue;
             }
@@ -176,8 +176,8 @@ pub fn is_latent(a: &Valid) -> bool {
 
 /// What decides which keys are seen, so that tiles are left out as in training and not by chance: each token has a
 /// document of [`DOCUMENT`] tokens, a tensor over queries and keys is a causal mask within documents, and of the blocks
-/// of a block mask every fourth diagonal is there. `None` for any other operand.
-fn mask_data(attention: &Valid, role: Role, bytes: usize) -> Option<Vec<u8>> {
+/// of a block mask every fourth diagonal is there. `None` for any other operand than of integers.
+fn mask_data(attention: &Valid, (role, dtype): (Role, DType), bytes: usize) -> Option<Vec<u8>> {
     let at_least_one = |n: i64| usize::try_from(n).unwrap_or(0).max(1);
     let (queries, keys) = attention.seq();
     let [queries, keys] = [queries, keys].map(at_least_one);
@@ -192,8 +192,11 @@ fn mask_data(attention: &Valid, role: Role, bytes: usize) -> Option<Vec<u8>> {
         };
         return Some((0..bytes).map(byte).collect());
     }
-    let tensor = attention.score_tensors().find(|tensor| tensor.role == role && tensor.dtype == DType::I32)?;
-    let whole = tensor.dims[2] > 1 && tensor.dims[3] > 1;
+    if dtype != DType::I32 {
+        return None;
+    }
+    let mut whole = attention.score_tensors().filter(|tensor| tensor.dims[2] > 1 && tensor.dims[3] > 1);
+    let whole = whole.any(|tensor| tensor.role == role);
     let value = |at: usize| {
         let (query, key) = (at / keys % queries, at % keys);
         let id = if whole {
@@ -296,14 +299,16 @@ mod tests {
         let mut blocks = a.clone();
         blocks.block_mask = true;
         let blocks = validate(blocks).expect("valid");
-        let bits = mask_data(&blocks, Role::BlockMask, 2 * 16 * 2).expect("a block mask");
+        let bits = mask_data(&blocks, (Role::BlockMask, DType::U8), 2 * 16 * 2).expect("a block mask");
         let seen = |row: usize, column: usize| bits[row * 2 + column / 8] >> (column % 8) & 1 == 1;
         assert!(seen(0, 0) && seen(5, 5) && seen(20, 4) && seen(3, 15) && !seen(5, 6) && !seen(6, 5));
         let ids =
             qkvault_graph::expr::library::document_mask("q", "k", 1, 2048, 2048).build_mask_mod().expect("builds");
         let documents = validate(a.with_mask_mod(ids)).expect("valid");
-        let ids = mask_data(&documents, Role::ScoreTensor(0), 2048 * 4).expect("ids");
+        let ids = mask_data(&documents, (Role::ScoreTensor(0), DType::I32), 2048 * 4).expect("ids");
         assert_eq!((ids[1023 * 4], ids[1024 * 4]), (0, 1));
-        assert_eq!(mask_data(&documents, Role::Q, 4), None);
+        assert_eq!(mask_data(&documents, (Role::Q, DType::BF16), 4), None);
+        // The place of a chunk is no noise.
+        assert_eq!(mask_data(&documents, (Role::QueryOrigin, DType::I32), 4), Some(vec![0; 4]));
     }
 }
