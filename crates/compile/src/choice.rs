@@ -13,7 +13,7 @@ use qkvault_probe::{Chosen, NotChosen};
 
 use crate::engine::{Engine, EngineId};
 use crate::engines::Engines;
-use crate::times::{CLEAR, Case, Expected, Table};
+use crate::times::{Case, Expected, KnownTimes, Table};
 pub(crate) use ask::{Answer, ask_engines};
 
 /// Who computes an attention, and why.
@@ -145,12 +145,9 @@ impl Engines {
         if sm != Table::built_in().sm {
             return Candidates { near: taken.len(), engines: taken, why: Why::Unmeasured, never };
         }
-        let (times, measured) = match Table::built_in().row(&case, &taken) {
-            Some(row) => (row.times.clone(), true),
-            None => (Table::prior_of_built_in(&case).times(&case), false),
-        };
-        // A prediction has no noise that an engine would have to be clear of.
-        let mut engines = times.order(&taken, if measured { CLEAR } else { 1.0 });
+        let known = Table::built_in().times(&case, &taken, Table::prior_of_built_in());
+        let mut engines = known.order(&taken);
+        let KnownTimes { times, measured } = known;
         engines.extend(taken.iter().filter(|engine| times.us(**engine).is_none()));
         let why = match times.ratio(engines[0], &taken) {
             Some((ratio, beside)) if measured => Why::Measured { ratio, beside },
@@ -169,7 +166,7 @@ impl Engines {
         }
         let case = Case::for_attention(attention);
         let measured = Table::built_in().row(&case, &[engine]).and_then(|row| row.times.us(engine));
-        let predicted = || Table::prior_of_built_in(&case).us(engine.name(), &case);
+        let predicted = || Table::prior_of_built_in().us(engine.name(), &case);
         Some(Expected::new(&case, measured.or_else(predicted)?, measured.is_some()))
     }
 

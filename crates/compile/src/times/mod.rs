@@ -16,7 +16,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::engine::EngineId;
 
 pub use case::{Case, Direction, Feature};
-use prior::Kind;
 pub use prior::{Expected, Limit, Prior};
 
 /// The format of the table.
@@ -60,6 +59,24 @@ pub struct Row {
 /// the time of an engine is `NAME_us`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times(BTreeMap<EngineName, f64>);
+
+/// Times of a case by a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownTimes {
+    /// The times.
+    pub times: Times,
+    /// Whether they were measured; else they are predicted from what was.
+    pub measured: bool,
+}
+
+impl KnownTimes {
+    /// The engines with times, the first choice first. A prediction has no noise that an engine would have to be clear
+    /// of.
+    #[must_use]
+    pub fn order(&self, of: &[EngineId]) -> Vec<EngineId> {
+        self.times.order(of, if self.measured { CLEAR } else { 1.0 })
+    }
+}
 
 /// What follows the name of an engine in data.
 const UNIT: &str = "_us";
@@ -148,10 +165,20 @@ impl Table {
         TABLE.get_or_init(|| serde_json::from_str(include_str!("../../data/engines.json")).unwrap_or_else(|_| empty()))
     }
 
-    /// What its rows predict.
-    pub fn prior_of_built_in(case: &Case) -> &'static Prior {
-        static PRIORS: [OnceLock<Prior>; 3] = [const { OnceLock::new() }; 3];
-        PRIORS[Kind::of_case(case) as usize].get_or_init(|| Prior::for_case(case, &Table::built_in().rows))
+    /// What the rows of the built-in table predict.
+    pub fn prior_of_built_in() -> &'static Prior<'static> {
+        static PRIOR: OnceLock<Prior<'static>> = OnceLock::new();
+        PRIOR.get_or_init(|| Prior::over_rows(&Table::built_in().rows))
+    }
+
+    /// The times of a case: those of its row, if it compares these engines, or two of them; else what a prior over the
+    /// rows predicts.
+    #[must_use]
+    pub fn times(&self, case: &Case, of: &[EngineId], prior: &Prior<'_>) -> KnownTimes {
+        match self.row(case, of) {
+            Some(row) => KnownTimes { times: row.times.clone(), measured: true },
+            None => KnownTimes { times: prior.times(case), measured: false },
+        }
     }
 
     /// The row of a case, or of one that differs by few tokens, if it compares these engines, or two of them.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::OnceLock;
 
 use qkvault_graph::EngineName;
 
@@ -34,14 +35,14 @@ const FEWEST: usize = 4;
 
 /// The kinds of work, of which each is fitted by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+enum Kind {
     Few,
     Prompt,
     Backward,
 }
 
 impl Kind {
-    pub(super) fn of_case(case: &Case) -> Kind {
+    fn of_case(case: &Case) -> Kind {
         match case.direction {
             Direction::Backward => Kind::Backward,
             Direction::Forward if case.is_dense() => Kind::Prompt,
@@ -121,35 +122,45 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What was measured of one kind of work, by engine.
+/// What rows say of other cases. Each kind of work is fitted when a case of it is asked for.
 #[derive(Clone, Debug)]
-pub struct Prior(BTreeMap<EngineName, Surface>);
+pub struct Prior<'r> {
+    rows: Vec<&'r Row>,
+    kinds: [OnceLock<BTreeMap<EngineName, Surface>>; 3],
+}
 
-impl Prior {
-    /// The processes over those rows that are of a case's kind of work; the others say nothing of it.
+impl<'r> Prior<'r> {
+    /// The processes over rows.
     #[must_use]
-    pub fn for_case<'r>(case: &Case, rows: impl IntoIterator<Item = &'r Row>) -> Prior {
-        let kind = Kind::of_case(case);
-        let mut measured: BTreeMap<EngineName, Vec<(&Case, f64)>> = BTreeMap::new();
-        for row in rows.into_iter().filter(|row| Kind::of_case(&row.case) == kind) {
-            for (engine, us) in row.times.iter() {
-                measured.entry(engine).or_default().push((&row.case, us));
-            }
-        }
-        let enough = measured.into_iter().filter(|(_, list)| list.len() >= FEWEST);
-        Prior(enough.map(|(engine, list)| (engine, Surface::fit(&list))).collect())
+    pub fn over_rows(rows: impl IntoIterator<Item = &'r Row>) -> Prior<'r> {
+        Prior { rows: rows.into_iter().collect(), kinds: [const { OnceLock::new() }; 3] }
     }
 
-    /// The time that an engine takes for a case of the kind, in microseconds; `None` if too few rows have the engine.
+    /// The engines' processes over those rows that are of a case's kind of work; the others say nothing of it.
+    fn surfaces(&self, case: &Case) -> &BTreeMap<EngineName, Surface> {
+        let kind = Kind::of_case(case);
+        self.kinds[kind as usize].get_or_init(|| {
+            let mut measured: BTreeMap<EngineName, Vec<(&Case, f64)>> = BTreeMap::new();
+            for row in self.rows.iter().filter(|row| Kind::of_case(&row.case) == kind) {
+                for (engine, us) in row.times.iter() {
+                    measured.entry(engine).or_default().push((&row.case, us));
+                }
+            }
+            let enough = measured.into_iter().filter(|(_, list)| list.len() >= FEWEST);
+            enough.map(|(engine, list)| (engine, Surface::fit(&list))).collect()
+        })
+    }
+
+    /// The time that an engine takes for a case, in microseconds; `None` if too few rows have the engine.
     #[must_use]
     pub fn us(&self, engine: EngineName, case: &Case) -> Option<f64> {
-        Some(self.0.get(&engine)?.us(case))
+        Some(self.surfaces(case).get(&engine)?.us(case))
     }
 
     /// The times of all engines that have rows.
     #[must_use]
     pub fn times(&self, case: &Case) -> Times {
-        self.0.iter().map(|(engine, surface)| (*engine, surface.us(case))).collect()
+        self.surfaces(case).iter().map(|(engine, surface)| (*engine, surface.us(case))).collect()
     }
 }
 

@@ -23,10 +23,8 @@ fn paged(batch: i64, queries: i64, keys: i64) -> Attention {
 /// The engine that comes first, and whether the attention was measured.
 fn chosen(a: Attention) -> (EngineId, bool) {
     let case = Case::for_attention(&validate(a).expect("valid"));
-    match Table::built_in().row(&case, &ALL) {
-        Some(row) => (row.times.order(&ALL, CLEAR)[0], true),
-        None => (Table::prior_of_built_in(&case).times(&case).order(&ALL, 1.0)[0], false),
-    }
+    let known = Table::built_in().times(&case, &ALL, Table::prior_of_built_in());
+    (known.order(&ALL)[0], known.measured)
 }
 
 #[test]
@@ -62,13 +60,8 @@ fn an_attention_that_was_not_measured_gets_an_engine_that_is_nearly_the_best() {
     for part in 0..PARTS {
         let others =
             || rows.iter().enumerate().filter(|(at, row)| row.unforetold || at % PARTS != part).map(|(_, row)| row);
-        let mut priors: Vec<(Kind, Prior)> = Vec::new();
+        let prior = Prior::over_rows(others());
         for row in rows.iter().skip(part).step_by(PARTS).filter(|row| !row.unforetold) {
-            let kind = Kind::of_case(&row.case);
-            if priors.iter().all(|(known, _)| *known != kind) {
-                priors.push((kind, Prior::for_case(&row.case, others())));
-            }
-            let prior = &priors.iter().find(|(known, _)| *known == kind).expect("just added").1;
             let taken: Vec<EngineId> = ALL.into_iter().filter(|engine| row.times.us(*engine).is_some()).collect();
             let first = prior.times(&row.case).order(&taken, 1.0)[0];
             let best = taken.iter().filter_map(|engine| row.times.us(*engine)).fold(f64::MAX, f64::min);
@@ -117,7 +110,7 @@ fn no_class_of_attentions_falls_to_one_engine_unseen() {
         paged(256, 128, 32_768),
     ] {
         let case = Case::for_attention(&validate(a.clone()).expect("valid"));
-        let times = Table::prior_of_built_in(&case).times(&case);
+        let times = Table::prior_of_built_in().times(&case);
         let timed = ALL.iter().filter(|engine| times.us(**engine).is_some_and(|us| us > 1.0)).count();
         assert!(timed >= 2, "{a}: {times:?}");
     }

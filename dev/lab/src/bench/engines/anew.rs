@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use qkvault_compile::EngineId;
-use qkvault_compile::times::{CLEAR, Case, Prior, Table, Times};
+use qkvault_compile::times::{Case, Prior, Row, Times};
 use serde_json::Value;
 
 use super::cases::EngineCase;
@@ -44,14 +44,15 @@ pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Re
     let (gpu, source) = (old["gpu"].as_str().unwrap_or_default(), old["source"].as_str().unwrap_or_default());
     let whole = rows::table((gpu, source), &measured, None);
     let cases: Vec<Case> = measured.iter().map(|of| Case::for_attention(&of.attention)).collect();
-    let of_models = |row: &qkvault_compile::times::Row| {
+    let of_models = |row: &Row| {
         let mut like = measured.iter().zip(&cases).filter(|(_, case)| row.case.is_like(case));
         like.all(|(of, _)| of.name.starts_with(models::PREFIX))
     };
     let thinned = thin::thinned(whole, of_models);
-    let mut choose = Choice { table: &thinned, priors: Vec::new() };
+    let prior = Prior::over_rows(&thinned.rows);
     for ((row, of), case) in record.iter_mut().zip(&measured).zip(&cases) {
-        let engine = choose.engine(case, &of.times);
+        let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.us(*engine).is_some()).collect();
+        let engine = thinned.times(case, &taken, &prior).order(&taken).first().copied();
         row["engine"] = engine.map(|engine| engine.name().to_string()).into();
         row["ours_ms"] = engine.and_then(|engine| of.times.us(engine)).map(rows::ms).into();
     }
@@ -65,32 +66,10 @@ fn times(row: &Value) -> Times {
     ENGINES.iter().filter_map(of).collect()
 }
 
-/// What a table chooses.
-struct Choice<'t> {
-    table: &'t Table,
-    /// What it predicts, by the first case of each kind of work.
-    priors: Vec<(Case, Prior)>,
-}
-
-impl Choice<'_> {
-    /// The engine that comes first among those with times: by the row of the case, else by prediction.
-    fn engine(&mut self, case: &Case, times: &Times) -> Option<EngineId> {
-        let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| times.us(*engine).is_some()).collect();
-        if let Some(row) = self.table.row(case, &taken) {
-            return row.times.order(&taken, CLEAR).first().copied();
-        }
-        let same = |known: &Case| (known.direction, known.is_dense()) == (case.direction, case.is_dense());
-        if !self.priors.iter().any(|(known, _)| same(known)) {
-            self.priors.push((case.clone(), Prior::for_case(case, &self.table.rows)));
-        }
-        let (_, prior) = self.priors.iter().find(|(known, _)| same(known))?;
-        prior.times(case).order(&taken, 1.0).first().copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use qkvault_compile::CUDNN;
+    use qkvault_compile::times::Table;
     use serde_json::json;
 
     use super::super::cases;

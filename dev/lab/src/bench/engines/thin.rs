@@ -31,7 +31,7 @@ pub(super) fn thinned(mut table: Table, may_go: impl Fn(&Row) -> bool) -> Table 
 
 /// Whether what is chosen without a row's own times is nearly as fast as the best.
 fn is_foretold(row: &Row, by: &[Row]) -> bool {
-    let predicted = Prior::for_case(&row.case, by).times(&row.case);
+    let predicted = Prior::over_rows(by).times(&row.case);
     let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| row.times.us(*engine).is_some()).collect();
     let first = predicted.order(&taken, 1.0).first().and_then(|engine| row.times.us(*engine));
     let best = taken.iter().filter_map(|engine| row.times.us(*engine)).fold(f64::MAX, f64::min);
