@@ -10,24 +10,17 @@ mod common;
 mod kit;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::say;
+use kit::fa4::HOPPER;
 use kit::{Case, Gpu};
-use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{FA4, Gpu as For, OnMiss, Planner};
+use qkvault_compile::{FA4, OnMiss};
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::expr::{self, Expr, ScoreExpr, TensorSpec, library, position, scalar, score};
 use qkvault_graph::{
     Attention, BackwardOptions, Band, Corner, DType, Lengths, PaddedRows, Role, Tensor, Valid, validate,
 };
 use qkvault_reference::{Inputs, LengthChoice, RandomChoice, Unused};
-use qkvault_skip::{Need, skip};
-
-/// The compute capability of the plans.
-const SM: u32 = 90;
-
-const HOPPER: For<'_> = For { sm: SM, target: None };
 
 /// Every family with its backwards: head dims, masks, groups, both element types, and lengths that end within a tile.
 fn attentions() -> Vec<Valid> {
@@ -302,24 +295,7 @@ fn built(e: Expr) -> ScoreExpr {
 
 #[test]
 fn fill() {
-    let (Ok(folder), true) = (std::env::var("QKVAULT_TEST_VAULT"), std::env::var_os("QKVAULT_TEST_FILL").is_some())
-    else {
-        return skip(Need::Asked, "QKVAULT_TEST_VAULT and QKVAULT_TEST_FILL are not both set");
-    };
-    let planner = Planner::new(Vault::open(VaultOptions::in_folder(folder)).expect("a vault"), None);
-    let (attentions, next) = (attentions(), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(attention) = attentions.get(next.fetch_add(1, Relaxed)) {
-                    let answer = planner.plan_by(FA4, attention, HOPPER, &CompileOptions::default(), OnMiss::Compile);
-                    let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", **attention));
-                    let plan = answer.outcome.unwrap_or_else(|refusal| panic!("{}: {refusal}", **attention));
-                    say(&format!("{}: {} bytes", **attention, plan.facts.blob_bytes));
-                }
-            });
-        }
-    });
+    kit::fa4::fill(&attentions());
 }
 
 #[test]

@@ -10,15 +10,12 @@ mod kit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::say;
+use kit::fa4::HOPPER;
 use kit::{Case, Gpu};
-use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{FA4, Gpu as For, OnMiss, Planner};
+use qkvault_compile::{FA4, OnMiss};
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::expr::ScoreExpr;
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, Valid, validate};
-use qkvault_skip::{Need, skip};
-
-const HOPPER: For<'_> = For { sm: 90, target: None };
 
 /// Predicates of places: a window with sinks, a prefix, a dilated window, blocks that see those before them, and what
 /// heads see differently.
@@ -54,16 +51,8 @@ fn attentions() -> Vec<(Valid, bool)> {
 
 #[test]
 fn fill() {
-    let (Ok(folder), true) = (std::env::var("QKVAULT_TEST_VAULT"), std::env::var_os("QKVAULT_TEST_FILL").is_some())
-    else {
-        return skip(Need::Asked, "QKVAULT_TEST_VAULT and QKVAULT_TEST_FILL are not both set");
-    };
-    let planner = Planner::new(Vault::open(VaultOptions::in_folder(folder)).expect("a vault"), None);
-    for (attention, _) in attentions() {
-        let answer = planner.plan_by(FA4, &attention, HOPPER, &CompileOptions::default(), OnMiss::Compile);
-        let plan = answer.expect("an answer").outcome.unwrap_or_else(|refusal| panic!("{}: {refusal}", *attention));
-        say(&format!("{}: {} bytes", *attention, plan.facts.blob_bytes));
-    }
+    let attentions: Vec<Valid> = attentions().into_iter().map(|(attention, _)| attention).collect();
+    kit::fa4::fill(&attentions);
 }
 
 #[test]

@@ -141,12 +141,18 @@ mod tests {
 
     use super::*;
 
+    /// A program that says that it is Python 3.12.
+    fn python_3_12(folder: &Path) -> PathBuf {
+        let python = folder.join("python");
+        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        python
+    }
+
     #[test]
     fn a_toolchain_that_is_not_fetched_is_named_with_the_command_and_what_is_fetched() {
         let root = tempfile::tempdir().expect("is made");
-        let python = root.path().join("python");
-        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
-        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        let python = python_3_12(root.path());
         let set = [("QKVAULT_CACHE_DIR", root.path().to_owned()), (PYTHON_VARIABLE, python)];
         let variable =
             |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone().into_os_string());
@@ -172,9 +178,7 @@ mod tests {
     #[test]
     fn a_toolchain_that_is_tried_never_compiles_plans_even_of_the_same_versions() {
         let root = tempfile::tempdir().expect("is made");
-        let python = root.path().join("python");
-        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
-        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        let python = python_3_12(root.path());
         for tried in [TOOLCHAIN, Fa4Toolchain { flash_attn: "4.0.0b35", ..TOOLCHAIN }] {
             let site = tried.tried(&root.path().join("libraries"), "3.12");
             std::fs::create_dir_all(&site).expect("is made");
@@ -191,9 +195,7 @@ mod tests {
     #[test]
     fn audit_13_packages_that_others_can_change_are_refused() {
         let root = tempfile::tempdir().expect("is made");
-        let python = root.path().join("python");
-        std::fs::write(&python, "#!/bin/sh\necho cpython 3 12\n").expect("is written");
-        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("is set");
+        let python = python_3_12(root.path());
         let site = root.path().join("libraries/engines").join(folder("fa4", TOOLCHAIN.flash_attn, "3.12"));
         std::fs::create_dir_all(&site).expect("is made");
         std::fs::write(site.join(MANIFEST), "").expect("is written");

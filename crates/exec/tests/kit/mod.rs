@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod fa4;
 pub(crate) mod kernels;
 
 use std::collections::BTreeMap;
