@@ -1,12 +1,12 @@
 """The default engine beside every engine by name, through the doors of PyTorch, C and JAX.
 
-    python3 card_engines.py prepare VAULT [jax]       # on any machine: FlashAttention-4's plans, which need its compiler
+    python3 card_engines.py prepare VAULT [jax]       # on any machine: FlashAttention-4's plans, by its compiler
     python3 card_engines.py torch VAULT OUT.json      # on the GPU; C's door launches the same descriptions
     python3 card_engines.py jax VAULT OUT.json
 
 Calls of PyTorch and of C are captured graphs of about two milliseconds that take turns. A program of JAX has N or 2 N
-calls, and a call takes the difference; engines are timed one after the other. Each row has microseconds by engine, `default` among them, and of the
-framework's own attention; an engine that refuses has its reason.
+calls, and a call takes the difference; engines are timed one after the other. Each row has microseconds by engine,
+`auto` (the default) among them, and of the framework's own attention; an engine that refuses has its reason.
 """
 
 import json
@@ -27,7 +27,7 @@ ROWS = {
     "documents b1 h16/16 s8192 d128": (1, 16, 16, 8192, 128, {"is_causal": True, "documents": 1024}),
     "mask tensor b1 h16/16 s4096 d128": (1, 16, 16, 4096, 128, {"mask": 1024}),
 }
-# One query over contiguous keys; JAX and PyTorch alike.
+# One query over pages, in PyTorch.
 DECODES = {"decode b8 h32/8 s8192 d128": (8, 32, 8, 8192, 128), "decode b64 h32/8 s1024 d128": (64, 32, 8, 1024, 128)}
 # A program of JAX takes seconds to compile, so fewer of them.
 OF_JAX = ("causal b4", "softcap", "documents", "sink", "window")
@@ -48,11 +48,10 @@ class Torch:
 
         self.torch, self.qt, self.device = torch, qt, device
 
-    def tensors(self, b, h, hk, s, d, grad, queries=None):
+    def tensors(self, b, h, hk, s, d, grad):
         torch = self.torch
-        make = lambda heads, n: torch.randn(b, n, heads, d, device=self.device, dtype=torch.bfloat16)
-        q, k, v = make(h, queries or s), make(hk, s), make(hk, s)
-        return [t.transpose(1, 2).requires_grad_(grad) for t in (q, k, v)]
+        make = lambda heads: torch.randn(b, s, heads, d, device=self.device, dtype=torch.bfloat16)
+        return [make(heads).transpose(1, 2).requires_grad_(grad) for heads in (h, hk, hk)]
 
     def options(self, h, s, given):
         torch, given = self.torch, dict(given)
@@ -165,8 +164,9 @@ class Torch:
         score = (lambda x, b, head, i, j: cap * torch.tanh(x / cap)) if cap else None
         return {"FlexAttention": lambda q, k, v: run(q, k, v, score_mod=score, block_mask=blocks, **group)}
 
-    def row(self, name, backward, tensors, attend, peers, vault):
-        made, refused, texts = {}, {}, None
+    def row(self, backward, tensors, attend, peers, vault):
+        """Graphs of every engine and of peers, and why others have none."""
+        made, refused = {}, {}
         for engine in ENGINES:
             self.qt.configure(vault, engine=engine, build=True)
             try:
@@ -194,11 +194,9 @@ class Torch:
                 given, scalars, kept = {}, {}, [context, plan]
                 for one in plan.tensors:
                     if one.dtype == "i32":
-                        ids = torch.arange(one.bytes // 4, device=self.device, dtype=torch.int32) // 1024
-                        buffer = ids
+                        buffer = torch.arange(one.bytes // 4, device=self.device, dtype=torch.int32) // 1024
                     else:
-                        n = one.bytes // 2
-                        buffer = torch.randn(n, device=self.device, dtype=torch.float32).to(torch.bfloat16)
+                        buffer = torch.randn(one.bytes // 2, device=self.device, dtype=torch.bfloat16)
                     kept.append(buffer)
                     given[one.role] = (buffer.data_ptr(), one.bytes)
                 for one in plan.scalars:
@@ -225,7 +223,8 @@ class Torch:
             for backward in (False, True):
                 tensors = self.tensors(b, h, hk, s, d, backward)
                 attend = lambda q, k, v, options=options: qt.attention(q, k, v, **options)
-                made, refused = self.row(name, backward, tensors, attend, self.peers(given, options, h, hk, s), vault)
+                peers = self.peers(given, options, h, hk, s)
+                made, refused = self.row(backward, tensors, attend, peers, vault)
                 if not set(given) - {"is_causal", "softcap", "window"}:
                     more = self.launches(_ahead._attentions(*tensors, options)[-1], vault)
                     made.update(more[0])
@@ -241,16 +240,17 @@ class Torch:
             table = numbers.view(each, b).t().contiguous()
             lengths = torch.full((b,), s, device=self.device, dtype=torch.int32)
             attend = lambda q: qt.paged_attention(q, *pools, table, lengths)
-            yield (f"{name} over pages", False, *self.turned(self.row(name, False, [q], attend, {}, vault)))
+            yield (f"{name} over pages", False, *self.turned(self.row(False, [q], attend, {}, vault)))
         for name, (documents, h, hk, s, d) in {
-            "packed b8 h32/8 s4096 d128": (8, 32, 8, 4096, 128), "packed b16 h16/16 s1024 d128": (16, 16, 16, 1024, 128),
+            "packed b8 h32/8 s4096 d128": (8, 32, 8, 4096, 128),
+            "packed b16 h16/16 s1024 d128": (16, 16, 16, 1024, 128),
         }.items():
             starts = torch.arange(documents + 1, device=self.device, dtype=torch.int32) * s
             for backward in (False, True):
                 make = lambda heads: torch.randn(documents * s, heads, d, device=self.device, dtype=torch.bfloat16)
                 tensors = [make(heads).requires_grad_(backward) for heads in (h, hk, hk)]
                 attend = lambda q, k, v: qt.varlen_attention(q, k, v, starts, starts, s, s, is_causal=True)
-                yield (name, backward, *self.turned(self.row(name, backward, tensors, attend, {}, vault)))
+                yield (name, backward, *self.turned(self.row(backward, tensors, attend, {}, vault)))
 
     def turned(self, made_and_refused):
         made, refused = made_and_refused
@@ -267,10 +267,10 @@ class Jax:
 
         self.jax, self.qj = jax, qj
 
-    def arrays(self, b, h, hk, s, d, queries=None):
+    def arrays(self, b, h, hk, s, d):
         jax = self.jax
-        make = lambda heads, n: jax.random.normal(jax.random.key(heads), (b, n, heads, d), "bfloat16")
-        return [make(h, queries or s), make(hk, s), make(hk, s)]
+        make = lambda heads: jax.random.normal(jax.random.key(heads), (b, s, heads, d), "bfloat16")
+        return [make(heads) for heads in (h, hk, hk)]
 
     def options(self, h, s, given):
         jnp, given = self.jax.numpy, dict(given)
@@ -282,10 +282,11 @@ class Jax:
         document = given.pop("mask", None)
         if document:
             at = jnp.arange(s)
-            given["mask"] = ((at[:, None] // document == at[None] // document) & (at[:, None] >= at[None]))[None, None]
+            same = at[:, None] // document == at[None] // document
+            given["mask"] = (same & (at[:, None] >= at[None]))[None, None]
         return given
 
-    def programs(self, attend, arrays, backward, calls):
+    def programs(self, attend, backward, calls):
         """A program of so many calls, each behind the one before it, so that XLA keeps them all."""
         jax = self.jax
 
@@ -311,21 +312,21 @@ class Jax:
             options = self.options(h, s, given)
             attend = lambda q, k, v, options=options: self.qj.attention(q, k, v, **options)
             for backward in (False, True):
-                shapes = [self.jax.ShapeDtypeStruct(x, "bfloat16") for x in ((b, s, h, d), (b, s, hk, d), (b, s, hk, d))]
+                shapes = [self.jax.ShapeDtypeStruct((b, s, heads, d), "bfloat16") for heads in (h, hk, hk)]
                 try:
-                    self.programs(attend, None, backward, 1).lower(*shapes)
+                    self.programs(attend, backward, 1).lower(*shapes)
                     print(name, backward, "prepared", flush=True)
                 except Exception as problem:
                     print(name, backward, short(problem), flush=True)
 
     def compiled(self, attend, arrays, backward):
         """Programs of some calls and of twice as many, ready to run."""
-        one = self.programs(attend, arrays, backward, 1)
+        one = self.programs(attend, backward, 1)
         one(*arrays).block_until_ready()
         start = time.perf_counter()
         one(*arrays).block_until_ready()
         calls = max(2, min(32, int(8e-3 / (time.perf_counter() - start))))
-        made = [self.programs(attend, arrays, backward, n) for n in (calls, 2 * calls)]
+        made = [self.programs(attend, backward, n) for n in (calls, 2 * calls)]
         for program in made:
             program(*arrays).block_until_ready()
         return made, calls
