@@ -61,7 +61,7 @@ impl ProgramWriter<'_> {
             }
             None => Tiles { blocks: tiles(s_q, tile_m), heads, batch }.single(),
         };
-        let stats = views::stats(&a.row_tensor(), packed);
+        let stats = views::stats(&a.row_tensor(), packed, 1);
         let mut args = vec![tensor(Role::O, &a.o, packed), tensor(Role::DO, &d_o, packed), row_sums.clone()];
         args.extend([stats.clone(), lse.clone(), d_q_sums.clone()]);
         args.extend(packed.iter().flat_map(|lists| [lists.rows_q.clone(), lists.used_q.clone()]));

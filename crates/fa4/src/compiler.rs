@@ -209,15 +209,22 @@ impl CompiledKernel {
 
 impl Boxes {
     /// Reads extents and axes as `(64,128,1,1):(1@1,1@0,1@2,1@3)`, a fifth one as `(1)` and `(1@4)`, and a swizzle of
-    /// 16-byte parts within 8 rows.
+    /// 16-byte parts within 8 rows. Where the first axis has two parts, these are `1@0@0` and `1@1@0`.
     fn read(map: &PrintedMap) -> Option<Boxes> {
         let PrintedMap { basis, swizzle } = map;
         let (extents, axes) = basis.strip_prefix('(')?.strip_suffix(')')?.split_once("):(")?;
         let bare = |list: &str| list.replace(['(', ')'], "");
         let (extents, axes) = (bare(extents), bare(axes));
         let extents: Vec<u32> = extents.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-        let axes: Vec<usize> =
-            axes.split(',').map(|axis| axis.strip_prefix("1@")?.parse().ok()).collect::<Option<_>>()?;
+        let parts = usize::from(axes.contains("@0@0"));
+        let axis = |text: &str| {
+            let axis = text.strip_prefix("1@")?;
+            match axis.strip_suffix("@0") {
+                Some(part) => part.parse().ok(),
+                None => Some(axis.parse::<usize>().ok()? + parts),
+            }
+        };
+        let axes: Vec<usize> = axes.split(',').map(axis).collect::<Option<_>>()?;
         let [bits, 4, 3] = *swizzle else { return None };
         let swizzle = if bits == 0 { 0 } else { 16_u32.checked_shl(bits)? };
         (extents.len() == axes.len()).then(|| Boxes { dims: extents.into_iter().zip(axes).collect(), swizzle })

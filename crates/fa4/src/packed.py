@@ -14,7 +14,7 @@ import contextlib
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
-from flash_attn.cute import utils
+from flash_attn.cute import flash_fwd_sm90, utils
 from flash_attn.cute.block_info import BlockInfo
 from flash_attn.cute.paged_kv import PagedKVManager
 from flash_attn.cute.seqlen_info import SeqlenInfoQK
@@ -55,17 +55,21 @@ def sequences(packed):
         yield
         return
     extended = copy_utils.create_ragged_tensor_for_tma
-    atom = cpasync.make_tiled_tma_atom
+    atom, atom_of_groups = cpasync.make_tiled_tma_atom, flash_fwd_sm90.make_packgqa_tiled_tma_atom
     of_queries, of_keys = SeqlenInfoQK.offset_batch_Q, SeqlenInfoQK.offset_batch_K
     tiles = BlockInfo.get_n_block_min_max
 
-    def ends(tensor, offset, length):
-        return copy_utils.offset_ragged_tensor(tensor, offset, length, ragged_dim=0, ptr_shift=False)
+    def ends(tensor, offset, length, dim=0):
+        return copy_utils.offset_ragged_tensor(tensor, offset, length, ragged_dim=dim, ptr_shift=False)
 
     def queries(self, tensor, *args, **kwargs):
-        if cute.rank(tensor) == 5:
+        if cute.rank(tensor) != 5:
+            return of_queries(self, tensor, *args, **kwargs)
+        if cute.rank(tensor.shape[0]) == 1:
             return ends(tensor, self.offset_q, self.seqlen_q)
-        return of_queries(self, tensor, *args, **kwargs)
+        # Rows of all heads of a group: the second part of the first dim is the sequence.
+        parts = tensor[((None, None),) + (None,) * 4]
+        return cute.group_modes(ends(parts, self.offset_q, self.seqlen_q, dim=1), 0, 2)
 
     def keys(self, tensor, *args, **kwargs):
         if cute.rank(tensor) == 5:
@@ -77,10 +81,15 @@ def sequences(packed):
         return first, cutlass.max(end, 1)
 
     def ragged_atom(op, tensor, *args, **kwargs):
-        return atom(op, extended(tensor, ragged_dim=0, ptr_shift=False), *args, **kwargs)
+        grouped = cute.rank(tensor.shape[0]) > 1
+        return atom(op, tensor if grouped else extended(tensor, ragged_dim=0, ptr_shift=False), *args, **kwargs)
+
+    def ragged_atom_of_groups(op, tensor, *args, **kwargs):
+        return atom_of_groups(op, extended(tensor, ragged_dim=0, ptr_shift=False), *args, **kwargs)
 
     changed = [
         (cpasync, "make_tiled_tma_atom", ragged_atom),
+        (flash_fwd_sm90, "make_packgqa_tiled_tma_atom", ragged_atom_of_groups),
         (copy_utils, "create_ragged_tensor_for_tma", lambda tensor, **_: tensor),
         (SeqlenInfoQK, "offset_batch_Q", queries),
         (SeqlenInfoQK, "offset_batch_K", keys),

@@ -55,8 +55,8 @@ pub(crate) struct Lists {
     pub(crate) used_k: Arg,
     /// The table of keys and values in pages ([`Sequences::tables`]).
     pub(crate) tables: Option<u64>,
-    /// Stats of rows of sequences, where those of the description have other strides.
-    pub(crate) stats: Option<Arg>,
+    /// The place and rows of Stats of sequences, where those of the description have other strides.
+    pub(crate) stats: Option<(u64, i64)>,
     /// The launches behind the kernels.
     pub(crate) after: Vec<Launch>,
 }
@@ -82,13 +82,8 @@ impl ProgramWriter<'_> {
             |at: u64, count: i64| Arg::Tensor { at: LaunchValue::Scratch(at), extents: vec![count], strides: vec![] };
         let [rows_q, rows_k, used_q, used_k] = at;
         let (rows_q, rows_k) = (list(rows_q, batch + 1), list(rows_k, batch + 1));
-        let heads = a.q.heads();
-        let stats = stats.map(|at| Arg::Tensor {
-            at: LaunchValue::Scratch(at),
-            extents: vec![capacity(&a.q), heads],
-            strides: vec![heads],
-        });
         let (used_q, used_k) = (list(used_q, batch), list(used_k, batch));
+        let stats = stats.map(|at| (at, capacity(&a.q)));
         Some(Lists { rows_q, rows_k, used_q, used_k, tables, stats, after })
     }
 

@@ -8,18 +8,20 @@ use std::sync::OnceLock;
 use qkvault_graph::{PaddedRows, Storage, Valid};
 use qkvault_kernels::unproven_lists;
 
+use crate::forward::shares_tiles;
 use crate::packed::is_packed;
 
-/// The family of an attention that may be unproven.
-fn family(a: &Valid) -> Option<&'static str> {
+/// The families of an attention that may be unproven.
+fn families(a: &Valid) -> impl Iterator<Item = &'static str> {
     let moved = a.padded_rows == PaddedRows::Zero || (a.outputs.stats && a.q.storage == Storage::Dense);
-    is_packed(a).then(|| match (a.is_backward(), a.k.is_paged()) {
+    let of_sequences = is_packed(a).then(|| match (a.is_backward(), a.k.is_paged()) {
         (_, true) => "pages.forward",
         (true, false) if moved => "padded.backward",
         (false, false) if moved => "padded.forward",
         (true, false) => "sequences.backward",
         (false, false) => "sequences.forward",
-    })
+    });
+    of_sequences.into_iter().chain(shares_tiles(a).then_some("groups.forward"))
 }
 
 fn unproven_families() -> &'static BTreeMap<String, String> {
@@ -31,7 +33,7 @@ fn unproven_families() -> &'static BTreeMap<String, String> {
 /// Why kernels that take an attention are chosen only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    let of_family = family(attention).and_then(|family| unproven_families().get(family)).map(String::as_str);
+    let of_family = families(attention).find_map(|family| unproven_families().get(family)).map(String::as_str);
     of_family.or_else(|| unproven_lists(attention))
 }
 
@@ -48,7 +50,10 @@ mod tests {
         let forward = |q, k| Attention::forward(q, k, k, q).with_lengths().with_stats();
         let backward = |q, k| forward(q, k).backward(BackwardOptions::default());
         let all = [forward(q, q), backward(q, q), forward(dense, dense), backward(dense, dense), forward(q, pool)];
-        let known = all.map(|a| family(&validate(a).expect("valid")).expect("a family"));
+        let wide = Tensor::bshd(2, 8, 40, 64, DType::BF16);
+        let all = all.into_iter().chain([Attention::forward(wide, dense, dense, wide)]);
+        let known: Vec<_> = all.flat_map(|a| families(&validate(a).expect("valid")).collect::<Vec<_>>()).collect();
+        assert_eq!(known.len(), 6, "{known:?}");
         let list = unproven_families();
         assert!(list.keys().all(|name| known.contains(&name.as_str())), "{list:?}");
         assert!(list.values().all(|why| why.contains("no GPU")), "{list:?}");
@@ -62,7 +67,8 @@ mod tests {
         let lengths = || Attention::forward(dense, dense, dense, dense).with_lengths();
         let mut zeros = lengths();
         zeros.padded_rows = PaddedRows::Zero;
-        let families = [lengths(), lengths().with_stats(), zeros].map(|a| family(&validate(a).expect("valid")));
-        assert_eq!(families, [Some("sequences.forward"), Some("padded.forward"), Some("padded.forward")]);
+        let found = [lengths(), lengths().with_stats(), zeros]
+            .map(|a| families(&validate(a).expect("valid")).collect::<Vec<_>>());
+        assert_eq!(found, [["sequences.forward"], ["padded.forward"], ["padded.forward"]]);
     }
 }

@@ -8,6 +8,9 @@ pub(crate) const BACKWARD_GROUPS: i64 = 2;
 /// Threads of a warp group.
 pub(crate) const GROUP_THREADS: i64 = 128;
 
+/// Rows of queries that tiles of the forward have.
+pub(crate) const TILE_ROWS: [i64; 2] = [128, 192];
+
 /// Tiles of the forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForwardTiling {
@@ -24,7 +27,8 @@ impl ForwardTiling {
 
     /// The tiles for head dims of queries and values. `lists`: a predicate has lists of tiles.
     pub(crate) fn for_dims(head_dim: i64, head_dim_v: i64, causal: bool, local: bool, lists: bool) -> ForwardTiling {
-        let rows = if head_dim <= 96 && !lists { 192 } else { 128 };
+        let [usual, large] = TILE_ROWS;
+        let rows = if head_dim <= 96 && !lists { large } else { usual };
         let (tile_n, p_in_registers) = match head_dim {
             ..=64 => (128, true),
             65..=96 => (if causal || local || lists { 128 } else { 144 }, false),

@@ -26,6 +26,15 @@ pub(crate) fn view(role: Role, tensor: &Tensor, lists: Option<&Lists>) -> Tensor
     }
 }
 
+/// The same where heads that share keys share tiles: heads are in front of the rows.
+pub(crate) fn heads_first(view: TensorView) -> TensorView {
+    let first = |mut list: Vec<i64>| {
+        list[..3].rotate_right(1);
+        list
+    };
+    TensorView { extents: first(view.extents), strides: first(view.strides), ..view }
+}
+
 /// An operand whose rows kernels read by their address.
 pub(crate) fn tensor(role: Role, tensor: &Tensor, lists: Option<&Lists>) -> Arg {
     if lists.is_some() {
@@ -37,16 +46,18 @@ pub(crate) fn tensor(role: Role, tensor: &Tensor, lists: Option<&Lists>) -> Arg 
     Arg::Tensor { at: LaunchValue::Address(role), extents, strides: vec![strides[0], strides[2], strides[3]] }
 }
 
-/// Stats: sequence, heads, batch; of packed sequences rows and heads, which lie together.
-pub(crate) fn stats(tensor: &Tensor, lists: Option<&Lists>) -> Arg {
-    let role = Role::Stats;
+/// Stats: sequence, heads, batch; of packed sequences rows and heads, which lie together. `group` heads share tiles:
+/// then those of the keys are counted.
+pub(crate) fn stats(tensor: &Tensor, lists: Option<&Lists>, group: i64) -> Arg {
+    let ([batch, heads, rows, _], [b, h, row, _]) = (tensor.dims, tensor.strides);
+    let heads = heads / group;
     if let Some(lists) = lists {
-        if let Some(stats) = &lists.stats {
-            return stats.clone();
-        }
-        let extents = vec![packed::capacity(tensor), tensor.heads()];
-        return Arg::Tensor { at: LaunchValue::Address(role), extents, strides: vec![tensor.strides[2]] };
+        let (at, rows, row) = match lists.stats {
+            Some((at, rows)) => (LaunchValue::Scratch(at), rows, tensor.heads()),
+            None => (LaunchValue::Address(Role::Stats), packed::capacity(tensor), row),
+        };
+        return Arg::Tensor { at, extents: vec![rows, heads], strides: vec![row] };
     }
-    let ([batch, heads, rows, _], [b, h, ..]) = (tensor.dims, tensor.strides);
-    Arg::Tensor { at: LaunchValue::Address(role), extents: vec![rows, heads, batch], strides: vec![h, b] }
+    let strides = if group > 1 { vec![h, h * group, b] } else { vec![h, b] };
+    Arg::Tensor { at: LaunchValue::Address(Role::Stats), extents: vec![rows, heads, batch], strides }
 }

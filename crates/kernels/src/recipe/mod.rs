@@ -232,15 +232,22 @@ impl TensorMap {
         (dims, [row, head, (RAGGED_STEP).wrapping_sub(row), row])
     }
 
-    /// Whether the map has the form of [`TensorMap::ragged_dims`]: which rows are copied follows from numbers of the
-    /// launch alone.
+    /// The dim of the rows, if the map has the form of [`TensorMap::ragged_dims`]: 1, or 2 where heads are in front of
+    /// the rows. Which rows are copied follows from numbers of the launch alone.
     #[must_use]
-    pub fn is_ragged(&self) -> bool {
-        let (&[columns, _, heads, ..], &[row, head, ..]) = (self.dims.as_slice(), self.strides.as_slice()) else {
-            return false;
+    pub fn ragged(&self) -> Option<usize> {
+        let (&[columns, one, two, ..], &[first, second, ..]) = (self.dims.as_slice(), self.strides.as_slice()) else {
+            return None;
         };
-        let (dims, strides) = TensorMap::ragged_dims(columns, heads, [row, head]);
-        self.dims == dims && self.strides == strides && row < RAGGED_STEP
+        let heads_first = two == RAGGED_ROWS;
+        let [heads, row, head] = if heads_first { [one, second, first] } else { [two, first, second] };
+        let (mut dims, mut strides) = TensorMap::ragged_dims(columns, heads, [row, head]);
+        if heads_first {
+            dims.swap(1, 2);
+            strides.swap(0, 1);
+        }
+        let same = self.dims == dims && self.strides == strides && row < RAGGED_STEP;
+        same.then_some(if heads_first { 2 } else { 1 })
     }
 
     /// The last extent of an open map over an operand of so many bytes; `None` where not one fits.
@@ -258,9 +265,9 @@ impl TensorMap {
         let element = self.dtype.size() as u64;
         let steps = std::iter::once(element).chain(self.strides.iter().copied());
         let mut last = 0_u64;
-        let (open, ragged) = (self.is_open().then(|| self.dims.len() - 1), self.is_ragged());
+        let (open, rows) = (self.is_open().then(|| self.dims.len() - 1), self.ragged());
         for (at, (&n, step)) in self.dims.iter().zip(steps).enumerate() {
-            let n = if open == Some(at) || (ragged && [1, 3, 4].contains(&at)) { 1 } else { n };
+            let n = if open == Some(at) || rows.is_some_and(|rows| [rows, 3, 4].contains(&at)) { 1 } else { n };
             last = last.checked_add(n.checked_sub(1)?.checked_mul(step)?)?;
         }
         last.checked_add(element)

@@ -228,15 +228,24 @@ fn a_ragged_map_begins_at_any_row_and_has_no_rows_behind_a_sequence() {
         assert_eq!(steps.fold(0_u64, u64::wrapping_add), (first + row) * 512);
         assert!(at[0] < good.dims[1] && at[2] < good.dims[3] && at[3] < good.dims[4]);
     }
-    assert_eq!((good.is_ragged(), good.reach()), (true, Some(512)));
-    *map(&mut recipe) = good.clone();
-    recipe.clone().check(&operands(), 1000).expect("a row fits");
-    *map(&mut recipe) = ragged(1 << 20, 512);
-    assert!(recipe.clone().check(&operands(), 1000).is_err(), "a row of more heads than the operand has");
+    // Heads may be in front of the rows.
+    let heads_first = |mut of: TensorMap| {
+        of.dims.swap(1, 2);
+        of.strides.swap(0, 1);
+        of
+    };
+    let many = ragged(1 << 20, 512);
+    for (good, many, rows) in [(good.clone(), many.clone(), 1), (heads_first(good.clone()), heads_first(many), 2)] {
+        assert_eq!((good.ragged(), good.reach()), (Some(rows), Some(512)));
+        *map(&mut recipe) = good;
+        recipe.clone().check(&operands(), 1000).expect("a row fits");
+        *map(&mut recipe) = many;
+        assert!(recipe.clone().check(&operands(), 1000).is_err(), "a row of more heads than the operand has");
+    }
     // Other steps reach as far as they say.
     let mut other = good;
     other.strides[2] += 16;
-    assert!(!other.is_ragged());
+    assert_eq!(other.ragged(), None);
     *map(&mut recipe) = other;
     assert!(recipe.check(&operands(), 1000).is_err());
 }
