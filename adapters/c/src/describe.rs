@@ -46,13 +46,13 @@ impl DescriptionContent {
     }
 }
 
-/// Reads a description from its text form, of which only the first line below is needed; `docs` of the project has all
-/// fields.
+/// Reads a description from its text form, of which only the first line below is needed; `qkvault help text` prints the
+/// page with all fields and operations.
 ///
 ///     q: bf16 [1,32,4096,128]
 ///     k: [1,8,4096,128]
 ///     mask: causal
-///     score_mod: tanh(score / $cap) * $cap
+///     score_mod: scalar $cap: float; tanh(score / $cap) * $cap
 ///
 /// `length` is the number of bytes, without a null character. `QKV_ERROR_PARSE` tells line and column,
 /// `QKV_ERROR_REFUSED` everything in which the description contradicts itself.

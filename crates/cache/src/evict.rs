@@ -30,6 +30,8 @@ pub(crate) struct Eviction {
     pub(crate) evicted_bytes: u64,
     /// Bytes of all other entries.
     pub(crate) kept_bytes: u64,
+    /// Entries that no limit deletes: this process holds them, or they were used within the time of grace.
+    pub(crate) spared: u64,
 }
 
 /// The age of an entry; the first to evict sorts first.
@@ -60,7 +62,10 @@ pub(crate) fn plan_eviction(entries: &[Candidate], now: SystemTime, limits: &Dis
         };
         match age {
             Some(age) if !in_use => free.push((age, key, bytes)),
-            _ => plan.kept_bytes = plan.kept_bytes.saturating_add(bytes),
+            _ => {
+                plan.kept_bytes = plan.kept_bytes.saturating_add(bytes);
+                plan.spared += 1;
+            }
         }
     }
     // Keys break ties, so that the result does not depend on the order in which a folder lists its files.

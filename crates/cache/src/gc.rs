@@ -27,6 +27,10 @@ pub struct GcReport {
     pub evicted: u64,
     /// Bytes of the entries deleted.
     pub evicted_bytes: u64,
+    /// Entries that no limit deletes: this process holds them, or they were used within the time of grace.
+    pub spared: u64,
+    /// Whether the entries that are left have more bytes than the limit.
+    pub over: bool,
     /// Deleted files of writers that died.
     pub leftovers: u64,
     /// Entries that were selected and could not be deleted.
@@ -79,6 +83,8 @@ impl Vault {
         report.leftovers += remove_stale_locks(folder, disk_now);
 
         let plan = plan_eviction(&candidates, now, limits);
+        report.spared = plan.spared;
+        report.over = limits.max_bytes.is_some_and(|most| plan.kept_bytes > most);
         let going: HashSet<Key> = plan.keys.into_iter().collect();
         candidates.retain(|candidate| going.contains(&candidate.key));
         // File systems delete faster folder by folder.

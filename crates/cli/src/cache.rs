@@ -8,7 +8,7 @@ use qkvault_graph::{Refusal, codec};
 use serde_json::{Value, json};
 
 use crate::target::LibraryArgs;
-use crate::{Globals, Outcome, deep, older, open_vault, out};
+use crate::{Globals, Outcome, deep, older, open_existing_vault, open_vault, out};
 
 /// Commands that work on the vault.
 #[derive(Debug, clap::Subcommand)]
@@ -51,7 +51,10 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Runs one of the commands.
 pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<Outcome> {
-    let vault = open_vault(globals)?;
+    let vault = match command {
+        CacheCommand::Dir => open_vault(globals)?,
+        _ => open_existing_vault(globals)?,
+    };
     match command {
         CacheCommand::Dir => {
             let folder = vault.folder().map(|f| f.display().to_string());
@@ -62,7 +65,7 @@ pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<O
             }
         }
         CacheCommand::Ls => list(globals, &vault, &vault.ls().collect::<Vec<_>>()),
-        CacheCommand::Show { key } => return show(&vault, key),
+        CacheCommand::Show { key } => return show(globals, &vault, key),
         CacheCommand::Stats => stats(globals, &vault),
         CacheCommand::Verify { headers: _, deep: true, library } => return deep::run(globals, &vault, library),
         CacheCommand::Verify { headers, deep: false, library: _ } => return Ok(verify(globals, &vault, *headers)),
@@ -75,12 +78,24 @@ pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<O
                 out::json(&json!({
                     "entries": report.entries, "bytes": report.bytes, "evicted": report.evicted,
                     "evicted_bytes": report.evicted_bytes, "leftovers": report.leftovers, "failed": report.failed,
+                    "spared": report.spared, "over": report.over,
                     "older": older::json(&older),
                 }));
             } else {
                 let (was, gone) = (out::bytes(report.bytes), out::bytes(report.evicted_bytes));
                 out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
+                if report.failed > 0 {
+                    out::line(&format!("{} entries could not be deleted", report.failed));
+                }
+                if report.over {
+                    let minutes = limits.grace.as_secs().div_ceil(60);
+                    out::line(&format!(
+                        "more is left than the limit: {} entries were used within {minutes} minutes and stay; run it \
+                         again later, or `cache clear`",
+                        report.spared
+                    ));
+                }
             }
         }
         CacheCommand::Clear => {
@@ -134,7 +149,7 @@ fn bad_recipe(listed: Listed) -> Option<(Listed, String)> {
 }
 
 /// Prints the entry whose key begins with `digits`; for a stored refusal also its reasons.
-fn show(vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
+fn show(globals: &Globals, vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
     let found: Vec<Listed> = vault.ls().filter(|l| !l.shadowed && l.key.to_string().starts_with(digits)).collect();
     let listed = match &found[..] {
         [] => anyhow::bail!("no entry's key begins with '{digits}'; see `cache ls`"),
@@ -145,9 +160,45 @@ fn show(vault: &Vault, digits: &str) -> anyhow::Result<Outcome> {
     let entry = vault.show(&listed.key).into_iter().next().and_then(|(_, entry)| entry.ok());
     if let Some(refusal) = entry.filter(|e| e.kind == EntryKind::Refusal) {
         value["reasons"] = json!(codec::decode::<Refusal>(&refusal.payload)?);
+        if !globals.json {
+            shown(listed).for_each(|line| out::line(&line));
+            out::lines(&codec::decode::<Refusal>(&refusal.payload)?.to_string());
+            return Ok(Outcome::Good);
+        }
     }
-    out::json(&value);
+    if globals.json {
+        out::json(&value);
+    } else {
+        shown(listed).for_each(|line| out::line(&line));
+    }
     Ok(if listed.header.is_err() { Outcome::Bad } else { Outcome::Good })
+}
+
+/// An entry as a person reads it; `--json` has every number.
+fn shown(listed: &Listed) -> impl Iterator<Item = String> {
+    let mut rows = vec![("key", listed.key.to_string())];
+    match &listed.header {
+        Err(why) => rows.push(("bad", why.to_string())),
+        Ok(header) => {
+            rows.extend([("kind", header.kind.to_string()), ("what", header.what.clone())]);
+            rows.extend([("target", header.target.clone()), ("library", header.library.clone())]);
+            let facts = codec::decode::<PlanFacts>(&header.meta).ok().filter(|_| header.kind == EntryKind::Plan);
+            if let Some(facts) = facts {
+                let scratch = facts.scratch().bytes;
+                rows.push(("engine", facts.engine.clone()));
+                rows.push(("code", out::bytes(facts.blob_bytes)));
+                rows.push(("workspace", out::bytes(scratch)));
+                rows.push(("compiled", format!("in {} ms", facts.compile_ms)));
+                let launches = facts.kernels().map(|kernels| kernels.recipe.to_string());
+                rows.extend(launches.iter().flat_map(|text| text.lines()).map(|line| ("launch", line.to_owned())));
+            }
+        }
+    }
+    rows.push((
+        "file",
+        format!("{}, {}, used {} ago", listed.path.display(), out::bytes(listed.file_bytes), age(listed)),
+    ));
+    rows.into_iter().map(|(name, text)| format!("{name:<10} {text}"))
 }
 
 fn age(listed: &Listed) -> String {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use qkvault_base::{LIBRARIES_ALLOW_SHARED_VARIABLE, Shown, distrust_library, on_one_line, shared_library};
-use qkvault_cache::VaultOptions;
+use qkvault_cache::{Key, Mode, VaultOptions};
 use qkvault_compile::{Compiler, NvrtcError};
 use qkvault_exec::{Device, DeviceMemory};
 use qkvault_fa4::{Installed, NotInstalled};
@@ -30,7 +30,8 @@ struct DoctorFinding {
 
 /// Runs the command. A missing GPU is not a fault: the machine can still compile.
 pub(super) fn run(globals: &Globals, args: &DoctorArgs) -> anyhow::Result<Outcome> {
-    let findings = [gpu(), cudnn(args)?, vault(globals)];
+    let mut findings = vec![gpu(), cudnn(args)?, kernels(), fa4(), vault(globals)];
+    findings.extend(remote(globals));
     let good = findings.iter().all(|f| f.good);
     if globals.json {
         let map: serde_json::Map<String, Value> = findings
@@ -177,12 +178,62 @@ fn nvrtc(found: &NvrtcLibrary) -> (String, Value) {
     (text, json!({ "version": version, "path": path, "was_loaded": was_loaded, "others": others }))
 }
 
+/// What compiles qkvault's own kernels. Without it the other engines go on.
+fn kernels() -> DoctorFinding {
+    let (text, facts) = match qkvault_compile::Nvrtc::open(None) {
+        Ok(found) => {
+            let (major, minor) = qkvault_compile::NVRTC;
+            let text = format!("NVRTC {major}.{minor}: {}", shown(found.path()));
+            (text, json!({ "present": true, "version": format!("{major}.{minor}"), "path": found.path() }))
+        }
+        Err(error) => {
+            let why = on_one_line(&error.to_string()).into_owned();
+            (format!("no NVRTC, so none is compiled here: {why}"), json!({ "present": false, "why": why }))
+        }
+    };
+    DoctorFinding { what: "kernels", good: true, text, facts }
+}
+
+/// What compiles FlashAttention-4's kernels.
+fn fa4() -> DoctorFinding {
+    let (text, facts) = match Installed::find() {
+        Ok(found) => {
+            let version = qkvault_fa4::TOOLCHAIN.flash_attn;
+            let text = format!("FlashAttention-4 {version}: {}", shown(&found.site));
+            (text, json!({ "present": true, "version": version, "path": found.site }))
+        }
+        Err(error) => {
+            let why = on_one_line(&error.to_string()).into_owned();
+            (format!("none: {why}"), json!({ "present": false, "why": why }))
+        }
+    };
+    DoctorFinding { what: "fa4", good: true, text, facts }
+}
+
+/// Whether the remote store answers, if there is one, by a look for a key that it cannot have.
+fn remote(globals: &Globals) -> Option<DoctorFinding> {
+    let vault = open_vault(globals).ok()?;
+    let at = vault.settings().remote.as_ref()?.location.to_string();
+    let _ = vault.get(&Key([0; 32]));
+    let trouble = vault.remote_trouble();
+    let text = trouble.clone().unwrap_or_else(|| format!("{at} answers"));
+    let facts = json!({ "location": at, "why": trouble });
+    Some(DoctorFinding { what: "remote", good: trouble.is_none(), text: Shown(&text).to_string(), facts })
+}
+
 fn vault(globals: &Globals) -> DoctorFinding {
     match open_vault(globals) {
         Ok(vault) => {
             let usage = vault.usage();
             let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
             let mut text = format!("{}: {} entries, {}", Shown(&folder), usage.entries, out::bytes(usage.bytes));
+            if vault.settings().mode == Mode::ReadOnly {
+                text += "\nnote: it is read only (QKVAULT_CACHE), so nothing that is compiled is kept";
+            }
+            for layer in &vault.settings().layers {
+                let there = if layer.is_dir() { "" } else { ", which is not there" };
+                text += &format!("\nlayer {}{there}", shown(layer));
+            }
             older::notes(&vault).for_each(|note| text += &format!("\nnote: {}", Shown(&note)));
             let older = older::json(&vault.older());
             let facts = json!({ "folder": folder, "entries": usage.entries, "bytes": usage.bytes, "older": older });

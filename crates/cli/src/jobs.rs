@@ -21,6 +21,7 @@ use crate::traffic::{TrafficArgs, TrafficLengths};
 
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Attentions")]
 pub struct ModelArgs {
     /// A Hugging Face config.json, a GGUF file, a folder that has one, a name in the cache of the hub, such as
     /// Qwen/Qwen3-8B, or a manifest (see `model --manifest`); may be given several times
@@ -85,6 +86,21 @@ pub struct Use {
     pub(super) bucket: Option<Bucket>,
     /// The layer's softmax scale.
     pub(super) scale: f32,
+}
+
+/// The decodes of serving sets among what is refused that mixed steps of the same set serve, as `PlanSet::pick` has it;
+/// `served` are the uses of what is not refused.
+pub(super) fn as_mixed<'u>(refused: &'u [Use], served: &'u [Use]) -> impl Iterator<Item = &'u Use> {
+    let holds = |of: &Use, (decode, bucket): (&Use, Bucket)| {
+        let same = of.model == decode.model && of.layer == decode.layer;
+        same && of.bucket.is_some_and(|mixed| {
+            mixed.kind == StepKind::Mixed && mixed.batch >= bucket.batch && mixed.keys >= bucket.keys
+        })
+    };
+    refused.iter().filter(move |decode| {
+        let bucket = decode.bucket.filter(|bucket| bucket.kind == StepKind::Decode);
+        bucket.is_some_and(|bucket| served.iter().any(|of| holds(of, (decode, bucket))))
+    })
 }
 
 impl Use {

@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use qkvault_cache::{Vault, VaultOptions};
+use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::Engines;
 use qkvault_graph::EnginePolicy;
 
@@ -46,6 +46,7 @@ pub use target::{LibraryArgs, TargetArgs};
 
 /// Options of every command.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Vault and output")]
 pub struct Globals {
     /// Print one JSON object instead of text
     #[arg(long, global = true)]
@@ -102,7 +103,9 @@ pub enum Command {
     /// List, show and capture GPU profiles
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
-    /// Check whether a GPU and a cuDNN version support a model's attentions, and give the reasons if not
+    /// Check whether a GPU and a cuDNN version support a model's attentions: by which engine, the expected time and the
+    /// derivative of a score modification, or the reasons and the nearest change
+    #[command(visible_alias = "explain")]
     Probe(probe::ProbeArgs),
 }
 
@@ -137,6 +140,14 @@ impl Command {
         // Each version of a list has a process of its own, which fetches it.
         (!named && library.versions().len() < 2).then_some(library)
     }
+}
+
+/// The page that `help TOPIC` asks for, if the words of the command line are that.
+#[must_use]
+pub fn page<T: AsRef<std::ffi::OsStr>>(words: &[T]) -> Option<String> {
+    let [help, topic] = words else { return None };
+    // Signs that a table of Markdown needs are not for a terminal.
+    (help.as_ref() == "help" && topic.as_ref() == "text").then(|| qkvault_graph::text::PAGE.replace("\\|", "|"))
 }
 
 /// Parses a command from its words, such as `["warm", "--model", "config.json"]`, for programs that run several
@@ -209,6 +220,22 @@ fn start_log() {
 /// The vault cannot be opened.
 pub fn open_vault(globals: &Globals) -> anyhow::Result<Vault> {
     Ok(Vault::open(vault_options(globals))?)
+}
+
+/// Opens the vault that the options name to read it: one that is not there is an error, not an empty folder.
+///
+/// # Errors
+///
+/// There is no folder of this name, or the vault cannot be opened.
+pub fn open_existing_vault(globals: &Globals) -> anyhow::Result<Vault> {
+    let options = vault_options(globals);
+    let settings = options.resolve()?;
+    let empty = !settings.folder.is_dir() && settings.layers.is_empty() && settings.remote.is_none();
+    if settings.mode != Mode::Off && empty {
+        let folder = settings.folder.display();
+        anyhow::bail!("there is no vault at {folder}: `qkvault warm` makes one, `--vault DIR` names another");
+    }
+    open_vault(globals)
 }
 
 /// The vault that the options name. Options take precedence over the environment.

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_cache::{PackOptions, SealKey, UnpackOptions, UnpackReport, verify_pack};
+use qkvault_cudnn::Profile;
+use qkvault_graph::LibrarySet;
+use qkvault_probe::NEWEST;
 use serde_json::json;
 
-use crate::{Globals, Outcome, open_vault, out, vault_options};
+use crate::{Globals, Outcome, open_existing_vault, open_vault, out, vault_options};
 
 /// Options of `pack`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +49,8 @@ pub struct UnpackArgs {
 /// Options that select entries.
 #[derive(Debug, Default, clap::Args)]
 struct Select {
-    /// Only entries whose target contains this, such as `sm_90` or `cudnn 9.27.0`
+    /// Only entries for this GPU (a name of `profile ls`), or whose target contains this, such as `sm_90` or `cudnn
+    /// 9.27.0`
     #[arg(long, value_name = "TEXT")]
     only_target: Option<String>,
     /// Only entries whose attention contains this, such as `d128` or `causal`
@@ -65,10 +69,20 @@ impl Select {
     }
 
     fn selects(&self, target: &str, what: &str, key: &str) -> bool {
-        self.only_target.as_ref().is_none_or(|t| target.contains(t.as_str()))
+        self.only_target.as_ref().is_none_or(|named| is_for(target, named))
             && self.only_what.as_ref().is_none_or(|w| what.contains(w.as_str()))
             && (self.key.is_empty() || self.key.iter().any(|k| key.starts_with(k.as_str())))
     }
+}
+
+/// Whether the target of an entry is a GPU of this name, or contains the text. A GPU's name stands for its compute
+/// capability and its multiprocessors, as far as the entry's target has these.
+fn is_for(target: &str, named: &str) -> bool {
+    let Ok(profile) = Profile::named(named) else { return target.contains(named) };
+    let of_gpu = profile.target(NEWEST, LibrarySet::Slim).label();
+    let size = |label: &str| label.split(' ').nth(1).filter(|word| word.ends_with("sm")).map(str::to_owned);
+    let same_size = size(target).is_none() || size(target) == size(&of_gpu);
+    target.split(' ').next() == of_gpu.split(' ').next() && same_size
 }
 
 fn seal(path: Option<&Path>) -> anyhow::Result<Option<SealKey>> {
@@ -78,12 +92,21 @@ fn seal(path: Option<&Path>) -> anyhow::Result<Option<SealKey>> {
 
 /// Runs `pack`.
 pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome> {
-    let vault = open_vault(globals)?;
+    let vault = open_existing_vault(globals)?;
     let options = PackOptions { level: args.level, seal: seal(args.seal.as_deref())? };
     let select = &args.select;
     let report = vault
         .pack_file(|h| select.selects(&h.target, &h.what, &h.key.to_string()), &options, &args.out)
         .with_context(|| format!("{} could not be written", args.out.display()))?;
+    if report.entries == 0 && report.skipped.is_empty() {
+        // A pack of nothing would pass for a pack wherever it is brought.
+        std::fs::remove_file(&args.out).with_context(|| format!("{} is an empty pack", args.out.display()))?;
+        let folder = vault.folder().map_or_else(|| "the vault, which is off,".to_owned(), |f| f.display().to_string());
+        match args.select.is_all() {
+            true => anyhow::bail!("nothing is packed: {folder} has no entries"),
+            false => anyhow::bail!("nothing is packed: no entry of {folder} is selected (`cache ls` lists them)"),
+        }
+    }
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "plain_bytes": report.plain_bytes, "packed_bytes": report.packed_bytes,
@@ -95,19 +118,9 @@ pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome
         }
         let (plain, packed) = (out::bytes(report.plain_bytes), out::bytes(report.packed_bytes));
         out::line(&format!("{} entries, {plain}, packed to {packed}: {}", report.entries, args.out.display()));
-        if report.entries > 0 {
-            out::line(
-                "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
-            );
-        }
-    }
-    if report.entries == 0 {
-        let folder = vault.folder().map_or_else(|| "the vault, which is off,".to_owned(), |f| f.display().to_string());
-        let why = match args.select.is_all() {
-            true => format!("{folder} has no entries"),
-            false => format!("no entry of {folder} is selected (`cache ls` lists them)"),
-        };
-        out::note(&format!("note: the pack is empty: {why}"));
+        out::line(
+            "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
+        );
     }
     Ok(if report.skipped.is_empty() { Outcome::Good } else { Outcome::Bad })
 }

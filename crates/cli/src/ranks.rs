@@ -9,6 +9,7 @@ use crate::jobs::{AttentionJob, Jobs};
 
 /// Options for attentions that several GPUs share.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Several GPUs")]
 pub(super) struct RanksArgs {
     /// So many GPUs share each attention (context parallelism): the plans are those of its parts, the same on all ranks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -8,7 +8,7 @@ use crate::jobs::Use;
 
 /// Limits of a serving engine's steps, and its page pool.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Options of --phase serve")]
+#[command(next_help_heading = "Sizes of --phase serve")]
 pub(super) struct ServeArgs {
     /// Most sequences in a step
     #[arg(long, value_name = "N", default_value_t = ServePolicy::default().batch)]

@@ -11,6 +11,7 @@ use qkvault_sys::Search;
 
 /// Options that select a cuDNN.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Target")]
 pub struct LibraryArgs {
     /// The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the first one found)
     #[arg(long, value_name = "VERSION", value_parser = is_version)]
@@ -25,6 +26,7 @@ pub struct LibraryArgs {
 
 /// The option that selects the target GPU.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Target")]
 pub struct TargetArgs {
     /// A GPU by name (see `profile ls`) or a profile file
     #[arg(long, value_name = "NAME|FILE", default_value = "h200", value_parser = is_target)]
@@ -33,6 +35,7 @@ pub struct TargetArgs {
 
 /// The option that selects target GPUs.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Target")]
 pub(super) struct TargetsArgs {
     /// A GPU by name (see `profile ls`) or a profile file; several with commas
     #[arg(long, value_name = "NAME|FILE", default_value = "h200", value_delimiter = ',', value_parser = is_target)]
@@ -45,7 +48,7 @@ fn is_version(text: &str) -> Result<String, BadVersion> {
 }
 
 /// Accepts names of known GPUs and of files. An unknown name fails here, before anything is fetched or opened.
-fn is_target(name: &str) -> Result<String, String> {
+pub(super) fn is_target(name: &str) -> Result<String, String> {
     if Path::new(name).is_file() || Profile::named(name).is_ok() {
         return Ok(name.to_owned());
     }

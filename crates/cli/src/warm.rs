@@ -15,6 +15,7 @@ use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
 use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid, ValidCombination};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
+use serde_json::json;
 
 use crate::jobs::{self, AttentionJob, ModelArgs};
 use crate::target::{LibraryArgs, TargetsArgs, are_versions};
@@ -40,28 +41,28 @@ pub struct WarmArgs {
     #[command(flatten)]
     pub(super) library: LibraryArgs,
     /// Number of compiling threads, 1 to 1024 (default: one per core)
-    #[arg(long, short, value_name = "N", value_parser = threads)]
+    #[arg(help_heading = "Compiling", long, short, value_name = "N", value_parser = threads)]
     jobs: Option<usize>,
     /// Compile part I of N parts that have no plan in common: one part per machine, then bring them together with
     /// `pack` and `unpack` or a remote store
-    #[arg(long = "shard", value_name = "I/N")]
+    #[arg(help_heading = "Compiling", long = "shard", value_name = "I/N")]
     part: Option<PlanPart>,
     /// Compile nothing: list the plans, those that the vault has, and those that rules refuse
-    #[arg(long)]
+    #[arg(help_heading = "Compiling", long)]
     dry_run: bool,
     /// If the plan of the first engine needs more workspace than this many bytes, use the engine that needs the least
-    #[arg(long, value_name = "BYTES")]
+    #[arg(help_heading = "Compiling", long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
     /// Whose plans to compile: cuDNN's, those of qkvault's own kernels, those of FlashAttention-4's (fa4, which `cargo
     /// xtask fetch --engine fa4` brings), or of each of these where it is faster or alone (auto)
-    #[arg(long, value_name = "ENGINE", value_parser = crate::policy, default_value = "auto")]
+    #[arg(help_heading = "Compiling", long, value_name = "ENGINE", value_parser = crate::policy, default_value = "auto")]
     engine: EnginePolicy,
     /// On a GPU host: also time the plans of every engine on GPU 0, in turns, and keep the times in the vault, so that
     /// the fastest is chosen here
-    #[arg(long, conflicts_with_all = ["dry_run", "part", "engine"])]
+    #[arg(help_heading = "Compiling", long, conflicts_with_all = ["dry_run", "part", "engine"])]
     autotune: bool,
     /// Codes of quirks to accept (see docs/reasons.md)
-    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    #[arg(help_heading = "Compiling", long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
 }
 
@@ -154,12 +155,12 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
         seconds,
     };
     let reports: Vec<TargetReport<'_, '_>> = targets.iter().enumerate().map(report).collect();
-    for line in reports.iter().flat_map(TargetReport::uncompiled) {
+    for line in reports.iter().flat_map(|report| report.uncompiled().into_iter().chain(report.unserved().1)) {
         if !notes.contains(&line) {
             notes.push(line);
         }
     }
-    Ok(print(globals, &planner, &reports, &notes))
+    Ok(print(globals, &planner, &reports, &notes, seconds))
 }
 
 /// Every attention for every target, with the key of its plan.
@@ -216,22 +217,24 @@ fn announce(part: Option<PlanPart>, jobs: &[AttentionJob], targets: &[Target], (
 }
 
 /// Prints the reports, and says whether every answer is there and kept.
-fn print(globals: &Globals, planner: &Planner, reports: &[TargetReport<'_, '_>], notes: &[String]) -> Outcome {
+fn print(
+    globals: &Globals,
+    planner: &Planner,
+    reports: &[TargetReport<'_, '_>],
+    notes: &[String],
+    seconds: f64,
+) -> Outcome {
     let vault = planner.vault();
     if globals.json {
         let stats = vault.stats();
-        let mut runs: Vec<serde_json::Value> =
-            reports.iter().map(|report| report.json(notes, vault.folder())).collect();
-        for run in &mut runs {
-            // The vault counts for all targets together.
-            run["rejected"] = stats.rejected().into();
-            run["remote_hits"] = stats.hits_remote.into();
-            run["uploads"] = stats.uploads.into();
-        }
-        match <[serde_json::Value; 1]>::try_from(runs) {
-            Ok([only]) => out::json(&only),
-            Err(runs) => out::json(&report::several(runs)),
-        }
+        let runs = reports.iter().map(TargetReport::json).collect();
+        let plans = reports.iter().flat_map(TargetReport::plans).collect();
+        // The vault counts for all targets together.
+        let rest = json!({
+            "vault": vault.folder(), "notes": notes, "seconds": seconds, "rejected": stats.rejected(),
+            "remote_hits": stats.hits_remote, "uploads": stats.uploads,
+        });
+        out::json(&report::whole(runs, plans, rest));
     } else {
         for report in reports {
             if reports.len() > 1 {
@@ -251,6 +254,6 @@ fn print(globals: &Globals, planner: &Planner, reports: &[TargetReport<'_, '_>],
     // Plans that are not stored are lost when the process ends, so this is an error.
     let lost: Vec<String> = reports.iter().filter_map(TargetReport::unstored).collect();
     lost.iter().for_each(|text| out::problem(&format!("error: {text}")));
-    let bad = reports.iter().any(|report| report.count("refused") + report.count("failed") > 0);
+    let bad = reports.iter().any(|report| report.unserved().0 + report.count("failed") > 0);
     if bad || !lost.is_empty() { Outcome::Bad } else { Outcome::Good }
 }

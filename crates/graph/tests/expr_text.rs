@@ -51,8 +51,15 @@ fn errors_have_the_place_and_what_was_expected() {
         ("score +", 1, 8, "an expression", "the end"),
         ("score\n  + ?", 2, 5, "an expression", "'?'"),
         ("score score", 1, 7, "an operator or the end", "'score'"),
-        ("unknown + 1", 1, 1, "an operation or a name defined before", "'unknown'"),
-        ("$cap + score", 1, 1, "an operation or a name defined before", "'$cap'"),
+        (
+            "unknown + 1",
+            1,
+            1,
+            "score, batch, head, query, key, position, query_len, key_len, an operation, or a name that `let unknown = \
+             ..;` defines before",
+            "'unknown'",
+        ),
+        ("$cap + score", 1, 1, "its declaration before: begin with `scalar $cap: float;` (or int)", "'$cap'"),
         ("scalar $cap float; $cap", 1, 13, "':'", "'float'"),
         ("scalar $cap: bool; $cap", 1, 14, "'float' or 'int'", "'bool'"),
         ("scalar $a: float; scalar $a: float; $a", 1, 35, "a new name before this: 'a' is defined twice", "';'"),

@@ -7,6 +7,8 @@ use qkvault_cli::{Command, Globals};
 
 /// Compiles attention plans ahead of time, keeps them in a vault, and runs them on a GPU.
 ///
+/// `qkvault help text` is the page on descriptions in the text form, which `--text` takes.
+///
 /// Exit code: 0 success, 1 something was refused, failed or is corrupt, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "qkvault", version)]
@@ -18,6 +20,11 @@ struct Main {
 }
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(page) = qkvault_cli::page(&words) {
+        qkvault_cli::out::lines(&page);
+        return ExitCode::SUCCESS;
+    }
     let Main { globals, command } = Main::parse();
     qkvault_cli::main(&globals, &command)
 }

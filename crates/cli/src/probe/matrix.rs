@@ -8,15 +8,17 @@ use std::time::Instant;
 use crate::codes;
 use anyhow::Context as _;
 use qkvault_cudnn::Profile;
-use qkvault_graph::{LibrarySet, Reason, Refusal, Valid};
+use qkvault_graph::{CudnnVersion, LibrarySet, Reason, Refusal, Valid};
 use qkvault_models::Phase;
 use qkvault_probe::{Request, TRIED, check};
 use serde::Serialize;
 
 use super::super::jobs::{self, ModelArgs};
 use super::super::{Globals, Outcome, out};
+use super::ProbeArgs;
 use super::features::{FEATURES, MatrixFeature, SERVING};
 use super::page;
+use crate::target::profile;
 
 /// The whole matrix.
 #[derive(Serialize)]
@@ -63,9 +65,9 @@ fn lines(json: &str) -> String {
 }
 
 /// Writes the matrix to `file` with the endings html, md and json.
-pub(super) fn write(globals: &Globals, models: &ModelArgs, file: &Path) -> anyhow::Result<Outcome> {
+pub(super) fn write(globals: &Globals, args: &ProbeArgs, file: &Path) -> anyhow::Result<Outcome> {
     let started = Instant::now();
-    let matrix = matrix(models)?;
+    let matrix = matrix(args)?;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3;
     let json = lines(&serde_json::to_string(&matrix)?);
     for (end, text) in [("html", page::html(&matrix)), ("md", page::markdown(&matrix)), ("json", json)] {
@@ -85,17 +87,31 @@ pub(super) fn write(globals: &Globals, models: &ModelArgs, file: &Path) -> anyho
     Ok(Outcome::Good)
 }
 
-fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
-    let profiles: Vec<Profile> = Profile::built_in().collect();
+/// The matrix of the options: their GPU and version, else all that are known.
+fn matrix(args: &ProbeArgs) -> anyhow::Result<Matrix> {
+    let models = &args.model;
+    let profiles: Vec<Profile> = match &args.target {
+        Some(name) => vec![profile(name)?],
+        None => Profile::built_in().collect(),
+    };
+    let versions = match &args.library.cudnn {
+        Some(version) => vec![version.parse()?],
+        None => TRIED.to_vec(),
+    };
+    let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
     let mut matrix = Matrix {
         gpus: profiles.iter().map(|p| p.name.clone()).collect(),
-        versions: TRIED.iter().map(ToString::to_string).collect(),
+        versions: versions.iter().map(ToString::to_string).collect(),
         groups: Vec::new(),
         reasons: Vec::new(),
     };
     if !models.model.is_empty() {
-        let phase = vec![Phase::Prefill, Phase::Decode, Phase::Train];
-        let args = ModelArgs { batch: vec![1], seq: LENGTHS.to_vec(), phase, ..models.clone() };
+        fn given<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
+            if given.is_empty() { usual.to_vec() } else { given.to_vec() }
+        }
+        let phase = given(&models.phase, &[Phase::Prefill, Phase::Decode, Phase::Train]);
+        let (batch, seq) = (given(&models.batch, &[1]), given(&models.seq, &LENGTHS));
+        let args = ModelArgs { batch, seq, phase, ..models.clone() };
         let jobs = jobs::plan(&args)?.jobs;
         // Every use of an attention has a row, at the greatest length that its model supports.
         let mut rows: BTreeMap<(String, String, Phase, bool), (i64, Described)> = BTreeMap::new();
@@ -115,29 +131,34 @@ fn matrix(models: &ModelArgs) -> anyhow::Result<Matrix> {
             let pass = if backward { ", backward" } else { "" };
             (format!("{model} [{layer}] {phase} {seq}{pass}"), attention)
         });
-        matrix.add(MODELS, &profiles, rows);
+        matrix.add(MODELS, (&profiles, &versions, set), rows);
     }
     let rows = |list: &'static [MatrixFeature], backward| {
         list.iter().filter_map(move |f| Some((f.name.to_owned(), Ok(f.attention(backward)?))))
     };
-    matrix.add("Forward", &profiles, rows(FEATURES, false));
-    matrix.add("Backward", &profiles, rows(FEATURES, true));
-    matrix.add("Serving", &profiles, rows(SERVING, false));
+    matrix.add("Forward", (&profiles, &versions, set), rows(FEATURES, false));
+    matrix.add("Backward", (&profiles, &versions, set), rows(FEATURES, true));
+    matrix.add("Serving", (&profiles, &versions, set), rows(SERVING, false));
     Ok(matrix)
 }
 
 impl Matrix {
-    fn add(&mut self, name: &'static str, profiles: &[Profile], rows: impl Iterator<Item = (String, Described)>) {
+    fn add(
+        &mut self,
+        name: &'static str,
+        (profiles, versions, set): (&[Profile], &[CudnnVersion], LibrarySet),
+        rows: impl Iterator<Item = (String, Described)>,
+    ) {
         let rows = rows
             .map(|(name, attention)| {
                 let mut cell = |profile: &Profile, version| {
                     let reasons = match &attention {
-                        Ok(a) => check(&Request::new(a, &profile.target(version, LibrarySet::Slim))).reasons,
+                        Ok(a) => check(&Request::new(a, &profile.target(version, set))).reasons,
                         Err(refusal) => refusal.reasons().to_vec(),
                     };
                     self.number(&reasons)
                 };
-                let cells = profiles.iter().map(|p| TRIED.iter().map(|&v| cell(p, v)).collect()).collect();
+                let cells = profiles.iter().map(|p| versions.iter().map(|&v| cell(p, v)).collect()).collect();
                 MatrixLine { name, attention: attention.map_or_else(|r| r.to_string(), |a| a.to_string()), cells }
             })
             .collect();

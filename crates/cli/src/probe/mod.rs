@@ -23,7 +23,7 @@ use qkvault_probe::{
 use serde_json::{Value, json};
 
 use crate::jobs::{self, ModelArgs};
-use crate::target::{LibraryArgs, TargetArgs, profile};
+use crate::target::{LibraryArgs, TargetArgs, is_target, profile};
 use crate::{Globals, Outcome, out};
 
 /// Options of the command.
@@ -32,33 +32,39 @@ use crate::{Globals, Outcome, out};
 pub struct ProbeArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[command(flatten)]
-    target: TargetArgs,
+    /// A GPU by name (see `profile ls`) or a profile file (default: h200; with --matrix all GPUs that are known)
+    #[arg(help_heading = "Target", long, value_name = "NAME|FILE", value_parser = is_target)]
+    target: Option<String>,
     #[command(flatten)]
     pub(super) library: LibraryArgs,
     /// Also ask cuDNN, by compiling each attention (0.3 to 1 s each; plans and refusals go to the vault)
-    #[arg(long = "library")]
+    #[arg(help_heading = "Answers", long = "library")]
     pub(super) ask: bool,
     /// Also compile the changes that are proposed for a refused attention, until cuDNN accepts one
-    #[arg(long, requires = "ask")]
+    #[arg(help_heading = "Answers", long, requires = "ask")]
     confirm: bool,
     /// Device memory to fit in, in bytes (default: the free memory of a GPU of the target's name in this machine, else
     /// the target's total memory)
-    #[arg(long, value_name = "BYTES")]
+    #[arg(help_heading = "Answers", long, value_name = "BYTES")]
     memory: Option<u64>,
     /// Codes of quirks to accept (see docs/reasons.md)
-    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    #[arg(help_heading = "Answers", long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
     /// Write models and features by GPU and cuDNN version as FILE.html, FILE.md and FILE.json
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Answers", long, value_name = "FILE")]
     matrix: Option<PathBuf>,
     /// List what is known to be computed wrongly, by which engine, GPU and version, and who saw it (with --json all of
     /// docs/known-wrong.json); nothing is probed
-    #[arg(long, conflicts_with_all = ["model", "text", "matrix", "ask"])]
+    #[arg(help_heading = "Answers", long, conflicts_with_all = ["model", "text", "matrix", "ask"])]
     known_wrong: bool,
 }
 
 impl ProbeArgs {
+    /// The target, which is an H200 unless another one is named.
+    fn target(&self) -> TargetArgs {
+        TargetArgs { target: self.target.clone().unwrap_or_else(|| "h200".to_owned()) }
+    }
+
     /// Whether the command needs a cuDNN library.
     pub(super) const fn needs_library(&self) -> bool {
         self.ask && self.matrix.is_none() && !self.known_wrong
@@ -68,6 +74,7 @@ impl ProbeArgs {
 /// One attention and its result.
 struct ProbeRow {
     what: String,
+    uses: Vec<jobs::Use>,
     attention: Result<Valid, Refusal>,
     /// Reasons why it is not supported; empty if it is supported.
     reasons: Vec<qkvault_graph::Reason>,
@@ -84,11 +91,11 @@ pub(super) fn run(globals: &Globals, args: &ProbeArgs) -> anyhow::Result<Outcome
         return Ok(Outcome::Good);
     }
     if let Some(file) = &args.matrix {
-        return matrix::write(globals, &args.model, file);
+        return matrix::write(globals, args, file);
     }
     let (asked, target) = match args.ask {
         true => {
-            let asked = ask::TargetLibrary::open(globals, &args.library, &args.target)?;
+            let asked = ask::TargetLibrary::open(globals, &args.library, &args.target())?;
             let target = asked.target.clone();
             (Some(asked), target)
         }
@@ -100,8 +107,8 @@ pub(super) fn run(globals: &Globals, args: &ProbeArgs) -> anyhow::Result<Outcome
     let policy = CompileOptions { allowed, ..CompileOptions::default() };
     let budget = budget::for_target(args.memory, &target, args.ask);
     let mut rows = Vec::new();
-    for (what, attention) in list {
-        let mut row = by_rules(what, attention, &target, budget, policy);
+    for (uses, attention) in list {
+        let mut row = by_rules(uses, attention, &target, budget, policy);
         if let Some(library) = &asked {
             library.ask(&mut row, &policy, budget)?;
             if args.confirm {
@@ -111,37 +118,46 @@ pub(super) fn run(globals: &Globals, args: &ProbeArgs) -> anyhow::Result<Outcome
         rows.push(row);
     }
     print(globals, &target, budget, &rows, &notes);
-    let refused = rows.iter().any(|row| engine(row, &target).is_none());
-    Ok(if refused { Outcome::Bad } else { Outcome::Good })
+    let (served, refused): (Vec<&ProbeRow>, Vec<&ProbeRow>) =
+        rows.iter().partition(|row| engine(row, &target).is_some());
+    let served: Vec<jobs::Use> = served.iter().flat_map(|row| row.uses.clone()).collect();
+    let other_way = refused.iter().filter(|row| jobs::as_mixed(&row.uses, &served).count() == row.uses.len()).count();
+    if other_way > 0 && !globals.json {
+        out::line(&format!(
+            "{other_way} decodes that are refused go another way: the set's plans of mixed steps serve them"
+        ));
+    }
+    Ok(if refused.len() > other_way { Outcome::Bad } else { Outcome::Good })
 }
 
 /// The target if no library is loaded: both the version and the GPU come from the options.
 fn rules_target(args: &ProbeArgs) -> anyhow::Result<Target> {
     let version = args.library.cudnn.as_deref().map(str::parse).transpose()?.unwrap_or(NEWEST);
     let set = if args.library.full { LibrarySet::Full } else { LibrarySet::Slim };
-    Ok(profile(&args.target.target)?.target(version, set))
+    Ok(profile(&args.target().target)?.target(version, set))
 }
 
-type NamedAttention = (String, Result<Valid, Refusal>);
+type NamedAttention = (Vec<jobs::Use>, Result<Valid, Refusal>);
 
 fn attentions(args: &ProbeArgs) -> anyhow::Result<(Vec<NamedAttention>, Vec<String>)> {
     let jobs::Jobs { jobs, notes, .. } = jobs::plan(&args.model)?;
-    let named = |job: jobs::AttentionJob| (job.uses[0].label(), job.attention);
+    let named = |job: jobs::AttentionJob| (job.uses, job.attention);
     Ok((jobs.into_iter().map(named).collect(), notes))
 }
 
 fn by_rules(
-    what: String,
+    uses: Vec<jobs::Use>,
     attention: Result<Valid, Refusal>,
     target: &Target,
     budget: Budget,
     policy: CompileOptions,
 ) -> ProbeRow {
+    let what = uses[0].label();
     let valid = match &attention {
         Ok(valid) => valid,
         Err(refusal) => {
             let reasons = refusal.reasons().to_vec();
-            return ProbeRow { what, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
+            return ProbeRow { what, uses, attention, reasons, nearest: Vec::new(), footprint: None, library: None };
         }
     };
     let request = Request::new(valid, target).with_policy(policy);
@@ -149,7 +165,7 @@ fn by_rules(
     let nearest = nearest(&request, &TRIED).into_iter().map(|near| (near, None)).collect();
     let footprint = Footprint::for_attention(valid, target, &request.policy);
     reasons.extend(footprint.and_then(|f| f.over(budget)));
-    ProbeRow { what, attention, reasons, nearest, footprint, library: None }
+    ProbeRow { what, uses, attention, reasons, nearest, footprint, library: None }
 }
 
 fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], notes: &[String]) {
@@ -187,7 +203,14 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], 
 fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let taken = choice.is_some();
-    lines.extend(expected(row, choice.as_ref(), target).map(|of| format!("expected: {of}")));
+    if let Some(choice) = &choice {
+        let by = choice.engine.title();
+        lines.push(match expected(row, Some(choice), target) {
+            Some(of) => format!("expected: {of}, by {by}"),
+            None => format!("by {by}"),
+        });
+    }
+    lines.extend(gradient(row));
     match choice {
         Some(choice) if choice.engine != CUDNN && row.reasons.is_empty() => {
             lines.extend(choice.to_string().lines().map(str::to_owned));
@@ -214,6 +237,19 @@ fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<St
         lines.push(format!("nearest supported{by}: {}", near.change));
     }
     lines.iter().map(|line| format!("    {line}")).collect()
+}
+
+/// The derivative by the score that qkvault derives, of an attention that was described alone: what a backward of it
+/// computes.
+fn gradient(row: &ProbeRow) -> Option<String> {
+    let described = row.attention.as_ref().ok().filter(|valid| valid.to_string() == row.what)?;
+    Some(match described.score_mod_vjp()? {
+        Ok(vjp) => format!("derivative by the score: {}", vjp.d_score),
+        Err(why) => {
+            let why: Vec<String> = why.iter().map(ToString::to_string).collect();
+            format!("no derivative by the score: {}", why.join("; "))
+        }
+    })
 }
 
 /// The engine that takes an attention by default, and why; `None` if none does.

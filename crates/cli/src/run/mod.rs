@@ -26,32 +26,32 @@ pub struct RunArgs {
     #[command(flatten)]
     library: LibraryArgs,
     /// Compile plans that the vault lacks, instead of reporting them as missing
-    #[arg(long)]
+    #[arg(help_heading = "Running", long)]
     build: bool,
     /// Use no stored plan and store none: compile every attention, and report the time from the request for the plan to
     /// the end of its first launch
-    #[arg(long, conflicts_with_all = ["cpu", "pack"])]
+    #[arg(help_heading = "Running", long, conflicts_with_all = ["cpu", "pack"])]
     unforeseen: bool,
     /// The pack that the vault was unpacked from; the JSON output then counts the plans that came from the pack
-    #[arg(long, value_name = "FILE", conflicts_with = "cpu")]
+    #[arg(help_heading = "Running", long, value_name = "FILE", conflicts_with = "cpu")]
     pack: Option<PathBuf>,
     /// Use the CPU even if there is a GPU
-    #[arg(long)]
+    #[arg(help_heading = "Running", long)]
     cpu: bool,
     /// The GPU's number
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Running", long, default_value_t = 0)]
     device: usize,
     /// Rows of each output to check against float64
-    #[arg(long, value_name = "N", default_value_t = 96)]
+    #[arg(help_heading = "Running", long, value_name = "N", default_value_t = 96)]
     rows: usize,
     /// Rounds of timing; 0 disables timing
-    #[arg(long, value_name = "N", default_value_t = 9)]
+    #[arg(help_heading = "Running", long, value_name = "N", default_value_t = 9)]
     rounds: usize,
     /// Refuse plans that need more scratch memory than this many bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(help_heading = "Running", long, value_name = "BYTES")]
     workspace_limit: Option<u64>,
     /// Seed of the random data
-    #[arg(long, default_value_t = 1)]
+    #[arg(help_heading = "Running", long, default_value_t = 1)]
     seed: u64,
 }
 

@@ -1,7 +1,6 @@
 //! What `warm` prints: the rows of one target, as JSON or as a table.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use qkvault_base::on_one_line;
 use qkvault_cache::{Source, StoreError};
@@ -109,6 +108,23 @@ impl TargetReport<'_, '_> {
         self.rows.iter().filter(|row| row.status() == status).count()
     }
 
+    /// How many are refused though no other plan of their serving set holds their steps; a line about the others.
+    pub(super) fn unserved(&self) -> (usize, Option<String>) {
+        let refused: Vec<&WarmRow<'_>> = self.rows.iter().filter(|row| row.status() == "refused").copied().collect();
+        let uses = |rows: &[&WarmRow<'_>]| rows.iter().flat_map(|row| row.work.job.uses.clone()).collect::<Vec<_>>();
+        let others: Vec<&WarmRow<'_>> = self.rows.iter().filter(|row| row.key().is_some()).copied().collect();
+        let served = uses(&others);
+        let is_served = |row: &&WarmRow<'_>| {
+            let uses = &row.work.job.uses;
+            jobs::as_mixed(uses, &served).count() == uses.len()
+        };
+        let other_way = refused.iter().filter(|row| is_served(row)).count();
+        let line = (other_way > 0).then(|| {
+            format!("{other_way} decodes that are refused go another way: the set's plans of mixed steps serve them")
+        });
+        (refused.len() - other_way, line)
+    }
+
     /// Bytes of the plans, and the milliseconds of one core that compiling them took, each plan once.
     fn cost(&self) -> (u64, u64) {
         let facts = self.rows.iter().filter_map(|row| row.facts());
@@ -124,15 +140,23 @@ impl TargetReport<'_, '_> {
         Some(format!("{lost} of {all} answers could not be stored and must be built again: {first}"))
     }
 
-    pub(super) fn json(&self, notes: &[String], vault: Option<&Path>) -> Value {
+    /// The plans, each with its target.
+    pub(super) fn plans(&self) -> impl Iterator<Item = Value> {
+        self.rows.iter().map(|row| {
+            let mut plan = entry(row);
+            plan["target"] = self.target.label().into();
+            plan
+        })
+    }
+
+    /// What is said of the target beside its plans.
+    pub(super) fn json(&self) -> Value {
         let (bytes, compile_ms) = self.cost();
         json!({
             "target": self.target.label(),
             "cudnn": self.target.cudnn.to_string(),
             "toolchain": self.target.toolchain,
-            "vault": vault,
             "part": self.part.map(|part| part.to_string()),
-            "plans": self.rows.iter().map(|row| entry(row)).collect::<Vec<_>>(),
             "sharing": self.sharing.json(),
             "built": self.count("built"),
             "hits": self.count("hit"),
@@ -142,8 +166,6 @@ impl TargetReport<'_, '_> {
             "unstored": self.rows.iter().filter(|r| r.unstored().is_some()).count(),
             "bytes": bytes,
             "compile_ms": compile_ms,
-            "seconds": self.seconds,
-            "notes": notes,
         })
     }
 
@@ -179,22 +201,25 @@ impl TargetReport<'_, '_> {
     }
 }
 
-/// The reports of several targets or versions as one.
-pub(super) fn several(runs: Vec<Value>) -> Value {
-    let sum = |name: &str| runs.iter().filter_map(|run| run[name].as_u64()).sum::<u64>();
-    let errors = runs.iter().filter(|run| run.get("error").is_some()).count();
-    json!({
-        "built": sum("built"),
-        "hits": sum("hits"),
-        "missing": sum("missing"),
-        "refused": sum("refused"),
-        "failed": sum("failed"),
-        "unstored": sum("unstored"),
-        "bytes": sum("bytes"),
-        "compile_ms": sum("compile_ms"),
-        "errors": errors,
-        "runs": runs,
-    })
+/// What the vault has counted, for all targets together.
+pub(super) const OF_VAULT: [&str; 3] = ["rejected", "remote_hits", "uploads"];
+
+/// The sum of a number of several reports.
+pub(super) fn sum(of: &[Value], name: &str) -> u64 {
+    of.iter().filter_map(|report| report[name].as_u64()).sum()
+}
+
+/// The reports of targets and versions as one, of the same form for one of them and for many. `rest` is what is said
+/// once.
+pub(super) fn whole(runs: Vec<Value>, plans: Vec<Value>, rest: Value) -> Value {
+    let mut whole = rest;
+    for name in ["built", "hits", "missing", "refused", "failed", "unstored", "bytes", "compile_ms"] {
+        whole[name] = sum(&runs, name).into();
+    }
+    whole["errors"] = runs.iter().filter(|run| run.get("error").is_some()).count().into();
+    whole["runs"] = runs.into();
+    whole["plans"] = plans.into();
+    whole
 }
 
 fn entry(row: &WarmRow<'_>) -> Value {

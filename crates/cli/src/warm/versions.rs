@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use super::report::{OF_VAULT, sum, whole};
 use crate::{Globals, Outcome, out};
 
 /// Runs the command once for each version, one after the other: each uses every core.
 pub(super) fn run(globals: &Globals, versions: &[String]) -> anyhow::Result<Outcome> {
     let program = std::env::current_exe().context("this program's file is not known, so it cannot be started again")?;
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut runs = Vec::new();
+    let mut reports = Vec::new();
     let mut outcome = Outcome::Good;
     for version in versions {
         let mut command = Command::new(&program);
@@ -21,7 +22,7 @@ pub(super) fn run(globals: &Globals, versions: &[String]) -> anyhow::Result<Outc
         let cannot = || format!("the process for cuDNN {version} could not be run");
         let status = if globals.json {
             let done = command.stdout(Stdio::piped()).output().with_context(cannot)?;
-            runs.extend(reports(version, &done.stdout));
+            reports.push(printed(version, &done.stdout));
             done.status
         } else {
             out::line(&format!("cuDNN {version}"));
@@ -32,22 +33,38 @@ pub(super) fn run(globals: &Globals, versions: &[String]) -> anyhow::Result<Outc
         }
     }
     if globals.json {
-        out::json(&super::report::several(runs));
+        out::json(&together(&reports));
     }
     Ok(outcome)
 }
 
-/// The reports that a process has printed: one for each target, or its error.
-fn reports(version: &str, printed: &[u8]) -> Vec<Value> {
-    let failed = |why: Value| vec![json!({ "cudnn": version, "error": why })];
-    match serde_json::from_slice::<Value>(printed) {
-        Ok(mut report) => match (report.get_mut("runs").map(Value::take), report.get("error")) {
-            (Some(Value::Array(runs)), _) => runs,
-            (_, Some(error)) => failed(error.clone()),
-            _ => vec![report],
-        },
-        Err(error) => failed(format!("its process printed no report: {error}").into()),
+/// The report that a process has printed, or one of its error.
+fn printed(version: &str, text: &[u8]) -> Value {
+    let why = match serde_json::from_slice::<Value>(text) {
+        Ok(report) if report["runs"].is_array() => return report,
+        Ok(report) => report.get("error").cloned().unwrap_or_else(|| "its report has no targets".into()),
+        Err(error) => format!("its process printed no report: {error}").into(),
+    };
+    json!({ "runs": [{ "cudnn": version, "error": why }] })
+}
+
+/// The reports of all processes as one.
+fn together(reports: &[Value]) -> Value {
+    let all =
+        |name: &str| -> Vec<Value> { reports.iter().filter_map(|r| r[name].as_array()).flatten().cloned().collect() };
+    let mut notes: Vec<Value> = Vec::new();
+    for note in all("notes") {
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
     }
+    let seconds: f64 = reports.iter().filter_map(|report| report["seconds"].as_f64()).sum();
+    let vault = reports.iter().find_map(|report| report.get("vault")).cloned();
+    let mut rest = json!({ "vault": vault, "notes": notes, "seconds": seconds });
+    for name in OF_VAULT {
+        rest[name] = sum(reports, name).into();
+    }
+    whole(all("runs"), all("plans"), rest)
 }
 
 /// The words of the command, with one version in the place of all.
@@ -82,10 +99,13 @@ mod tests {
 
     #[test]
     fn a_process_without_a_report_is_an_error_and_not_a_report() {
-        assert_eq!(reports("9.19", br#"{"runs":[{"a":1},{"a":2}]}"#).len(), 2);
-        assert_eq!(reports("9.19", br#"{"built":1}"#), [json!({ "built": 1 })]);
-        assert_eq!(reports("9.19", br#"{"error":"no"}"#), [json!({ "cudnn": "9.19", "error": "no" })]);
-        let [none] = &reports("9.19", b"")[..] else { panic!("one") };
-        assert!(none["error"].as_str().is_some_and(|error| error.contains("no report")), "{none}");
+        let one = printed("9.19", br#"{"runs":[{"a":1},{"a":2}],"plans":[{"b":1}],"uploads":2}"#);
+        let error = printed("9.14", br#"{"error":"no"}"#);
+        assert_eq!(error["runs"], json!([{ "cudnn": "9.14", "error": "no" }]));
+        let both = together(&[one, error]);
+        let counts = [both["runs"].as_array(), both["plans"].as_array()].map(|list| list.map(Vec::len));
+        assert_eq!((counts, &both["uploads"], &both["errors"]), ([Some(3), Some(1)], &2.into(), &1.into()), "{both}");
+        let none = printed("9.19", b"");
+        assert!(none["runs"][0]["error"].as_str().is_some_and(|error| error.contains("no report")), "{none}");
     }
 }

@@ -111,7 +111,7 @@ fn digits_that_match_several_keys_are_refused() {
 fn gc_keeps_recently_used_entries_and_clear_keeps_nothing() {
     let Some(place) = filled() else { return };
     let (code, report) = place.json("cache gc --max-bytes 0");
-    let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed"];
+    let names = ["entries", "bytes", "evicted", "evicted_bytes", "leftovers", "failed", "spared", "over"];
     fields(&report, &[&names[..], &["older"]].concat());
     // Nothing is evicted: 0 means no limit, and all entries are new.
     assert_eq!((code, &report["evicted"]), (0, &0.into()), "{report:#}");

@@ -18,14 +18,14 @@ fn a_variable_that_changes_code_has_its_own_plans_and_a_note() {
     };
     let (built, plain_key, report) = warm(&plain);
     assert_eq!(built, [1, 0]);
-    assert_eq!(report["toolchain"]["environment"], serde_json::json!({}));
+    assert_eq!(report["runs"][0]["toolchain"]["environment"], serde_json::json!({}));
     let (built, dbg_key, report) = warm(&dbg);
     assert_eq!((built, dbg_key == plain_key), ([1, 0], false), "the plain plan is not served");
     assert!(
         report["notes"].to_string().contains("CUDNN_RESCALE_THRESHOLD=0 changes what cuDNN compiles"),
         "{report:#}"
     );
-    assert!(report["target"].as_str().unwrap().ends_with("with CUDNN_RESCALE_THRESHOLD=0"), "{report:#}");
+    assert!(report["runs"][0]["target"].as_str().unwrap().ends_with("with CUDNN_RESCALE_THRESHOLD=0"), "{report:#}");
     // Each finds its own plan again. A logging variable does not change the key.
     assert_eq!((warm(&plain).0, warm(&plain).1), ([0, 1], plain_key.clone()));
     assert_eq!((warm(&dbg).0, warm(&dbg).1), ([0, 1], dbg_key.clone()));

@@ -13,6 +13,7 @@ mod kit;
 mod manifest;
 mod model;
 mod models;
+mod newcomer;
 mod others;
 mod packs;
 mod probe;

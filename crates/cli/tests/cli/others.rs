@@ -33,7 +33,7 @@ fn doctor_reports_what_this_machine_has() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let (code, report) = place.json("doctor");
     fields(&report, &["version", "good", "findings"]);
-    fields(&report["findings"], &["gpu", "cudnn", "vault"]);
+    fields(&report["findings"], &["gpu", "cudnn", "kernels", "fa4", "vault"]);
     assert_eq!((code, &report["good"]), (0, &true.into()));
     assert_eq!(report["findings"]["cudnn"]["version"], "9.27.0");
     assert!(report["findings"]["cudnn"]["files"].as_array().unwrap().len() >= 3, "{report:#}");

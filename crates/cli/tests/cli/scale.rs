@@ -27,8 +27,12 @@ fn parts_are_disjoint_on_every_machine_and_come_together_as_the_whole() {
     // What else a machine is given, and in which order, does not move a plan to another part.
     let part = |models: &str, part: &str| {
         let report = one.json(&format!("warm {models} {SIZES} --dry-run --shard {part}")).1;
-        assert_eq!(report["part"], part);
-        assert!(!models.contains("llama") || report["sharing"] == whole["sharing"], "it counts all parts: {report:#}");
+        let [of_part, of_whole] = [&report, &whole].map(|report| &report["runs"][0]);
+        assert_eq!(of_part["part"], part);
+        assert!(
+            !models.contains("llama") || of_part["sharing"] == of_whole["sharing"],
+            "it counts all parts: {report:#}"
+        );
         keys(&report)
     };
     let (both, turned) = (format!("{llama} {qwen}"), format!("{qwen} {llama}"));
@@ -90,7 +94,9 @@ fn several_targets_in_one_call_have_a_report_each() {
     for (name, run) in [("h200", hopper), ("b200", blackwell)] {
         let alone = place.json(&format!("{words} {name}")).1;
         assert_eq!(numbers(&alone, ["built", "hits"]), [0, 1], "{name}");
-        assert_eq!(keys(&alone), keys(run));
+        let of_run = report["plans"].as_array().unwrap().iter().filter(|plan| plan["target"] == run["target"]);
+        let of_run: BTreeSet<String> = of_run.map(|plan| plan["key"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(keys(&alone), of_run);
     }
     let text = place.run(&format!("{words} h200,b200"));
     assert_eq!(text.good().matches("0 built, 1 hit").count(), 2, "{}", text.out);
@@ -106,6 +112,8 @@ fn several_versions_in_one_call_have_a_process_each() {
     assert_eq!((code, numbers(&report, ["built", "hits", "errors"])), (0, [4, 0, 0]), "{report:#}");
     let runs = report["runs"].as_array().unwrap();
     let versions: Vec<&str> = runs.iter().map(|run| run["cudnn"].as_str().unwrap()).collect();
+    assert!(report["vault"].is_string() && report["seconds"].as_f64().unwrap() > 0.0, "{report:#}");
+    assert_eq!(report["plans"].as_array().unwrap().len(), 4, "{report:#}");
     assert_eq!(versions, ["9.19.0", "9.19.0", "9.27.0", "9.27.0"]);
     for version in ["9.19", "9.27"] {
         assert_eq!(numbers(&place.json(&format!("{words} --cudnn {version}")).1, ["built", "hits"]), [0, 1]);
@@ -129,6 +137,7 @@ fn the_plans_that_models_share_are_counted() {
     let models = format!("{} {} --model ../../models/mistral-7b-v0.1.json", MODELS[0], MODELS[1]);
     let words = format!("warm {models} --phase prefill --seq 128 --batch 1 --dry-run");
     let report = place.json(&words).1;
+    let report = &report["runs"][0];
     fields(&report["sharing"], &["models", "uses", "plans", "shared"]);
     assert_eq!(numbers(&report["sharing"], ["models", "uses", "plans", "shared"]), [3, 3, 2, 1]);
     let text = place.run(&words);

@@ -35,7 +35,9 @@ fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason_and_kernels_tak
     let words = format!("warm --model ../../models/gpt-oss-20b.json --phase serve {SMALL} --growth 0,0,0");
     let words = words.replace("--growth 8,0,0 ", "");
     let (code, report) = place.json(&format!("{words} --engine cudnn"));
-    assert_eq!(code, 1, "{report:#}");
+    // Mixed plans serve them.
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report["notes"].to_string().contains("2 decodes that are refused go another way"), "{report:#}");
     let refused = report["plans"].as_array().unwrap().iter().filter(|p| p["status"] == "refused");
     for plan in refused {
         assert!(plan["what"].as_str().unwrap().contains("decode"), "{plan:#}");

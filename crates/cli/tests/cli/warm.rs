@@ -9,14 +9,11 @@ use crate::kit::{Place, fields, numbers, say};
 
 const LLAMA: &str = "--model ../../models/llama-3.1-8b.json";
 
-const TOP: [&str; 20] = [
-    "target",
-    "toolchain",
-    "cudnn",
+const TOP: [&str; 17] = [
     "vault",
-    "part",
     "plans",
-    "sharing",
+    "runs",
+    "errors",
     "built",
     "hits",
     "missing",
@@ -53,12 +50,13 @@ fn json_has_the_documented_shape() {
     assert_eq!(code, 1, "one is refused");
     fields(&report, &TOP);
     assert_eq!(counts(&report), [1, 0, 1, 0]);
-    assert_eq!((&report["cudnn"], &report["unstored"]), (&"9.27.0".into(), &0.into()));
+    assert_eq!((&report["runs"][0]["cudnn"], &report["unstored"]), (&"9.27.0".into(), &0.into()));
     let [built, refused] = &report["plans"].as_array().unwrap()[..] else { panic!("{report:#}") };
     fields(
         built,
         &[
             "what",
+            "target",
             "uses",
             "status",
             "reasons",
@@ -73,7 +71,7 @@ fn json_has_the_documented_shape() {
             "compile_ms",
         ],
     );
-    fields(refused, &["what", "uses", "status", "reasons", "attention", "graph_key", "key", "milliseconds"]);
+    fields(refused, &["what", "target", "uses", "status", "reasons", "attention", "graph_key", "key", "milliseconds"]);
     for plan in [built, refused] {
         let key = plan["key"].as_str().unwrap();
         assert!(key.len() == 64 && key.bytes().all(|c| c.is_ascii_hexdigit()), "{key}");
@@ -188,7 +186,7 @@ fn the_version_may_be_given_in_part() {
     let words = format!("warm {LLAMA} --phase prefill --seq 128 --batch 1");
     let keys = ["", "--cudnn 9.27", "--cudnn 9.27.0", "--cudnn 9.27.0.42"].map(|version| {
         let (code, report) = place.json(&format!("{words} {version}"));
-        assert_eq!((code, &report["cudnn"]), (0, &"9.27.0".into()), "{version}");
+        assert_eq!((code, &report["runs"][0]["cudnn"]), (0, &"9.27.0".into()), "{version}");
         report["plans"][0]["key"].clone()
     });
     assert!(keys.iter().all(|k| *k == keys[0]));

@@ -40,3 +40,51 @@ pub(super) fn leaf(word: &str) -> Option<Expr> {
 pub(super) fn is_call(word: &str) -> bool {
     matches!(word, "float" | "select") || Unary::from_name(word).is_some() || Binary::from_name(word).is_some()
 }
+
+/// Words of other languages, and what is written here.
+const OTHERS: &[(&str, &str)] = &[
+    ("softcap", "`tanh(score / $cap) * $cap`"),
+    ("alibi", "`score + @slopes * float(key - position)` with `tensor @slopes: f32[1, 32, 1, 1] alibi 32;`"),
+    ("causal", "the field `mask: causal`, or `key <= position`"),
+    ("sliding_window", "the field `mask: causal window 128`, or `position - key < 128`"),
+    ("where", "`select(condition, a, b)`"),
+    ("maximum", "`max(a, b)`"),
+    ("minimum", "`min(a, b)`"),
+    ("clamp", "`min(max(x, a), b)`"),
+    ("clip", "`min(max(x, a), b)`"),
+    ("and", "`&`"),
+    ("or", "`|`"),
+    ("not", "`!`"),
+    ("q_idx", "`query`, or `position` among the keys"),
+    ("kv_idx", "`key`"),
+    ("b", "`batch`"),
+    ("h", "`head`"),
+    ("int", "an integer as it is; `floor(x)` rounds a float"),
+];
+
+/// What is expected in the place of a name that nothing defines: how it is declared, or which words there are. `call`:
+/// a parenthesis follows.
+pub(super) fn undefined((kind, name): (char, &str), call: bool) -> String {
+    match kind {
+        '$' => format!("its declaration before: begin with `scalar ${name}: float;` (or int)"),
+        '@' => format!(
+            "its declaration before: begin with `tensor @{name}: f32[1, 1, 1, 512];`, extents over batch, head, query, \
+             key, 1 where it is the same for all"
+        ),
+        _ => match OTHERS.iter().find(|(word, _)| *word == name) {
+            Some((_, here)) => here.to_string(),
+            None if call => format!("an operation: {}", calls().join(", ")),
+            None => format!(
+                "score, {}, position, {}, an operation, or a name that `let {name} = ..;` defines before",
+                Axis::ALL.map(Axis::name).join(", "),
+                Side::ALL.map(Side::name).join(", ")
+            ),
+        },
+    }
+}
+
+/// The operations that are written as calls.
+fn calls() -> Vec<&'static str> {
+    let (of_one, of_two) = (Unary::ALL.iter().map(|op| op.name()), Binary::ALL.iter().map(|op| op.name()));
+    of_one.chain(of_two).chain(["float", "select"]).collect()
+}

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use super::grammar::{COMPARE, PREFIX, infix, is_call, leaf};
+use super::grammar::{COMPARE, PREFIX, infix, is_call, leaf, undefined};
 use super::handle::Expr;
 use super::lex::{Placed, Token, syntax, tokens};
 use super::ops::{Binary, Unary};
@@ -136,7 +136,16 @@ impl<'t> Parser<'_, 't> {
             Token::Int(n) => i32::try_from(n).map(Expr::from).map_err(|_| self.before("an integer of 32 bits")),
             Token::Float(x) => Ok(Expr::from(x)),
             Token::Scalar(name) => self.named(('$', name)),
-            Token::Tensor(name) => self.named(('@', name)),
+            Token::Tensor(name) => {
+                let read = self.named(('@', name))?;
+                // Brackets behind it, as other languages have them.
+                if *self.peek() == Token::Sign("[") {
+                    let whole = "no brackets: a tensor is read at the place of the score, and an extent of 1 in its \
+                                 declaration holds for a whole axis";
+                    return Err(self.expected(whole));
+                }
+                Ok(read)
+            }
             Token::Word(word) => match leaf(word) {
                 Some(expr) => Ok(expr),
                 None if is_call(word) => self.call(word),
@@ -157,7 +166,10 @@ impl<'t> Parser<'_, 't> {
                 *used = true;
                 Ok(expr.clone())
             }
-            None => Err(self.before("an operation or a name defined before")),
+            None => {
+                let call = *self.peek() == Token::Sign("(");
+                Err(self.before(&undefined(name, call)))
+            }
         }
     }
 

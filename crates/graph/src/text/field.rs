@@ -8,7 +8,7 @@ use crate::expr::ScoreExpr;
 use crate::{Band, Dropout, Fp8, Lengths, Origins, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-const NAMES: [&str; 25] = [
+pub(super) const NAMES: [&str; 25] = [
     "pass",
     "q",
     "k",

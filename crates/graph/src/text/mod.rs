@@ -1,32 +1,6 @@
-//! The text form of attentions: complete, readable, and parsed to the same value again. Goldens, errors and bug reports
-//! use it, and people can write it.
+#![doc = include_str!("page.md")]
 //!
-//! It has one field per line, `name: value`, in any order; `#` starts a comment. Only `q` is required. Defaults are
-//! those of the constructors: K is like Q, V like K, O like Q with the head dim of V, a gradient like its tensor, a
-//! backward has Stats, and everything else is off.
-//!
-//! | field | value |
-//! |---|---|
-//! | `pass` | `forward` or `backward` |
-//! | `q`, `k`, `v`, `o`, `d_o`, `d_q`, `d_k`, `d_v`, `d_o_half` | element type (default: that of Q; for `d_o_half` that of O), dims, storage, layout: see below |
-//! | `d_o_half` | like the tensors above, or `none`; if `fp8` is `block`, the default is a tensor |
-//! | `mask` | `none`, `causal`, `causal window 4096`, `band left 128 right 0`; then `top-left` (the default) or `bottom-right` |
-//! | `lengths` | `full` or `per-sequence` |
-//! | `mask_mod`, `score_mod` | `none`, or an expression in its text form ([`crate::expr::parse_expr`]); in braces, over several lines |
-//! | `score_mod_bprop` | the author's derivative of `score_mod` with respect to the score, written like `score_mod` |
-//! | `trust_score_mod_bprop` | `yes` or `no`: whether it is used without a check |
-//! | `origins` | `none`, `any` or `every-query-sees-a-key`: whether a launch says where positions begin ([`crate::Origins`]) |
-//! | `sink`, `block_mask`, `d_sink`, `deterministic` | `yes` or `no` |
-//! | `dropout` | `none`, `philox 0.1`, `mask 0.1` or `places 0.1` |
-//! | `outputs` | `none`, or some of `stats max sum_exp no_amax` |
-//! | `padded_rows` | `undefined` or `zero` |
-//! | `fp8` | `none`, `delayed`, `current` or `block` |
-//!
-//! A tensor is `bf16 [2,32,512,128]`, with dims in logical order, followed by
-//! * nothing for dense rows, `varlen tokens 900` or `paged 64 x 16` (pages by rows of a page);
-//! * `strides [2097152,128,4096,1]` or the order of the axes in memory, outermost first: `bshd` (the default), `sbhd`,
-//!   `bhsd` or a part of a shared buffer such as `bs3hd`, `bsh3d`, `bs2hd`; for varlen rows `thd` (the default),
-//!   `t3hd`, `th3d`; for paged ones `nhd` (the default) or `hnd`.
+//! # In Rust
 //!
 //! ```
 //! use qkvault_graph::{Attention, Band, DType, text};
@@ -46,6 +20,74 @@ mod parse;
 mod print;
 mod value;
 
+/// The page on the text form, as `qkvault help text` prints it.
+pub const PAGE: &str = include_str!("page.md");
+
 pub use error::ParseError;
 pub use parse::parse;
 pub use print::print;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expr::{Binary, Unary};
+    use crate::validate;
+
+    /// What stands between signs of code in a part of the page.
+    fn snippets(part: &str) -> impl Iterator<Item = String> {
+        let part = part.replace("\\|", "|");
+        let all: Vec<String> = part.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        all.into_iter()
+    }
+
+    fn parts() -> [&'static str; 4] {
+        let mut parts = PAGE.split("\n# ");
+        std::array::from_fn(|_| parts.next().expect("an introduction, fields, expressions, examples"))
+    }
+
+    #[test]
+    fn every_example_of_the_page_is_an_attention() {
+        let [first, .., examples] = parts();
+        let whole = first.split("```").nth(1).and_then(|text| text.strip_prefix("text")).expect("an example");
+        validate(parse(whole).expect("it parses")).expect("it is valid");
+        let (table, _) = examples.split_once("\n\nA predicate").expect("text behind the table");
+        let all: Vec<String> = snippets(table).collect();
+        assert!(all.len() >= 10, "{all:?}");
+        for line in all {
+            let read = parse(&format!("q: bf16 [2,16,512,128]\n{line}")).unwrap_or_else(|e| panic!("{line}: {e}"));
+            validate(read).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+    }
+
+    #[test]
+    fn the_page_names_every_field_and_operation() {
+        let [_, fields, expressions, _] = parts();
+        let named = |part: &str, word: &str| {
+            snippets(part).any(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == word))
+        };
+        assert!(field::NAMES.iter().all(|name| named(fields, name) || *name == "q"));
+        let words = Unary::ALL.iter().map(|op| op.name()).chain(Binary::ALL.iter().map(|op| op.name()));
+        let missing: Vec<&str> = words.chain(["float", "select"]).filter(|word| !named(expressions, word)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    /// What a new user typed, and the answer that names what to write.
+    #[test]
+    fn a_name_without_a_declaration_is_told_with_the_line_that_declares_it() {
+        let told = |score_mod: &str| {
+            parse(&format!("q: bf16 [1,16,512,128]\nscore_mod: {score_mod}")).expect_err(score_mod).to_string()
+        };
+        for (text, column, words) in [
+            ("tanh(score / $cap) * $cap", 25, "begin with `scalar $cap: float;`"),
+            ("score + @docs", 20, "begin with `tensor @docs: f32[1, 1, 1, 512];`"),
+            ("softcap(score, 2.0)", 12, "`tanh(score / $cap) * $cap`"),
+            ("score + alibi", 20, "tensor @slopes: f32[1, 32, 1, 1] alibi 32;"),
+            ("sinh(score)", 12, "an operation: neg, abs, exp, "),
+            ("score + bias", 20, "score, batch, head, query, key, position"),
+            ("tensor @d: i32[1,1,512,1]; score + float(@d[query])", 55, "a tensor is read at the place of the score"),
+        ] {
+            let told = told(text);
+            assert!(told.contains(words) && told.contains(&format!("column {column}:")), "{text}: {told}");
+        }
+    }
+}

@@ -87,11 +87,15 @@ fn expression(a: &Attention, field: &'static str, e: &ScoreExpr, ty: Ty, problem
     for (i, tensor) in e.tensors().iter().enumerate() {
         if let Some(axis) = tensor.misfit(scores) {
             let name = e.tensor_name(TensorId(i as u32));
+            let or = match scores[axis.dim()] {
+                1 => String::new(),
+                extent => format!(" or {extent}"),
+            };
             problems.add(
                 codes::SCORE_MOD_BROADCAST
                     .reason(format!("dims {:?}", tensor.dims))
                     .at(format!("{field}: tensor {name}"))
-                    .with_needed(format!("the {} extent must be 1 or {}", Axis::name(axis), scores[axis.dim()])),
+                    .with_needed(format!("the {} extent must be 1{or}", Axis::name(axis))),
             );
         }
         if let Some(slopes) = tensor.alibi.filter(|_| tensor.dims[1] != scores[1]) {
