@@ -3,6 +3,7 @@
 use std::fmt;
 
 use qkvault_compile::PlanError;
+use qkvault_exec::cudarc::driver;
 use qkvault_exec::raw::TableError;
 use qkvault_exec::serving::BatchInputErrors;
 use qkvault_exec::{
@@ -37,12 +38,14 @@ pub enum ErrorKind {
     Launch,
     /// The plan is not loaded, and the stream is being captured, during which none can be loaded.
     Captured,
+    /// An expression or a text form that does not parse, or whose types do not fit.
+    Expression,
 }
 
 /// An error of a [`Runtime`](crate::Runtime), of its plans or of their launches.
 ///
 /// Programs ask its [kind](Error::kind); people read its text, which says what came, what was expected and how to fix
-/// it. What it was made of is its [source](std::error::Error::source).
+/// it. What it was made of is [`Error::get_ref`]. Errors of descriptions, expressions and cudarc become one with `?`.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -58,6 +61,15 @@ impl Error {
     /// The error of a compiler that could not be opened.
     pub(crate) fn build(error: String) -> Error {
         Error::new(ErrorKind::Build, error)
+    }
+
+    /// The error of a launch with a runtime for a GPU that is not here.
+    pub(crate) fn elsewhere(gpu: &str) -> Error {
+        let why = format!(
+            "the runtime is for {gpu}, which is not here: it checks, explains and compiles; open one with \
+             Runtime::open() on a host that has the GPU to launch"
+        );
+        Error::new(ErrorKind::Device, why)
     }
 
     /// The error of a pack that could not be unpacked.
@@ -91,6 +103,12 @@ impl Error {
         self.refusal.as_deref()
     }
 
+    /// The error that it was made of.
+    #[must_use]
+    pub fn get_ref(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &*self.inner
+    }
+
     /// Whether the plan is missing and may not be built here.
     #[must_use]
     pub fn is_missing(&self) -> bool {
@@ -111,8 +129,9 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
+    /// What is behind the error that the text is of, which [`Error::get_ref`] gives: the text does not come twice.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.inner)
+        self.inner.source()
     }
 }
 
@@ -136,6 +155,20 @@ kinds! {
     BatchInputErrors => Arguments,
     TrainingError => Arguments,
     WorkspaceError => Memory,
+    qkvault_graph::expr::ExprErrors => Expression,
+    qkvault_graph::expr::ParseError => Expression,
+    qkvault_graph::text::ParseError => Expression,
+}
+
+/// Allocations, copies and streams of the caller's own.
+impl From<driver::DriverError> for Error {
+    fn from(error: driver::DriverError) -> Error {
+        let kind = match error.0 {
+            driver::sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY => ErrorKind::Memory,
+            _ => ErrorKind::Device,
+        };
+        Error::new(kind, error)
+    }
 }
 
 impl From<Refusal> for Error {
@@ -256,5 +289,39 @@ mod tests {
         assert!(error.is_refused() && !error.is_missing());
         assert!(error.refusal().is_some_and(|refusal| refusal.has(&codes::HEADS_GROUP)));
         assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn errors_of_expressions_and_of_cudarc_become_one_and_no_text_comes_twice() {
+        fn expression() -> Result<(), Error> {
+            qkvault_graph::expr::parse_expr("tanh(score").map(drop)?;
+            Ok(())
+        }
+        fn text() -> Result<(), Error> {
+            qkvault_graph::text::parse("q: bf16").map(drop)?;
+            Ok(())
+        }
+        fn of_driver() -> Result<(), Error> {
+            Err(driver::DriverError(driver::sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY))?;
+            Ok(())
+        }
+        let library = qkvault_sys::Library::open(&qkvault_sys::Search::at("/nonexistent")).expect_err("no folder");
+        let all = [
+            (expression().expect_err("cut off"), ErrorKind::Expression),
+            (text().expect_err("no dims"), ErrorKind::Expression),
+            (Error::from(library), ErrorKind::Library),
+            (Error::elsewhere("h200"), ErrorKind::Device),
+        ];
+        // Its text is the driver's, which is not here.
+        assert!(of_driver().is_err_and(|error| error.kind() == ErrorKind::Memory));
+        for (error, kind) in all {
+            assert_eq!(error.kind(), kind, "{error}");
+            let first = error.to_string();
+            let mut source = std::error::Error::source(&error);
+            while let Some(next) = source {
+                assert!(!first.contains(&next.to_string()), "{first}: again {next}");
+                source = next.source();
+            }
+        }
     }
 }

@@ -63,9 +63,13 @@
 #![doc(test(attr(forbid(unsafe_code))))]
 
 #[cfg(feature = "exec")]
+mod check;
+#[cfg(feature = "exec")]
 mod error;
 #[cfg(feature = "exec")]
 pub mod guide;
+#[cfg(feature = "exec")]
+mod offline;
 #[cfg(feature = "exec")]
 pub mod prelude;
 #[cfg(feature = "exec")]
@@ -75,12 +79,14 @@ mod record;
 mod runtime;
 
 #[cfg(feature = "exec")]
+pub use check::{Check, Checked};
+#[cfg(feature = "exec")]
 pub use error::{Error, ErrorKind};
 #[cfg(feature = "exec")]
 pub use raw::{PrepareTimes, RawReady, RawRuntime};
 pub use record::Recorder;
 #[cfg(feature = "exec")]
-pub use runtime::{Preload, Runtime, RuntimeOptions};
+pub use runtime::{Preload, Runtime, RuntimeOptions, Warmed};
 
 pub use qkvault_cache as cache;
 pub use qkvault_compile as compile;

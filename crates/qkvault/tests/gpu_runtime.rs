@@ -15,11 +15,11 @@ use qkvault::prelude::*;
 use qkvault_reference::{Buffer, Inputs, OutputTolerance, compare, forward};
 use qkvault_skip::{Need, skip};
 
-fn options() -> Option<qkvault::RuntimeOptions> {
+fn options() -> Option<RuntimeOptions> {
     options_of(0, Need::Gpu)
 }
 
-fn options_of(gpu: usize, need: Need) -> Option<qkvault::RuntimeOptions> {
+fn options_of(gpu: usize, need: Need) -> Option<RuntimeOptions> {
     match Device::open(gpu) {
         Ok(_) => {}
         Err(
@@ -56,7 +56,7 @@ fn a_plan_is_loaded_once_and_given_again_in_nanoseconds() {
         asked.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     assert!(plans.iter().all(|plan| Arc::ptr_eq(plan, &plans[0])));
-    assert_eq!((runtime.session().stats().loads, runtime.loaded_plans()), (1, 1));
+    assert_eq!((runtime.session().expect("a GPU").stats().loads, runtime.loaded_plans()), (1, 1));
     let started = Instant::now();
     (0..10_000).for_each(|_| drop(runtime.plan(&prefill)));
     let again = started.elapsed() / 10_000;
@@ -64,7 +64,7 @@ fn a_plan_is_loaded_once_and_given_again_in_nanoseconds() {
     assert!(again.as_nanos() < 5_000, "{again:?}");
 
     assert!(runtime.preload([decode.clone(), prefill.clone()]).wait().is_empty());
-    assert_eq!(runtime.session().stats().loads, 2);
+    assert_eq!(runtime.session().expect("a GPU").stats().loads, 2);
     let never = validate(Attention::bshd(3, (6, 3), (129, 130), 64, DType::BF16)).expect("valid");
     let error = runtime.plan(&never).expect_err("it is not in the vault");
     assert!(error.is_missing(), "{error}");
@@ -96,7 +96,7 @@ fn a_run_records_what_it_asked_for_and_what_it_missed() {
 fn fewer_plans_stay_loaded_than_were_asked_for_and_each_is_right() {
     let Some(options) = options() else { return };
     let runtime = options.keep(1, 1 << 30).open().expect("a GPU and a vault");
-    let stream = runtime.device().context().new_stream().expect("a stream");
+    let stream = runtime.device().expect("a GPU").context().new_stream().expect("a stream");
     for (round, attention) in attentions().iter().cycle().take(6).enumerate() {
         launch_and_check(&runtime, &stream, attention, round as u64);
         assert!(runtime.loaded_plans() <= 1, "{runtime:?}");
@@ -112,14 +112,14 @@ fn plans_are_loaded_and_evicted_beside_launches_and_each_result_is_right() {
         for thread in 0..6 {
             let runtime = &runtime;
             scope.spawn(move || {
-                let stream = runtime.device().context().new_stream().expect("a stream");
+                let stream = runtime.device().expect("a GPU").context().new_stream().expect("a stream");
                 for (round, attention) in attentions().iter().cycle().skip(thread).take(20).enumerate() {
                     launch_and_check(runtime, &stream, attention, (100 * thread + round) as u64);
                 }
             });
         }
     });
-    let loads = runtime.session().stats().loads;
+    let loads = runtime.session().expect("a GPU").stats().loads;
     assert!(loads > 20 && runtime.loaded_plans() <= 1, "{loads} loads, {runtime:?}");
 }
 
@@ -132,7 +132,7 @@ fn two_runtimes_on_two_gpus_share_a_vault() {
         for (at, runtime) in runtimes.iter().enumerate() {
             for thread in 0..4 {
                 scope.spawn(move || {
-                    let stream = runtime.device().context().new_stream().expect("a stream");
+                    let stream = runtime.device().expect("a GPU").context().new_stream().expect("a stream");
                     for (round, attention) in attentions().iter().cycle().take(10).enumerate() {
                         launch_and_check(runtime, &stream, attention, (100 * at + 10 * thread + round) as u64);
                     }
@@ -141,11 +141,15 @@ fn two_runtimes_on_two_gpus_share_a_vault() {
         }
     });
     for (at, runtime) in runtimes.iter().enumerate() {
-        assert_eq!((runtime.device().ordinal(), runtime.session().stats().loads), (at, 2), "{runtime:?}");
+        assert_eq!(
+            (runtime.device().expect("a GPU").ordinal(), runtime.session().expect("a GPU").stats().loads),
+            (at, 2),
+            "{runtime:?}"
+        );
     }
     // A plan of one GPU does not run on a stream of the other.
     let [plan, _] = attentions().map(|attention| runtimes[0].plan(&attention).expect("it is loaded"));
-    let stream = runtimes[1].device().context().new_stream().expect("a stream");
+    let stream = runtimes[1].device().expect("a GPU").context().new_stream().expect("a stream");
     let refused = plan.launch(&stream, Args::new()).expect_err("another GPU's stream");
     assert_eq!(Error::from(refused).kind(), ErrorKind::Arguments);
 }
@@ -170,7 +174,7 @@ fn launch_and_check(runtime: &Runtime, stream: &Arc<CudaStream>, attention: &Val
 /// Times a first launch, to its end, in microseconds.
 fn first_launch(runtime: &Runtime, attention: &Valid) -> u128 {
     let plan = runtime.plan(attention).expect("it is in the vault");
-    let stream = runtime.device().context().new_stream().expect("a stream");
+    let stream = runtime.device().expect("a GPU").context().new_stream().expect("a stream");
     let [q, k, v] = [(2 * 8 * 256 * 64), (2 * 2 * 256 * 64), (2 * 2 * 256 * 64)]
         .map(|count| stream.clone_htod(&vec![half::bf16::from_f32(0.5); count]).expect("uploaded"));
     let mut o = stream.clone_htod(&vec![half::bf16::NAN; 2 * 8 * 256 * 64]).expect("uploaded");

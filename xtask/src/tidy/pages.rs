@@ -9,7 +9,7 @@ use super::MOST_COLUMNS;
 const MOST_BYTES: u64 = 850_000;
 
 /// Most words of all pages together.
-const MOST_WORDS: usize = 50_000;
+const MOST_WORDS: usize = 46_000;
 
 /// Most words of a page that must stay readable at one go, and most lines of the changelog.
 const BOUNDS: &[(&str, Unit, usize)] = &[("ARCHITECTURE.md", Unit::Words, 4_000), ("CHANGELOG.md", Unit::Lines, 60)];
@@ -23,7 +23,8 @@ enum Unit {
 impl Unit {
     fn count(self, text: &str) -> usize {
         match self {
-            Unit::Words => text.split_whitespace().count(),
+            // Signs that draw a table are no words.
+            Unit::Words => text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count(),
             Unit::Lines => text.lines().count(),
         }
     }
@@ -206,9 +207,9 @@ mod tests {
             look_at(&grown),
             ["ARCHITECTURE.md: 4001 words; 4000 is the most", "CHANGELOG.md: 61 lines; 60 is the most"]
         );
-        let all = look_at(&[page("a.md", "word ".repeat(20_000)), page("b.md", "| word ".repeat(15_001))]);
-        assert!(all.len() == 1 && all[0].starts_with("pages: 50002 words; 50000 is the most."), "{all:?}");
-        assert!(all[0].ends_with("The longest: b.md 30002, a.md 20000"), "{all:?}");
+        let all = look_at(&[page("a.md", "word ".repeat(20_000)), page("b.md", "| word ---: ".repeat(26_001))]);
+        assert!(all.len() == 1 && all[0].starts_with("pages: 46001 words; 46000 is the most."), "{all:?}");
+        assert!(all[0].ends_with("The longest: b.md 26001, a.md 20000"), "{all:?}");
     }
 
     #[test]

@@ -84,7 +84,8 @@ impl Ranks {
         let runtimes: Vec<Runtime> = (0..ranks)
             .map(|rank| Ok(Runtime::options().on(&device(rank)?).vault(vault()).build_missing(build).open()?))
             .collect::<Result<_, Failure>>()?;
-        let contexts: Vec<_> = runtimes.iter().map(|runtime| Arc::clone(runtime.device().context())).collect();
+        let contexts = runtimes.iter().map(|runtime| runtime.device().map(|device| Arc::clone(device.context())));
+        let contexts: Vec<_> = contexts.collect::<Result<_, _>>()?;
         let world: Vec<Box<dyn Communicator>> = if one_gpu {
             let world = InProcess::world(&contexts, DEADLINE)?;
             world.into_iter().map(|rank| Box::new(rank) as Box<dyn Communicator>).collect()
@@ -101,7 +102,7 @@ impl Ranks {
         let cap = Number::F32(config.cap);
         let ranks = at_once(&mut world.into_iter().zip(&runtimes).map(Some).collect::<Vec<_>>(), |given| {
             let (mut communicator, runtime) = given.take().ok_or("each rank is made once")?;
-            let context = runtime.device().context();
+            let context = runtime.device()?.context();
             let mut layers = Vec::new();
             for [forward, backward] in &schedules {
                 let mut prepare = |made: &Schedule| {

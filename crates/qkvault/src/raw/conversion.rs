@@ -7,6 +7,7 @@ use qkvault_exec::raw::{PlanTable, RawPlan, RawSession};
 use qkvault_graph::ValidConversion;
 
 use crate::Error;
+use crate::offline::answered;
 use crate::raw::{RawInner, RawRuntime};
 
 impl RawRuntime {
@@ -18,11 +19,7 @@ impl RawRuntime {
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) for a GPU before compute capability 8.9;
     /// [`ErrorKind::Build`](crate::ErrorKind::Build) if compiling does not work here.
     pub fn warm_conversion(&self, of: &ValidConversion, sm: u32) -> Result<Resolution, Error> {
-        let answer = self.inner.planner.conversion(of, sm, OnMiss::Compile)?;
-        match &answer.outcome {
-            Ok(_) => Ok(answer),
-            Err(refusal) => Err(refusal.clone().into()),
-        }
+        answered(self.inner.offline.planner.conversion(of, sm, OnMiss::Compile)?)
     }
 
     /// The plan of a conversion to or from 8 bits, loaded on a GPU, as [`RawRuntime::prepare`] loads plans;
@@ -42,8 +39,10 @@ impl RawRuntime {
         stream: *mut c_void,
     ) -> Result<RawPlan, Error> {
         self.session(gpu)?;
-        let RawInner { planner, on_miss, .. } = &*self.inner;
-        let load = |session: &RawSession| session.prepare_conversion(planner, of, *on_miss).map(|(plan, _source)| plan);
+        let RawInner { offline, on_miss, .. } = &*self.inner;
+        let load = |session: &RawSession| {
+            session.prepare_conversion(&offline.planner, of, *on_miss).map(|(plan, _source)| plan)
+        };
         // SAFETY: the caller's promise.
         let loaded = unsafe { PlanTable::of_process().load(gpu, of.key().bytes(), stream, load) };
         let loaded = loaded.map_err(|error| self.beside_older(error.into()))?;

@@ -8,21 +8,20 @@ mod tests;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use qkvault_cache::{UnpackOptions, UnpackReport, Vault};
-use qkvault_compile::{CUDNN, OnMiss, Planner, Resolution, beside};
-use qkvault_cudnn::registry::codes;
-use qkvault_cudnn::{CompileOptions, Profile, Target};
+use qkvault_compile::{OnMiss, Planner, Resolution};
+use qkvault_cudnn::{CompileOptions, Target};
 use qkvault_exec::raw::{self, CudnnSource, PlanName, PlanTable, RawDescribed, RawPlan, RawSession};
 use qkvault_exec::{Prepared, SessionOptions, Training, prepare_on};
-use qkvault_graph::{CudnnVersion, EnginePolicy, LibrarySet, PlanKey, Valid, codec};
-use qkvault_probe::{Explanation, NEWEST, Request};
+use qkvault_graph::{CudnnVersion, PlanKey, Valid, codec};
+use qkvault_probe::Explanation;
 use qkvault_sys::{Library, Search};
 
+use crate::offline::{self, Offline};
 use crate::record::{Recorder, VARIABLE};
 use crate::{Error, RuntimeOptions};
 pub use ready::{PrepareTimes, RawReady};
@@ -52,14 +51,12 @@ pub struct RawRuntime {
 
 struct RawInner {
     search: Search,
-    planner: Planner,
-    compile: CompileOptions,
+    offline: Offline,
     on_miss: OnMiss,
     handles: usize,
     /// What tells the names of plans with these options from those with other options, in the table of the process.
     salt: PlanName,
     library: OnceLock<Arc<Library>>,
-    compiling: Planner,
     ready: RwLock<HashMap<(i32, PlanName), RawReady>>,
     recorder: Option<Recorder>,
 }
@@ -81,10 +78,9 @@ impl RuntimeOptions {
             true => [0; 32],
             false => *blake3::hash(&codec::encode(&compile)).as_bytes(),
         };
-        let planner = Planner::new(Vault::open(vault)?, None);
-        let compiling = Planner::opening(planner.vault().clone(), search.clone());
+        let offline = Offline::new(Vault::open(vault)?, &search, compile);
         let (library, ready) = (OnceLock::new(), RwLock::default());
-        let inner = RawInner { search, planner, compile, on_miss, handles, salt, library, compiling, ready, recorder };
+        let inner = RawInner { search, offline, on_miss, handles, salt, library, ready, recorder };
         Ok(RawRuntime { inner: Arc::new(inner) })
     }
 }
@@ -110,7 +106,7 @@ impl RawRuntime {
     /// The planner of the vault, which compiles nothing.
     #[must_use]
     pub fn planner(&self) -> &Planner {
-        &self.inner.planner
+        &self.inner.offline.planner
     }
 
     /// A GPU by its name with a cuDNN that is not loaded, for [`RawRuntime::explain`]. Without a version, the newest
@@ -120,7 +116,7 @@ impl RawRuntime {
     ///
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) for a name that is not known, with those that are.
     pub fn rules_target(&self, gpu: &str, cudnn: Option<CudnnVersion>) -> Result<Target, Error> {
-        Ok(profile(gpu)?.target(cudnn.unwrap_or(NEWEST), LibrarySet::Slim))
+        offline::rules_target(gpu, cudnn)
     }
 
     /// A GPU by its name, with the cuDNN that compiles here.
@@ -129,38 +125,14 @@ impl RawRuntime {
     ///
     /// As [`RawRuntime::rules_target`]; [`ErrorKind::Build`](crate::ErrorKind::Build) without a cuDNN.
     pub fn compile_target(&self, gpu: &str) -> Result<Target, Error> {
-        let profile = profile(gpu)?;
-        let compiler = self.inner.compiling.open_compiler().map_err(Error::build)?;
-        Ok(compiler.target(&profile))
+        self.inner.offline.compile_target(gpu)
     }
 
     /// What the rules say of an attention, with every reason, the nearest change, the memory of a launch, and the
     /// engine whose plan is looked for first. It needs no cuDNN and no GPU.
     #[must_use]
     pub fn explain(&self, attention: &Valid, target: &Target) -> Explanation {
-        let (policy, sm) = (self.inner.compile.engine, target.sm());
-        let mut said = Explanation::for_request(&Request::new(attention, target).with_policy(self.inner.compile));
-        let engines = self.inner.planner.engines();
-        let named = match policy {
-            EnginePolicy::Named(name) if name != CUDNN.name() => engines.named(name),
-            EnginePolicy::Auto | EnginePolicy::Named(_) => None,
-        };
-        if let Some(engine) = named {
-            // cuDNN is not asked, so its reasons are none; operands need their memory with every engine.
-            let cudnns = said.reasons.iter().any(|reason| reason.code != codes::MEMORY_BUDGET);
-            said.reasons.retain(|reason| reason.code == codes::MEMORY_BUDGET);
-            let own = engine.takes(attention, sm).err();
-            let own = if cudnns { own.map(|refusal| beside(&refusal, CUDNN)) } else { own };
-            said.reasons.extend(own.into_iter().flat_map(|r| r.reasons().to_vec()));
-            said.nearest.clear();
-        }
-        let choice = engines.by_rules(attention, sm, policy, (CUDNN, &said.reasons));
-        said.supported = choice.is_some();
-        if said.supported {
-            said.nearest.clear();
-        }
-        said.engine = choice.map(|choice| choice.explained());
-        said
+        self.inner.offline.explain(attention, target)
     }
 
     /// The key of an attention's plan for a target, in microseconds.
@@ -169,7 +141,7 @@ impl RawRuntime {
     ///
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) if no op graph can be written.
     pub fn plan_key(&self, attention: &Valid, target: &Target) -> Result<PlanKey, Error> {
-        Ok(self.inner.planner.key(attention, target, &self.inner.compile)?)
+        self.inner.offline.plan_key(attention, target)
     }
 
     /// The plan of an attention for a target ([`RawRuntime::compile_target`]), from the vault or compiled into it,
@@ -181,11 +153,7 @@ impl RawRuntime {
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons;
     /// [`ErrorKind::Build`](crate::ErrorKind::Build) if compiling does not work here.
     pub fn warm(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
-        let answer = self.inner.compiling.plan(attention, target, &self.inner.compile, OnMiss::Compile)?;
-        match &answer.outcome {
-            Ok(_) => Ok(answer),
-            Err(refusal) => Err(refusal.clone().into()),
-        }
+        self.inner.offline.warm(attention, target)
     }
 
     /// The plan of an attention for a target, if the vault has it. Compiles nothing and needs no GPU.
@@ -195,12 +163,7 @@ impl RawRuntime {
     /// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if the vault lacks it;
     /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the reasons.
     pub fn look(&self, attention: &Valid, target: &Target) -> Result<Resolution, Error> {
-        let answer = self.inner.planner.plan(attention, target, &self.inner.compile, OnMiss::Load);
-        let answer = answer.map_err(|error| self.beside_older(error.into()))?;
-        match &answer.outcome {
-            Ok(_) => Ok(answer),
-            Err(refusal) => Err(refusal.clone().into()),
-        }
+        self.inner.offline.look(attention, target)
     }
 
     /// The session of the process on a GPU's primary context, opened by the first call.
@@ -226,13 +189,8 @@ impl RawRuntime {
         ready.get(&(gpu, self.name(fingerprint))).cloned()
     }
 
-    /// The error that a plan is missing, with entries that another version of qkvault wrote into the same vault.
     fn beside_older(&self, error: Error) -> Error {
-        let older = if error.is_missing() { self.planner().vault().older() } else { Vec::new() };
-        match older.is_empty() {
-            true => error,
-            false => Error::missing_beside(&error, &older),
-        }
+        self.inner.offline.beside_older(error)
     }
 
     /// The name of a description's plan in the table of the process.
@@ -260,8 +218,8 @@ impl RawRuntime {
         }
         let started = Instant::now();
         self.session(gpu)?;
-        let RawInner { planner, compiling, compile, on_miss, ready, recorder, .. } = &*self.inner;
-        let planner = if *on_miss == OnMiss::Compile { compiling } else { planner };
+        let RawInner { offline, on_miss, ready, recorder, .. } = &*self.inner;
+        let (planner, compile) = (offline.on_miss(*on_miss), &offline.compile);
         let name = self.name(fingerprint.bytes());
         let (mut source, mut engine, mut times) = (None, None, PrepareTimes::default());
         let load = |session: &RawSession| {
@@ -319,22 +277,19 @@ impl RawRuntime {
     ///
     /// [`ErrorKind::Vault`](crate::ErrorKind::Vault) if the file cannot be read, or is no pack that may be used.
     pub fn unpack(&self, pack: &Path, options: &UnpackOptions) -> Result<UnpackReport, Error> {
-        let file = File::open(pack).map_err(|error| Error::pack(pack, &error))?;
-        let unpacked = self.inner.planner.vault().unpack(file, |_| true, options);
-        unpacked.map_err(|error| Error::pack(pack, &error))
+        self.inner.offline.unpack(pack, options)
     }
-}
-
-/// A GPU by its name, or the text of a profile.
-fn profile(gpu: &str) -> Result<Profile, Error> {
-    Ok(if gpu.trim_start().starts_with('{') { Profile::from_json(gpu)? } else { Profile::named(gpu)? })
 }
 
 impl fmt::Debug for RawRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RawInner { compile, on_miss, handles, .. } = &*self.inner;
+        let RawInner { offline, on_miss, handles, .. } = &*self.inner;
         let mut shown = f.debug_struct("RawRuntime");
-        shown.field("compile", compile).field("on_miss", on_miss).field("handles", handles).finish_non_exhaustive()
+        shown
+            .field("compile", &offline.compile)
+            .field("on_miss", on_miss)
+            .field("handles", handles)
+            .finish_non_exhaustive()
     }
 }
 

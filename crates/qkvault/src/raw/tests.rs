@@ -6,6 +6,9 @@ use qkvault_cudnn::QuirkSet;
 use qkvault_exec::testing::driver;
 use qkvault_graph::{Attention, DType};
 
+use qkvault_compile::CUDNN;
+use qkvault_cudnn::Profile;
+
 use super::*;
 use crate::{ErrorKind, Runtime};
 

@@ -4,22 +4,26 @@ mod loaded;
 mod options;
 mod preload;
 mod shared;
+mod target;
+mod warm;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use qkvault_cache::Vault;
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_cudnn::{CompileOptions, Target};
+use qkvault_cudnn::Target;
 use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
 use qkvault_graph::{Valid, ValidCombination, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 
+use crate::offline::{Offline, profile};
 use crate::record::{Recorder, VARIABLE};
 use crate::{Error, ErrorKind};
 use loaded::LoadedPlans;
 pub use options::RuntimeOptions;
 pub use preload::Preload;
+pub use warm::Warmed;
 
 /// A GPU, the vault, and the plans that are loaded. Cheap to clone; clones share everything, and so may threads.
 ///
@@ -34,7 +38,7 @@ pub use preload::Preload;
 /// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal();
 /// let plan = runtime.plan(&attention.validate()?)?;
 ///
-/// let stream = runtime.device().context().new_stream()?;
+/// let stream = runtime.device()?.context().new_stream()?;
 /// let q = stream.alloc_zeros::<bf16>(4096 * 32 * 128)?;
 /// let (k, v) = (stream.alloc_zeros::<bf16>(4096 * 8 * 128)?, stream.alloc_zeros::<bf16>(4096 * 8 * 128)?);
 /// let mut o = stream.alloc_zeros::<bf16>(4096 * 32 * 128)?;
@@ -47,13 +51,23 @@ pub struct Runtime {
 }
 
 struct RuntimeInner {
+    place: Place,
+    offline: Offline,
+    on_miss: OnMiss,
+    recorder: Option<Recorder>,
+}
+
+/// Where plans run.
+enum Place {
+    Here(OnGpu),
+    /// A GPU that is not here, by its name, and the target with the cuDNN that compiles here.
+    Elsewhere(String, Box<OnceLock<Target>>),
+}
+
+struct OnGpu {
     // Dropped before the session that they are loaded in.
     loaded: LoadedPlans,
     session: Session,
-    planner: Planner,
-    compile: CompileOptions,
-    on_miss: OnMiss,
-    recorder: Option<Recorder>,
 }
 
 impl Runtime {
@@ -67,6 +81,29 @@ impl Runtime {
         Runtime::options().open()
     }
 
+    /// Opens a runtime for a GPU that need not be here, by its name (`qkvault profile ls`), with the user's vault: it
+    /// checks, explains, compiles and lists, and launches nothing.
+    ///
+    /// ```no_run
+    /// use qkvault::prelude::*;
+    ///
+    /// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal().validate()?;
+    /// let runtime = Runtime::for_target("h200")?;
+    /// println!("{}", runtime.check(&attention)?);
+    /// for plan in runtime.warm(&[attention], |_, done| println!("{done} done"))? {
+    ///     println!("in {} ms, in {:?}", plan?.milliseconds, runtime.vault().folder());
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`] for a name that is not known, with those that are; [`ErrorKind::Vault`] if the vault
+    /// cannot be used.
+    pub fn for_target(gpu: &str) -> Result<Runtime, Error> {
+        Runtime::options().open_for(gpu)
+    }
+
     /// Options to open a runtime with.
     #[must_use]
     pub fn options() -> RuntimeOptions {
@@ -78,14 +115,27 @@ impl Runtime {
         let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, record: _ } =
             options;
         let device = device.map_or_else(|| Device::open(gpu), Ok)?;
-        let vault = Vault::open(vault)?;
-        let planner = match on_miss {
-            OnMiss::Compile => Planner::opening(vault, search.clone()),
-            OnMiss::Memory | OnMiss::Load => Planner::new(vault, None),
-        };
+        let offline = Offline::new(Vault::open(vault)?, &search, compile);
         let session = Session::with_options(&device, &search, session)?;
-        let loaded = LoadedPlans::new(plans, plan_bytes);
-        Ok(Runtime { inner: Arc::new(RuntimeInner { loaded, session, planner, compile, on_miss, recorder }) })
+        let place = Place::Here(OnGpu { loaded: LoadedPlans::new(plans, plan_bytes), session });
+        Ok(Runtime { inner: Arc::new(RuntimeInner { place, offline, on_miss, recorder }) })
+    }
+
+    fn elsewhere(options: RuntimeOptions, gpu: &str) -> Result<Runtime, Error> {
+        profile(gpu)?;
+        let recorder = options.recorder(std::env::var_os(VARIABLE));
+        let RuntimeOptions { search, vault, compile, on_miss, .. } = options;
+        let offline = Offline::new(Vault::open(vault)?, &search, compile);
+        let place = Place::Elsewhere(gpu.to_owned(), Box::default());
+        Ok(Runtime { inner: Arc::new(RuntimeInner { place, offline, on_miss, recorder }) })
+    }
+
+    /// The GPU, where there is one.
+    fn here(&self) -> Result<&OnGpu, Error> {
+        match &self.inner.place {
+            Place::Here(gpu) => Ok(gpu),
+            Place::Elsewhere(gpu, _) => Err(Error::elsewhere(gpu)),
+        }
     }
 
     /// The plan of an attention, loaded on the GPU: one that is loaded already in nanoseconds, one of the vault in
@@ -100,7 +150,9 @@ impl Runtime {
     /// plan of it and none may be built; [`ErrorKind::Library`] if the plan is one of cuDNN and there is no cuDNN;
     /// [`ErrorKind::Build`] and [`ErrorKind::Load`] if that fails.
     pub fn plan(&self, attention: &Valid) -> Result<Arc<LoadedPlan>, Error> {
-        let RuntimeInner { loaded, session, planner, compile, on_miss, recorder, .. } = &*self.inner;
+        let OnGpu { loaded, session } = self.here()?;
+        let RuntimeInner { offline, on_miss, recorder, .. } = &*self.inner;
+        let (planner, compile) = (offline.on_miss(*on_miss), &offline.compile);
         let of = attention.fingerprint();
         if let Some(plan) = loaded.get(&of) {
             return Ok(plan);
@@ -131,7 +183,7 @@ impl Runtime {
     /// let kind = ConversionKind::Current { power_of_two: false };
     /// let plan = runtime.conversion(&Conversion::to(DType::E4M3, queries, kind).validate()?)?;
     ///
-    /// let stream = runtime.device().context().new_stream()?;
+    /// let stream = runtime.device()?.context().new_stream()?;
     /// let wide = stream.alloc_zeros::<half::bf16>(4096 * 32 * 128)?;
     /// let mut narrow = stream.alloc_zeros::<u8>(4096 * 32 * 128)?;
     /// let one = || stream.alloc_zeros::<f32>(1);
@@ -142,8 +194,9 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn conversion(&self, of: &ValidConversion) -> Result<Arc<LoadedPlan>, Error> {
-        let RuntimeInner { loaded, session, planner, on_miss, .. } = &*self.inner;
-        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, *on_miss))?)
+        let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
+        let planner = self.inner.offline.on_miss(on_miss);
+        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, on_miss))?)
     }
 
     /// The plan of a combination of tensors, loaded on the GPU, as [`Runtime::plan`] loads and keeps plans: a merge of
@@ -164,7 +217,7 @@ impl Runtime {
     /// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o, stats: None };
     /// let plan = runtime.combination(&merge.validate()?)?;
     ///
-    /// let stream = runtime.device().context().new_stream()?;
+    /// let stream = runtime.device()?.context().new_stream()?;
     /// let outputs = || stream.alloc_zeros::<half::bf16>(64 * 32 * 128);
     /// let logs = || stream.alloc_zeros::<f32>(64 * 32);
     /// let (first, second, mut o) = (outputs()?, outputs()?, outputs()?);
@@ -175,8 +228,9 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn combination(&self, of: &ValidCombination) -> Result<Arc<LoadedPlan>, Error> {
-        let RuntimeInner { loaded, session, planner, on_miss, .. } = &*self.inner;
-        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_combination(planner, of, *on_miss))?)
+        let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
+        let planner = self.inner.offline.on_miss(on_miss);
+        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_combination(planner, of, on_miss))?)
     }
 
     /// Both plans of a training step, each as [`Runtime::plan`] gives it.
@@ -210,13 +264,15 @@ impl Runtime {
 
     /// Unloads every plan that nothing else holds.
     pub fn unload_unused(&self) {
-        self.inner.loaded.clear();
+        if let Ok(gpu) = self.here() {
+            gpu.loaded.clear();
+        }
     }
 
     /// The number of plans that the runtime keeps loaded.
     #[must_use]
     pub fn loaded_plans(&self) -> usize {
-        self.inner.loaded.len()
+        self.here().map_or(0, |gpu| gpu.loaded.len())
     }
 
     /// What records the attentions that the runtime is asked for, if something does ([`RuntimeOptions::record`]).
@@ -226,39 +282,44 @@ impl Runtime {
     }
 
     /// The GPU, for streams and memory.
-    #[must_use]
-    pub fn device(&self) -> &Device {
-        self.inner.session.device()
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] of a runtime for a GPU that is not here.
+    pub fn device(&self) -> Result<&Device, Error> {
+        Ok(self.session()?.device())
     }
 
     /// The session. Its counters include every load.
-    #[must_use]
-    pub fn session(&self) -> &Session {
-        &self.inner.session
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::device`].
+    pub fn session(&self) -> Result<&Session, Error> {
+        Ok(&self.here()?.session)
     }
 
     /// The planner. The counters of its vault include every hit, miss and build.
     #[must_use]
     pub fn planner(&self) -> &Planner {
-        &self.inner.planner
+        self.inner.offline.on_miss(self.inner.on_miss)
     }
 
-    /// The target of cuDNN's plans for this GPU. The first call looks for cuDNN.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Library`] without a cuDNN; [`ErrorKind::Device`] if it does not work on this GPU.
-    pub fn target(&self) -> Result<&Target, Error> {
-        Ok(self.inner.session.target()?)
+    /// The vault: what it has ([`Vault::ls`]), and its counters.
+    #[must_use]
+    pub fn vault(&self) -> &Vault {
+        self.planner().vault()
     }
 }
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RuntimeInner { loaded, session, on_miss, .. } = &*self.inner;
         let mut shown = f.debug_struct("Runtime");
-        shown.field("device", session.device()).field("on_miss", on_miss);
-        shown.field("loaded_plans", &loaded.len()).finish_non_exhaustive()
+        match &self.inner.place {
+            Place::Here(gpu) => shown.field("device", gpu.session.device()).field("loaded_plans", &gpu.loaded.len()),
+            Place::Elsewhere(gpu, _) => shown.field("target", gpu),
+        };
+        shown.field("on_miss", &self.inner.on_miss).finish_non_exhaustive()
     }
 }
 

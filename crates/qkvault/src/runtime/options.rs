@@ -157,6 +157,15 @@ impl RuntimeOptions {
     pub fn open(self) -> Result<Runtime, Error> {
         Runtime::with(self)
     }
+
+    /// Opens a runtime for a GPU that need not be here, by its name or the text of a profile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::for_target`].
+    pub fn open_for(self, gpu: &str) -> Result<Runtime, Error> {
+        Runtime::elsewhere(self, gpu)
+    }
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) fn run(globals: &Globals, args: &FirstArgs) -> anyhow::Result<Outcome
     let mut data = Data::upload(&ground.stream, shapes)?;
     // cuDNN's own time is the floor of its plans alone.
     let own = !Engines::built_in().need_target(args.engine);
-    let cudnn = if own || args.further == 0 { None } else { Some(ground.runtime.session().library()?) };
+    let cudnn = if own || args.further == 0 { None } else { Some(ground.runtime.session()?.library()?) };
     let cudnn =
         cudnn.map(|library| Ok::<_, qkvault_sys::Error>((library, CudnnHandle::create(library)?))).transpose()?;
     let (mut plan_ms, mut output_ms, mut floor_ms, mut kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

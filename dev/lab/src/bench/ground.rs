@@ -74,7 +74,7 @@ impl GroundOptions {
         let options = Runtime::options().gpu(self.device).cudnn(self.library.search()?).build_missing(self.build);
         let options = options.compile(compile);
         let runtime = options.vault(vault_options(globals).memory(0, 0)).open()?;
-        let stream = runtime.device().context().new_stream()?;
+        let stream = runtime.device()?.context().new_stream()?;
         Ok(Ground { runtime, stream })
     }
 
@@ -101,9 +101,9 @@ impl GroundOptions {
 impl Ground {
     /// The machine, as records have it.
     pub(super) fn machine(&self) -> anyhow::Result<Value> {
-        let session = self.runtime.session();
+        let session = self.runtime.session()?;
         Ok(json!({
-            "device": self.runtime.device().name(), "target": self.runtime.target()?.label(),
+            "device": self.runtime.device()?.name(), "target": self.runtime.target()?.label(),
             "driver": session.gpu().driver, "cudnn": session.library()?.version().to_string(),
             "cudnn_set": session.library()?.set().to_string(), "qkvault": env!("CARGO_PKG_VERSION"),
             "cpus": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),

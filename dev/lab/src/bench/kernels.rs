@@ -103,7 +103,7 @@ pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<
     let mut rng = Rng::new(1);
     for row in rows()? {
         let on_miss = if options.build { OnMiss::Compile } else { OnMiss::Load };
-        let mut turns = Turns::new(runtime.session(), runtime.planner(), on_miss, ground.stream.clone());
+        let mut turns = Turns::new(runtime.session()?, runtime.planner(), on_miss, ground.stream.clone());
         turns.add(&row.case, "auto", &CompileOptions::cudnn(), 8);
         let theirs = peer.as_mut().ok().filter(|_| !row.mask.contains("window")).map(|peer| {
             let shape = json!({

@@ -17,7 +17,7 @@ pub(super) fn run(globals: &Globals, options: &GroundOptions) -> anyhow::Result<
     // The first plan makes cuDNN load its libraries, which is no cost of a plan.
     let first = ground.runtime.plan(&FIRST.attention()?)?;
     let attentions: Vec<Valid> = all()?.into_iter().filter(|a| a.key() != first.facts().graph_key).collect();
-    let device = ground.runtime.device();
+    let device = ground.runtime.device()?;
     let (free, heap) = (device.memory()?.free, heap_bytes());
     let plans: Vec<Arc<LoadedPlan>> =
         attentions.iter().map(|attention| ground.runtime.plan(attention)).collect::<Result<_, _>>()?;

@@ -32,7 +32,7 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn new(runtime: &Runtime, attention: Valid, seed: u64, what: &str) -> anyhow::Result<Graph> {
-        let stream = runtime.device().context().new_stream()?;
+        let stream = runtime.device()?.context().new_stream()?;
         let mut data = Vec::new();
         for part in 0..2 {
             let mut inputs = Inputs::random(&attention, 2 * seed + part)?;

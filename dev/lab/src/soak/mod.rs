@@ -80,7 +80,7 @@ pub(super) fn run(globals: &Globals, args: &SoakArgs) -> anyhow::Result<Outcome>
     for attention in &attentions {
         runtime.plan(attention).with_context(|| format!("{attention} (with --build it is built here)"))?;
     }
-    let context = runtime.device().context();
+    let context = runtime.device()?.context();
     let streams = (0..args.streams).map(|_| context.new_stream()).collect::<Result<_, _>>()?;
     let gate = Barrier::new(args.threads as usize + 1);
     let plans = attentions.len();
@@ -124,7 +124,7 @@ impl Soak {
         let mut samples = Vec::new();
         while started.elapsed() < time && !self.stop.load(Ordering::Relaxed) {
             std::thread::sleep(each);
-            match self.runtime.device().memory() {
+            match self.session().device().memory() {
                 Ok(memory) => {
                     let (device, resident) = (memory.total - memory.free, watch::resident());
                     samples.push(MemorySample { at: started.elapsed(), device, resident });
@@ -134,10 +134,14 @@ impl Soak {
             if samples.len() % 20 == 19 {
                 self.runtime.unload_unused();
                 let minutes = started.elapsed().as_secs_f64() / 60.0;
-                out::note(&format!("{minutes:.1} minutes, {} loads", self.runtime.session().stats().loads));
+                out::note(&format!("{minutes:.1} minutes, {} loads", self.session().stats().loads));
             }
         }
         samples
+    }
+
+    fn session(&self) -> &qkvault::exec::Session {
+        self.runtime.session().expect("a soak runs on a GPU")
     }
 
     /// One thread: a lane on each stream, which take turns until it is over.
@@ -154,7 +158,7 @@ impl Soak {
         while !self.stop.load(Ordering::Relaxed) && !lanes.is_empty() {
             for (at, (kind, lane)) in lanes.iter_mut().enumerate() {
                 if let Err(error) = lane.turn(&self.runtime) {
-                    let (before, loads) = (turns.values().sum::<u64>(), self.runtime.session().stats().loads);
+                    let (before, loads) = (turns.values().sum::<u64>(), self.session().stats().loads);
                     let place = format!("thread {thread}, stream {at}, after {before} launches of the thread");
                     self.fail(format!("{place} and {loads} loads: {error:#}"));
                     return turns;
@@ -186,10 +190,10 @@ impl Soak {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let memory = watch::record(samples, limit);
         let passed = failures.is_empty() && memory["flat"] != json!(false);
-        let (session, target) = (self.runtime.session().stats(), self.runtime.target().ok());
+        let (session, target) = (self.session().stats(), self.runtime.target().ok());
         let kinds: BTreeMap<&str, u64> = turns.iter().map(|(kind, count)| (kind.name(), *count)).collect();
         json!({
-            "passed": passed, "device": self.runtime.device().name(), "cudnn": target.map(|target| target.cudnn.to_string()),
+            "passed": passed, "device": self.session().device().name(), "cudnn": target.map(|target| target.cudnn.to_string()),
             "target": target.map(qkvault_cudnn::Target::label), "threads": args.threads, "streams": args.streams, "minutes": args.minutes,
             "seconds": took.as_secs_f64().round(), "plans": self.plans, "keep": args.keep, "loads": session.loads,
             "load_failures": session.load_failures, "handles": session.handles,
