@@ -18,7 +18,7 @@ use crate::offline::{explain, rules_target};
 ///
 /// let attention = Attention::bshd(1, (32, 8), (4096, 4096), 128, DType::BF16).causal();
 /// let answer = attention.check("h200");
-/// println!("{answer}"); // the engine, the expected time and what bounds it; or reasons and the nearest that is supported
+/// println!("{answer}"); // the engine, the expected time and what bounds it; or reasons and the nearest change
 /// assert!(answer.supported());
 ///
 /// let odd = Attention::bshd(1, (8, 8), (512, 512), 100, DType::F16).check("h200");

@@ -11,18 +11,21 @@ use serde_json::Value;
 
 use super::cases::EngineCase;
 use super::rows::MeasuredCase;
-use super::{ENGINES, models, rows, thin};
+use super::{ENGINES, before, models, rows, thin};
 
 /// Writes the table that follows from a record, and what it chooses into the record.
 ///
 /// # Errors
 ///
 /// A file cannot be read or written, or the record has a case that is not among `list`.
-pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Result<()> {
+pub(super) fn run(out: &Path, table: &Path, earlier: Option<&Path>, list: Vec<EngineCase>) -> anyhow::Result<()> {
     let read =
         |file: &Path| std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()));
     let what = |file: &Path| format!("{} is not what this command writes", file.display());
     let mut record = rows::record_rows(&read(out)?).with_context(|| what(out))?;
+    if let Some(earlier) = earlier {
+        before::keep_peers(&mut record, &rows::record_rows(&read(earlier)?).with_context(|| what(earlier))?);
+    }
     let old: Value = serde_json::from_str(&read(table)?).with_context(|| what(table))?;
     let mut known: HashMap<(String, &str), EngineCase> =
         list.into_iter().map(|case| ((case.name.clone(), case.direction().name()), case)).collect();
@@ -53,6 +56,10 @@ pub(super) fn run(out: &Path, table: &Path, list: Vec<EngineCase>) -> anyhow::Re
     for ((row, of), case) in record.iter_mut().zip(&measured).zip(&cases) {
         let taken: Vec<EngineId> = ENGINES.into_iter().filter(|engine| of.times.us(*engine).is_some()).collect();
         let engine = thinned.times(case, &taken, &prior).order(&taken).first().copied();
+        for engine in ENGINES {
+            let field = format!("{}_ms", engine.name());
+            row[&field] = of.times.us(engine).map(rows::ms).into();
+        }
         row["engine"] = engine.map(|engine| engine.name().to_string()).into();
         row["ours_ms"] = engine.and_then(|engine| of.times.us(engine)).map(rows::ms).into();
     }
@@ -88,7 +95,7 @@ mod tests {
         std::fs::write(&record, json!({ "machine": "m", "rows": rows }).to_string()).expect("writes");
         std::fs::write(&table, json!({ "gpu": "a GPU", "source": "a source", "rows": [] }).to_string())
             .expect("writes");
-        run(&record, &table, cases::list().expect("valid")).expect("writes both");
+        run(&record, &table, None, cases::list().expect("valid")).expect("writes both");
         let read = |file| serde_json::from_str::<Value>(&std::fs::read_to_string(file).expect("reads")).expect("JSON");
         let (found, text) = (read(&record), read(&table));
         assert_eq!((&found["rows"][0]["engine"], &found["rows"][0]["ours_ms"]), (&json!("cudnn"), &json!(0.0075)));
@@ -98,7 +105,7 @@ mod tests {
         assert_eq!(table.rows[0].times.us(CUDNN), Some(7.5));
         let other = json!({ "machine": "m", "rows": [row("nothing", 1.0, 1.0)] }).to_string();
         std::fs::write(&record, other).expect("writes");
-        let error = run(&record, &folder.path().join("table.json"), Vec::new()).expect_err("unknown").to_string();
+        let error = run(&record, &folder.path().join("table.json"), None, Vec::new()).expect_err("unknown").to_string();
         assert!(error.contains("'nothing, forward'") && error.contains("--models"), "{error}");
     }
 }

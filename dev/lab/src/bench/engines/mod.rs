@@ -3,6 +3,7 @@
 //! by which an engine is chosen.
 
 mod anew;
+mod before;
 mod cases;
 mod dense;
 mod features;
@@ -74,6 +75,9 @@ pub(super) struct EnginesArgs {
     /// Measure nothing: write the table, and what it chooses in the record, anew from the times in the record
     #[arg(long, requires = "table", conflicts_with_all = ["keep", "python", "plan", "tilings"])]
     anew: bool,
+    /// With --anew: a record from before, whose times of peers stay where this one could not ask them
+    #[arg(long, value_name = "FILE", requires = "anew")]
+    before: Option<PathBuf>,
     /// Only print the cases
     #[arg(long)]
     show: bool,
@@ -101,7 +105,7 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     let wanted = |case: &EngineCase| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
     let all = || anyhow::Ok(cases::list()?.into_iter().chain(models::list(&args.models)?));
     if let Some(table) = args.table.as_deref().filter(|_| args.anew) {
-        anew::run(&args.out, table, all()?.collect())?;
+        anew::run(&args.out, table, args.before.as_deref(), all()?.collect())?;
         return Ok(Outcome::Good);
     }
     let list: Vec<EngineCase> = all()?.filter(wanted).collect();
@@ -162,7 +166,7 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     }
     // Rows of models that the others foretell go.
     if let Some(table) = &args.table {
-        anew::run(&args.out, table, all()?.collect()).context("the table has every row")?;
+        anew::run(&args.out, table, None, all()?.collect()).context("the table has every row")?;
     }
     Ok(if measured.is_empty() { Outcome::Bad } else { Outcome::Good })
 }
@@ -222,7 +226,8 @@ impl RunFiles {
 
     fn write(&mut self, args: &EnginesArgs, measured: &[MeasuredCase], peers: &Peers) -> anyhow::Result<()> {
         let table = rows::table((&self.gpu, &self.machine), measured, self.table.as_ref());
-        let record = rows::record(&self.machine, measured, peers, &table, &self.record);
+        let mut record = rows::record(&self.machine, measured, peers, &table, &self.record);
+        before::keep_peers(&mut record, &self.record);
         write(&args.out, &rows::record_text(&record)?)?;
         match &args.table {
             Some(file) => write(file, &rows::text(&table)?),

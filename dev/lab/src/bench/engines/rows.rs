@@ -77,13 +77,14 @@ fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
     row.map_or(&of.times, |row| &row.times).order(&taken, CLEAR).first().copied()
 }
 
-/// Milliseconds, to a nanosecond.
+/// Milliseconds, to a nanosecond; of long ones to a microsecond.
 pub(super) fn ms(us: f64) -> f64 {
     rounded(us / 1e3)
 }
 
 fn rounded(ms: f64) -> f64 {
-    (ms * 1e6).round() / 1e6
+    let scale = if ms < 10.0 { 1e6 } else { 1e3 };
+    (ms * scale).round() / scale
 }
 
 /// The table of the cases that at least two engines take, with the rows of an earlier table that were not measured
@@ -130,18 +131,32 @@ pub(super) fn text(table: &Table) -> anyhow::Result<String> {
 pub(super) fn record_rows(text: &str) -> Option<Vec<Value>> {
     let record: Value = serde_json::from_str(text).ok()?;
     let mut rows = record["rows"].as_array()?.clone();
-    for row in &mut rows {
-        if let Some(at) = row["machine"].as_u64() {
-            row["machine"] = record["machines"][usize::try_from(at).ok()?].clone();
+    let whole = |value: &mut Value, list: &str| {
+        if let Some(at) = value.as_u64().and_then(|at| usize::try_from(at).ok()) {
+            *value = record[list][at].clone();
         }
+    };
+    for row in &mut rows {
+        whole(&mut row["machine"], "machines");
+        row["peers_refused"].as_object_mut().into_iter().flatten().for_each(|(_, why)| whole(why, "reasons"));
+        row["refused"].as_array_mut().into_iter().flatten().for_each(|why| whole(why, "reasons"));
+        row.as_object_mut()?.retain(|_, value| !value.is_null());
     }
     Some(rows)
 }
 
-/// The record as the file has it: machines once, nothing that is null or empty, of a refusal what comes before what is
-/// needed, nothing of attentions, which `--show` tells, and of models nothing but the times: there are hundreds.
+/// The record as the file has it: machines and reasons once, nothing that is null or empty, of a refusal what comes
+/// before what is needed, nothing of attentions, which `--show` tells, and of models nothing but the times: there are
+/// hundreds.
 pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
-    let mut machines: Vec<Value> = Vec::new();
+    fn once(list: &mut Vec<Value>, value: &Value) -> Value {
+        let at = list.iter().position(|known| known == value);
+        json!(at.unwrap_or_else(|| {
+            list.push(value.clone());
+            list.len() - 1
+        }))
+    }
+    let (mut machines, mut reasons): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
     let mut lean = Vec::new();
     for row in rows {
         let of_model = row["case"].as_str().is_some_and(|case| case.starts_with(models::PREFIX));
@@ -149,20 +164,17 @@ pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
         for (field, value) in row.as_object().into_iter().flatten() {
             let value = match (field.as_str(), value) {
                 (_, Value::Null) => continue,
-                ("machine", machine) => {
-                    let at = machines.iter().position(|known| known == machine);
-                    json!(at.unwrap_or_else(|| {
-                        machines.push(machine.clone());
-                        machines.len() - 1
-                    }))
-                }
+                ("machine", machine) => once(&mut machines, machine),
                 ("attention", _) => continue,
                 ("refused", _) if of_model => continue,
                 ("refused", Value::Array(list)) => list
                     .iter()
                     .filter_map(Value::as_str)
-                    .map(|why| why.split("; needed").next().unwrap_or(why))
+                    .map(|why| once(&mut reasons, &why.split("; needed").next().unwrap_or(why).into()))
                     .collect::<Value>(),
+                ("peers_refused", Value::Object(all)) => {
+                    all.iter().map(|(peer, why)| (peer.clone(), once(&mut reasons, why))).collect()
+                }
                 (_, value) => value.clone(),
             };
             if value.as_array().is_none_or(|list| !list.is_empty())
@@ -173,7 +185,7 @@ pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
         }
         lean.push(Value::Object(fields));
     }
-    in_lines(&[("machines", machines.into())], &lean)
+    in_lines(&[("machines", machines.into()), ("reasons", reasons.into())], &lean)
 }
 
 /// An object whose last field is a list with a row in a line, so that a change of it is a diff to read.
