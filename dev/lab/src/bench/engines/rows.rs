@@ -165,7 +165,8 @@ pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
             let value = match (field.as_str(), value) {
                 (_, Value::Null) => continue,
                 ("machine", machine) => once(&mut machines, machine),
-                ("attention", _) => continue,
+                // The first is told by `--show`, the other by `peers_ms`.
+                ("attention" | "best_peer_ms", _) => continue,
                 ("refused", _) if of_model => continue,
                 ("refused", Value::Array(list)) => list
                     .iter()
