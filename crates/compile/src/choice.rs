@@ -239,21 +239,32 @@ impl EngineChoice {
     }
 }
 
+/// A share of the time of another engine as people say it.
+fn faster(ratio: f64, beside: EngineId) -> String {
+    let (times, title) = (ratio.max(f64::MIN_POSITIVE).recip(), beside.title());
+    match (times - 1.0) * 100.0 {
+        percent if percent >= 100.0 => format!("{times:.1} times as fast as {title}"),
+        percent if percent >= 0.5 => format!("{percent:.0} % faster than {title}"),
+        percent if percent <= -0.5 => format!("{:.0} % slower than {title}", (ratio - 1.0) * 100.0),
+        _ => format!("as fast as {title}"),
+    }
+}
+
 impl fmt::Display for EngineChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let one = self.engine.title();
         match &self.why {
             Why::Named => write!(f, "{one}, as the options say")?,
             Why::Measured { ratio, beside } => {
-                write!(f, "{one}: {ratio:.2} of the time of {}, measured", beside.title())?;
+                write!(f, "{one}: {}, measured", faster(*ratio, *beside))?;
                 on_table_gpu(f)?;
             }
             Why::Predicted { ratio, beside } => {
-                write!(f, "{one}: {ratio:.2} of the time of {}, predicted from times", beside.title())?;
+                write!(f, "{one}: {}, predicted from times", faster(*ratio, *beside))?;
                 on_table_gpu(f)?;
             }
             Why::Timed { ratio, beside } => {
-                write!(f, "{one}: {ratio:.2} of the time of {}, measured by `warm --autotune`", beside.title())?;
+                write!(f, "{one}: {}, measured by `warm --autotune`", faster(*ratio, *beside))?;
             }
             Why::Unmeasured => write!(f, "{one}: nothing of its kind was measured")?,
             Why::Alone => write!(f, "{one}: no other engine takes it")?,

@@ -67,7 +67,7 @@ impl fmt::Display for Budget {
             Basis::Given => write!(f, "{bytes} bytes, the given budget"),
             Basis::Free { total } => write!(f, "{bytes} bytes, which are free on the GPU now, of {total}"),
             Basis::Total => {
-                write!(f, "{bytes} bytes, all memory of the target; how much of it is free is unknown")
+                write!(f, "{bytes} bytes, all memory of the target, of which others may use some")
             }
         }
     }

@@ -91,7 +91,7 @@ fn forwards_over_pages_go_to_who_is_predicted_to_be_faster() {
     let prompt = valid(prompt.with_band(qkvault_graph::Band::CAUSAL_BOTTOM_RIGHT));
     assert_eq!(asks(&prompt, SM, EnginePolicy::Auto).engines, [FA4, CUDNN, KERNELS]);
     let told = chosen(&prompt, SM, EnginePolicy::Auto).to_string();
-    assert!(told.starts_with("FlashAttention-4: 0.8") && told.contains("predicted"), "{told}");
+    assert!(told.starts_with("FlashAttention-4: 1") && told.contains(" % faster than cuDNN, predicted"), "{told}");
 }
 
 /// What FlashAttention-4 has no kernel for goes to cuDNN, and the choice says why.
@@ -221,4 +221,13 @@ fn no_advice_below_a_refusal_of_cudnn_names_cudnn() {
     let choice = Engines::built_in().by_rules(&large, SM, EnginePolicy::Auto, (CUDNN, &[cudnn]));
     let told = choice.map(|choice| choice.to_string()).unwrap_or_default();
     assert!(!told.contains("leave it to cuDNN"), "{told}");
+}
+
+#[test]
+fn a_share_of_time_is_told_as_people_say_it() {
+    let told = |ratio| faster(ratio, CUDNN);
+    let words = [0.86, 0.25, 0.998, 1.05].map(told);
+    let expected =
+        ["16 % faster than cuDNN", "4.0 times as fast as cuDNN", "as fast as cuDNN", "5 % slower than cuDNN"];
+    assert_eq!(words, expected);
 }
