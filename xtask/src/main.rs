@@ -79,9 +79,7 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(page) = cli::page(&words) {
-        cli::out::lines(&page);
+    if cli::printed_page() {
         return ExitCode::SUCCESS;
     }
     let Xtask { accept_nvidia_license: accept, globals, command } = Xtask::parse();

@@ -142,12 +142,15 @@ impl Command {
     }
 }
 
-/// The page that `help TOPIC` asks for, if the words of the command line are that.
+/// Prints the page that `help text` asks for, if this is what the process was started with.
 #[must_use]
-pub fn page<T: AsRef<std::ffi::OsStr>>(words: &[T]) -> Option<String> {
-    let [help, topic] = words else { return None };
-    // Signs that a table of Markdown needs are not for a terminal.
-    (help.as_ref() == "help" && topic.as_ref() == "text").then(|| qkvault_graph::text::PAGE.replace("\\|", "|"))
+pub fn printed_page() -> bool {
+    let asked = std::env::args_os().skip(1).eq(["help", "text"]);
+    if asked {
+        // Signs that a table of Markdown needs are not for a terminal.
+        out::lines(&qkvault_graph::text::PAGE.replace("\\|", "|"));
+    }
+    asked
 }
 
 /// Parses a command from its words, such as `["warm", "--model", "config.json"]`, for programs that run several

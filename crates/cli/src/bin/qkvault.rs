@@ -20,9 +20,7 @@ struct Main {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some(page) = qkvault_cli::page(&words) {
-        qkvault_cli::out::lines(&page);
+    if qkvault_cli::printed_page() {
         return ExitCode::SUCCESS;
     }
     let Main { globals, command } = Main::parse();
