@@ -104,12 +104,15 @@ pub use training::{ScaleRecipe, Scales, Training, TrainingError};
 
 #[cfg(feature = "cudarc")]
 pub use safe::{
+    arena::{Arena, ArenaError, Slot},
     args::{Args, Which},
     batch::{BatchError, BatchMetadata, Uploaded},
     bound::{BindFailure, Bound},
     capture::{Captured, UpdateError, Updated},
     device::{Device, DeviceError, DeviceMemory},
-    operands::{Element, Input, Output},
+    element::Element,
+    launches::{LaunchGraph, Launches, LaunchesError},
+    operands::{Input, Output},
     plan::LoadedPlan,
     scaling::Fp8Training,
     serving::{ServePlan, Served},

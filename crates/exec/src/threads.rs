@@ -4,8 +4,10 @@
 //! |---|---|---|---|
 //! | `Session` | yes | yes | each launch leases a handle of its own |
 //! | `LoadedPlan` | yes | yes | launches of cuDNN's plan wait for each other while they are queued |
+//! | `Arena`, `Slot` | yes | yes | a lock orders their uses |
 //! | `Bound` | yes | no | a launch reads the scalars that `set_scalar` writes |
-//! | `Captured` | no | no | only one thread at a time may use a CUDA graph |
+//! | `Launches` | yes | no | it has bound plans |
+//! | `Captured`, `LaunchGraph` | no | no | only one thread at a time may use a CUDA graph |
 
 use crate::raw;
 
@@ -28,6 +30,12 @@ const _: () = {
     sync::<crate::LoadedPlan>();
     send::<crate::Bound<'static>>();
     send::<crate::Args<'static>>();
+    send::<crate::Arena>();
+    sync::<crate::Arena>();
+    send::<crate::Slot<f32>>();
+    sync::<crate::Slot<f32>>();
+    send::<crate::BatchMetadata>();
+    send::<crate::Launches<'static>>();
     send::<crate::Workspace>();
     sync::<crate::Workspace>();
 };

@@ -1,14 +1,17 @@
 //! `warm --autotune`: times the plans of every engine on this machine's GPU, and keeps the times in the vault, where
 //! later look-ups find them.
 
+use qkvault_cache::Source;
 use qkvault_compile::times::Times;
 use qkvault_compile::{Engine, EngineId, Engines, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
 use qkvault_graph::{EnginePolicy, Valid};
+use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 use serde_json::{Value, json};
 
 use super::WarmArgs;
+use super::progress::Progress;
 use crate::jobs::AttentionJob;
 use crate::turns::in_turns;
 use crate::{Globals, Outcome, flush_remote, open_vault, out};
@@ -42,6 +45,7 @@ pub(super) fn run(
     let planner = Planner::opening(open_vault(globals)?, search);
     let stream = device.context().new_stream()?;
     let gpu = device.name();
+    build(&session, &planner, policy, jobs, args.jobs)?;
     let mut rows: Vec<TuneRow> = Vec::new();
     for job in jobs {
         let Ok(attention) = &job.attention else { continue };
@@ -85,6 +89,34 @@ pub(super) fn run(
     }
     flush_remote(planner.vault()).into_iter().for_each(|note| out::note(&format!("note: {note}")));
     Ok(if rows.iter().any(|row| row.status == "failed") { Outcome::Bad } else { Outcome::Good })
+}
+
+/// Builds what lacks, on all cores: launches are timed on a machine that does nothing else. What cannot be built says
+/// so where it is timed.
+fn build(
+    session: &Session,
+    planner: &Planner,
+    policy: &CompileOptions,
+    jobs: &[AttentionJob],
+    threads: Option<usize>,
+) -> anyhow::Result<()> {
+    let valid = jobs.iter().filter_map(|job| Some((job, job.attention.as_ref().ok()?)));
+    let plans = valid.flat_map(|(job, attention)| {
+        let candidates = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto).engines;
+        candidates.into_iter().map(move |engine| (job, attention, engine))
+    });
+    let plans: Vec<_> = plans.collect();
+    let progress = Progress::new(plans.len());
+    rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build()?.install(|| {
+        plans.into_par_iter().for_each(|(job, attention, engine)| {
+            let options = CompileOptions { engine: engine.policy(), ..*policy };
+            let made = session.prepare(planner, attention, &options, OnMiss::Compile);
+            let built = made.is_ok_and(|made| made.answer.source == Source::Built);
+            progress.done(built.then(|| job.uses[0].label()).as_deref());
+        });
+    });
+    progress.finish();
+    Ok(())
 }
 
 /// The times of the plans of all candidates, as far as they have one here.

@@ -13,8 +13,8 @@ use crate::raw::DeviceBuffer;
 use crate::raw::launch_error::{LaunchError, ScalarError};
 use crate::safe::args::{Args, Which};
 use crate::safe::device::ready;
-use crate::safe::operands::Element;
-use crate::safe::order::{driver_error, is_captured};
+use crate::safe::element::Element;
+use crate::safe::order::{WAIT, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::TrackedOperands;
 use crate::safe::workspace::{Workspace, WorkspaceError};
@@ -182,8 +182,7 @@ impl<'a> Bound<'a> {
             // SAFETY: the stream is of this context, which is current; operands are held, and `hold` orders them.
             unsafe { raw.launch(stream.cu_stream().cast()) }
         });
-        launched
-            .map_err(|e| driver_error("wait for the streams that used the workspace or the batch before", &e))??;
+        launched.map_err(|e| driver_error(WAIT, &e))??;
         // cudarc keeps the errors of waits and records for this call.
         plan.device().context().check_err().map_err(|e| driver_error("order the launch among streams", &e))
     }

@@ -11,8 +11,8 @@ use crate::raw::launch_error::LaunchError;
 use crate::safe::args::Args;
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
+use crate::safe::element::Element;
 use crate::safe::graph_update::{RecordedGraph, UpdateRefused, update};
-use crate::safe::operands::Element;
 use crate::safe::order::{driver_error, is_captured};
 
 /// A captured launch. It owns the bound plan, because the graph has the addresses of its slices and workspace.

@@ -13,12 +13,13 @@ use crate::check::{ByRole, FaultSink, StopAtFirst, check_operands, faults};
 use crate::driver::memory_kind;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::{DeviceBuffer, RawArgs};
+use crate::safe::arena_memory::ArenaMemory;
 use crate::safe::args::{Args, GivenOperand};
 use crate::safe::device::ready;
 use crate::safe::matching::{Matched, Matcher, OfBatch, SeenOperand};
-use crate::safe::order::{aside, driver_error, is_captured};
+use crate::safe::order::{WAIT, aside, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
-use crate::safe::tracked::BatchArgs;
+use crate::safe::tracked::{BatchArgs, Shared};
 
 /// How a launch is ordered among streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,8 @@ impl LoadedPlan {
         };
         let Args { operands, batch, interleaved, .. } = &mut args;
         let other = (order == OrderedBy::Caller).then(|| aside(stream));
+        let arenas: SmallVec<[Arc<ArenaMemory>; 2]> =
+            operands.iter().filter_map(|one| one.held.arena().cloned()).collect();
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
         for (at, operand) in operands.iter_mut().enumerate() {
             let (address, guard) = operand.held.acquire(other.as_ref().unwrap_or(stream));
@@ -102,23 +105,21 @@ impl LoadedPlan {
             self.raw().tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
         let scalars: Values = self.raw().scalars().iter().filter_map(|scalar| bindings.number(scalar.role)).collect();
         // Locked and ordered over the launch where another one may use it: a leased block cannot be.
-        let shared = leased.is_none() && order == OrderedBy::Events;
-        let mut locked = workspace.as_ref().filter(|_| shared).map(|memory| memory.lock());
-        let mut step = batch.as_ref().filter(|_| order == OrderedBy::Events).map(|batch| batch.memory.lock());
-        let before = |e| driver_error("wait for the streams that used the workspace or the batch before", &e);
-        if let Some(memory) = &mut locked {
-            memory.uses.write(stream).map_err(before)?;
+        let mut shared = Shared::default();
+        if order == OrderedBy::Events {
+            workspace.iter().filter(|_| leased.is_none()).for_each(|one| shared.add_workspace(one));
+            batch.iter().for_each(|batch| shared.add_batch(&batch.memory));
+            arenas.iter().for_each(|arena| shared.add_arena(arena));
         }
-        if let Some(memory) = &mut step {
-            memory.uses.read(stream).map_err(before)?;
-        }
+        let locked = shared.lock(stream).map_err(|e| driver_error(WAIT, &e))?;
         let workspace = workspace.as_ref().map_or_else(DeviceBuffer::default, |memory| memory.buffer());
         let raw = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved };
         // SAFETY: the stream is of this context, which is current. Operands are borrowed until their guards have
         // recorded the launch; later work waits for these events, and so does the release of the memory. Numbers that
         // kernels follow were checked by a batch, or the caller promises that they are right.
         unsafe { self.raw().launch_with(&raw, stream.cu_stream().cast()) }?;
-        drop((locked, step, guards));
+        drop(locked);
+        drop(guards);
         if order == OrderedBy::Caller {
             return Ok(());
         }

@@ -1,13 +1,17 @@
 //! The safe layer over cudarc.
 
+pub(crate) mod arena;
+pub(crate) mod arena_memory;
 pub(crate) mod args;
 pub(crate) mod batch;
 pub(crate) mod bound;
 pub(crate) mod capture;
 pub(crate) mod constants;
 pub(crate) mod device;
+pub(crate) mod element;
 pub(crate) mod graph_update;
 pub(crate) mod launch;
+pub(crate) mod launches;
 pub(crate) mod list;
 pub(crate) mod matching;
 pub(crate) mod operands;

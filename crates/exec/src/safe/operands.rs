@@ -8,31 +8,11 @@ use std::sync::Arc;
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
 };
-use half::{bf16, f16};
 use qkvault_graph::DType;
 
-/// A Rust type of operands' elements.
-pub trait Element: Send + Sync + 'static {
-    /// The element type; `None` for bytes, which a launch accepts for any element type.
-    const DTYPE: Option<DType>;
-}
-
-macro_rules! elements {
-    ($($rust:ty => $dtype:expr),+ $(,)?) => {$(
-        impl Element for $rust {
-            const DTYPE: Option<DType> = $dtype;
-        }
-    )+};
-}
-
-elements!(
-    f16 => Some(DType::F16),
-    bf16 => Some(DType::BF16),
-    f32 => Some(DType::F32),
-    i32 => Some(DType::I32),
-    i64 => Some(DType::I64),
-    u8 => None,
-);
+use crate::safe::arena::Slot;
+use crate::safe::arena_memory::ArenaMemory;
+use crate::safe::element::Element;
 
 /// Device memory that a launch reads.
 pub(crate) trait Readable {
@@ -136,12 +116,29 @@ impl<'a> Exclusive<'a> {
     }
 }
 
+/// A slice of an arena.
+pub(crate) struct SlotOperand {
+    pub(crate) memory: Arc<ArenaMemory>,
+    address: u64,
+    bytes: u64,
+    dtype: Option<DType>,
+}
+
+impl SlotOperand {
+    fn from_slot<T: Element>(slot: &Slot<T>) -> SlotOperand {
+        let bytes = (slot.len() * size_of::<T>()) as u64;
+        SlotOperand { memory: Arc::clone(slot.memory()), address: slot.address(), bytes, dtype: T::DTYPE }
+    }
+}
+
 /// How arguments hold an operand.
 pub(crate) enum HeldOperand<'a> {
     Shared(&'a (dyn Readable + Sync + 'a)),
     Exclusive(Exclusive<'a>),
     Counted(Arc<dyn Readable + Send + Sync>),
     Owned(Box<dyn Owned>),
+    /// A slice of an arena, which the arena's lock orders.
+    Slot(SlotOperand),
     /// An address that the caller promises to be valid.
     Address {
         address: u64,
@@ -152,7 +149,10 @@ pub(crate) enum HeldOperand<'a> {
 impl HeldOperand<'_> {
     /// Whether a launch may write to the operand.
     pub(crate) const fn writable(&self) -> bool {
-        matches!(self, HeldOperand::Exclusive(_) | HeldOperand::Owned(_) | HeldOperand::Address { .. })
+        matches!(
+            self,
+            HeldOperand::Exclusive(_) | HeldOperand::Owned(_) | HeldOperand::Slot(_) | HeldOperand::Address { .. }
+        )
     }
 
     fn readable(&self) -> Option<&dyn Readable> {
@@ -161,24 +161,38 @@ impl HeldOperand<'_> {
             HeldOperand::Exclusive(slice) => Some(slice.get()),
             HeldOperand::Counted(slice) => Some(&**slice),
             HeldOperand::Owned(slice) => Some(&**slice),
-            HeldOperand::Address { .. } => None,
+            HeldOperand::Slot(_) | HeldOperand::Address { .. } => None,
         }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            HeldOperand::Address { bytes, .. } => *bytes,
+            HeldOperand::Slot(SlotOperand { bytes, .. }) | HeldOperand::Address { bytes, .. } => *bytes,
             held => held.readable().map_or(0, Readable::bytes),
         }
     }
 
     pub(crate) fn dtype(&self) -> Option<DType> {
-        self.readable().and_then(Readable::dtype)
+        match self {
+            HeldOperand::Slot(slot) => slot.dtype,
+            held => held.readable().and_then(Readable::dtype),
+        }
     }
 
     /// The context of the memory, where cudarc knows it.
     pub(crate) fn context(&self) -> Option<&Arc<CudaContext>> {
-        self.readable().map(|slice| slice.home().context())
+        match self {
+            HeldOperand::Slot(slot) => Some(slot.memory.context()),
+            held => held.readable().map(|slice| slice.home().context()),
+        }
+    }
+
+    /// The arena of a slot.
+    pub(crate) const fn arena(&self) -> Option<&Arc<ArenaMemory>> {
+        match self {
+            HeldOperand::Slot(slot) => Some(&slot.memory),
+            _ => None,
+        }
     }
 
     /// The address, in the order of the stream that allocated the memory.
@@ -191,7 +205,7 @@ impl HeldOperand<'_> {
 
     const fn acquire_nothing(&self) -> u64 {
         match self {
-            HeldOperand::Address { address, .. } => *address,
+            HeldOperand::Slot(SlotOperand { address, .. }) | HeldOperand::Address { address, .. } => *address,
             _ => 0,
         }
     }
@@ -203,7 +217,9 @@ impl HeldOperand<'_> {
             HeldOperand::Exclusive(slice) => slice.get_mut().write(stream),
             HeldOperand::Counted(slice) => slice.read(stream),
             HeldOperand::Owned(slice) => slice.write(stream),
-            HeldOperand::Address { address, .. } => (*address, SyncOnDrop::Record(None)),
+            HeldOperand::Slot(SlotOperand { address, .. }) | HeldOperand::Address { address, .. } => {
+                (*address, SyncOnDrop::Record(None))
+            }
         }
     }
 }
@@ -215,7 +231,8 @@ mod sealed {
 
 use sealed::Sealed;
 
-/// An operand that a launch reads: `&CudaSlice`, `&CudaView`, or owned, an `Arc<CudaSlice>` or a `CudaSlice`.
+/// An operand that a launch reads: `&CudaSlice`, `&CudaView`, a [`Slot`] of an arena, or owned, an `Arc<CudaSlice>` or
+/// a `CudaSlice`.
 ///
 /// Memory that a bound plan or a captured graph owns is read and written through them
 /// ([`Bound::slice`](crate::Bound::slice)).
@@ -224,7 +241,8 @@ pub trait Input<'a>: Sealed {
     fn held(self) -> HeldInput<'a>;
 }
 
-/// An operand that a launch writes: `&mut CudaSlice`, `&mut CudaViewMut`, or owned, a `CudaSlice`.
+/// An operand that a launch writes: `&mut CudaSlice`, `&mut CudaViewMut`, a [`Slot`] of an arena, or owned, a
+/// `CudaSlice`.
 pub trait Output<'a>: Sealed {
     #[doc(hidden)]
     fn held(self) -> HeldOutput<'a>;
@@ -257,6 +275,7 @@ impl<T: Element> Sealed for &mut CudaViewMut<'_, T> {}
 impl<T: Element> Sealed for Arc<CudaSlice<T>> {}
 impl<T: Element> Sealed for &Arc<CudaSlice<T>> {}
 impl<T: Element> Sealed for CudaSlice<T> {}
+impl<T: Element> Sealed for &Slot<T> {}
 
 operands! {
     ['a, T: Element] Input &'a CudaSlice<T>, HeldInput, |slice| HeldOperand::Shared(slice);
@@ -264,6 +283,8 @@ operands! {
     ['a, T: Element] Input Arc<CudaSlice<T>>, HeldInput, |slice| HeldOperand::Counted(slice);
     ['a, T: Element] Input &'a Arc<CudaSlice<T>>, HeldInput, |slice| HeldOperand::Shared(&**slice);
     ['a, T: Element] Input CudaSlice<T>, HeldInput, |slice| HeldOperand::Owned(Box::new(slice));
+    ['a, 'b, T: Element] Input &'b Slot<T>, HeldInput, |slot| HeldOperand::Slot(SlotOperand::from_slot(slot));
+    ['a, 'b, T: Element] Output &'b Slot<T>, HeldOutput, |slot| HeldOperand::Slot(SlotOperand::from_slot(slot));
     ['a, T: Element] Output &'a mut CudaSlice<T>, HeldOutput, |slice| HeldOperand::Exclusive(Exclusive::new(slice));
     ['a, 'b: 'a, T: Element] Output &'a mut CudaViewMut<'b, T>, HeldOutput, |slice| HeldOperand::Exclusive(Exclusive::new(slice));
     ['a, T: Element] Output CudaSlice<T>, HeldOutput, |slice| HeldOperand::Owned(Box::new(slice));
@@ -271,6 +292,8 @@ operands! {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
     use crate::safe::args::Args;
 

@@ -42,6 +42,9 @@ pub(crate) fn aside(stream: &CudaStream) -> Arc<CudaStream> {
     stream.context().default_stream()
 }
 
+/// What fails where [`Uses`] cannot order a launch.
+pub(crate) const WAIT: &str = "wait for the streams that used the workspace, the batch or the arena before";
+
 pub(crate) fn driver_error(step: &'static str, error: &DriverError) -> LaunchError {
     LaunchError::Driver { step, detail: of_cudarc(error) }
 }

@@ -7,9 +7,10 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtrMut
 use qkvault_graph::Role;
 use smallvec::SmallVec;
 
+use crate::safe::arena_memory::{ArenaMemory, ArenaSlices};
 use crate::safe::operands::{HeldOperand, Owned};
 use crate::safe::order::{Uses, same};
-use crate::safe::workspace::Workspace;
+use crate::safe::workspace::{Workspace, WorkspaceMemory};
 
 /// The metadata of a batch on the device. Its lock orders updates with the launches that read it.
 pub(crate) struct StepMemory {
@@ -104,11 +105,65 @@ impl TrackedOperand<'_> {
     }
 }
 
+/// What launches share with others, each once: its lock orders it among streams.
+#[derive(Default)]
+pub(crate) struct Shared {
+    workspaces: SmallVec<[Arc<Workspace>; 1]>,
+    batches: SmallVec<[Arc<StepMemory>; 1]>,
+    arenas: SmallVec<[Arc<ArenaMemory>; 1]>,
+}
+
+/// What is locked while a launch is queued.
+pub(crate) struct Locked<'s> {
+    _workspaces: SmallVec<[MutexGuard<'s, WorkspaceMemory>; 1]>,
+    _batches: SmallVec<[MutexGuard<'s, StepWords>; 1]>,
+    _arenas: SmallVec<[MutexGuard<'s, ArenaSlices>; 1]>,
+}
+
+/// Adds what is not there yet, by its place in memory: threads that lock several do so in one order.
+fn add<T>(list: &mut SmallVec<[Arc<T>; 1]>, one: &Arc<T>) {
+    if let Err(place) = list.binary_search_by_key(&Arc::as_ptr(one), Arc::as_ptr) {
+        list.insert(place, Arc::clone(one));
+    }
+}
+
+impl Shared {
+    pub(crate) fn add_workspace(&mut self, workspace: &Arc<Workspace>) {
+        add(&mut self.workspaces, workspace);
+    }
+
+    pub(crate) fn add_batch(&mut self, batch: &Arc<StepMemory>) {
+        add(&mut self.batches, batch);
+    }
+
+    pub(crate) fn add_arena(&mut self, arena: &Arc<ArenaMemory>) {
+        add(&mut self.arenas, arena);
+    }
+
+    pub(crate) fn add_all(&mut self, others: &Shared) {
+        others.workspaces.iter().for_each(|one| self.add_workspace(one));
+        others.batches.iter().for_each(|one| self.add_batch(one));
+        others.arenas.iter().for_each(|one| self.add_arena(one));
+    }
+
+    /// Makes a stream wait for earlier uses, and keeps others from using it until what is returned is dropped.
+    pub(crate) fn lock(&self, stream: &Arc<CudaStream>) -> Result<Locked<'_>, DriverError> {
+        let Shared { workspaces, batches, arenas } = self;
+        let mut workspaces: SmallVec<[_; 1]> = workspaces.iter().map(|one| one.lock()).collect();
+        workspaces.iter_mut().try_for_each(|one| one.uses.write(stream))?;
+        let mut batches: SmallVec<[_; 1]> = batches.iter().map(|one| one.lock()).collect();
+        batches.iter_mut().try_for_each(|one| one.uses.read(stream))?;
+        let mut arenas: SmallVec<[_; 1]> = arenas.iter().map(|one| one.lock()).collect();
+        arenas.iter_mut().try_for_each(|one| one.uses.write(stream))?;
+        Ok(Locked { _workspaces: workspaces, _batches: batches, _arenas: arenas })
+    }
+}
+
 /// The operands of a bound plan.
 pub(crate) struct TrackedOperands<'a> {
     all: Vec<TrackedOperand<'a>>,
     workspace: Option<Arc<Workspace>>,
-    batch: Option<Arc<StepMemory>>,
+    shared: Shared,
     /// The stream of the last launch.
     on: Option<Arc<CudaStream>>,
     /// Whether launches on that stream are not yet recorded for owned slices.
@@ -121,17 +176,40 @@ impl<'a> TrackedOperands<'a> {
         workspace: Option<Arc<Workspace>>,
         batch: Option<Arc<StepMemory>>,
     ) -> TrackedOperands<'a> {
-        let all = held.map(|(role, held)| TrackedOperand { role, held, event: None, waited: false }).collect();
-        TrackedOperands { all, workspace, batch, on: None, unrecorded: false }
+        let mut shared = Shared::default();
+        workspace.iter().for_each(|one| shared.add_workspace(one));
+        batch.iter().for_each(|one| shared.add_batch(one));
+        let track = |(role, held)| {
+            if let HeldOperand::Slot(slot) = &held {
+                shared.add_arena(&slot.memory);
+            }
+            TrackedOperand { role, held, event: None, waited: false }
+        };
+        let all = held.map(track).collect();
+        TrackedOperands { all, workspace, shared, on: None, unrecorded: false }
     }
 
     pub(crate) const fn workspace(&self) -> Option<&Arc<Workspace>> {
         self.workspace.as_ref()
     }
 
+    pub(crate) const fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Runs `then`, which queues a launch on the stream, after earlier work on the operands and before later work. It
     /// allocates nothing.
     pub(crate) fn hold<R>(&mut self, stream: &Arc<CudaStream>, then: impl FnOnce() -> R) -> Result<R, DriverError> {
+        self.wait(stream);
+        let locked = self.shared.lock(stream)?;
+        let result = then();
+        drop(locked);
+        self.queued(stream);
+        Ok(result)
+    }
+
+    /// Makes the stream wait for earlier work on the slices.
+    pub(crate) fn wait(&mut self, stream: &Arc<CudaStream>) {
         if self.on.as_deref().is_none_or(|on| !same(on, stream)) {
             self.settle();
             self.on = Some(Arc::clone(stream));
@@ -140,21 +218,15 @@ impl<'a> TrackedOperands<'a> {
         for operand in self.all.iter_mut().filter(|operand| !operand.waited) {
             operand.wait(stream);
         }
-        let mut workspace = self.workspace.as_ref().map(|workspace| workspace.lock());
-        if let Some(memory) = &mut workspace {
-            memory.uses.write(stream)?;
-        }
-        let mut batch = self.batch.as_ref().map(|batch| batch.lock());
-        if let Some(memory) = &mut batch {
-            memory.uses.read(stream)?;
-        }
-        let result = then();
+    }
+
+    /// Notes that a launch was queued on the stream, for later work on the slices.
+    pub(crate) fn queued(&mut self, stream: &CudaStream) {
         self.unrecorded = true;
         // A borrow can end without a drop (`std::mem::forget`), so its event is recorded now.
         for operand in self.all.iter().filter(|operand| operand.is_borrowed()) {
             operand.record(stream);
         }
-        Ok(result)
     }
 
     /// The owned slice of a role. The next launch waits for what is done with it.

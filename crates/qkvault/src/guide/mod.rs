@@ -6,6 +6,7 @@
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
+//! | [`threads`] | many launches as one graph, several streams, threads, async |
 //! | [`fp8`] | you want 8-bit attention: what runs where, scales, training, pages in 8 bits |
 //! | [`quantizing`] | your attention has 8 bits, and your tensors have 16 |
 //! | [`several_gpus`] | a sequence or a cache is too long for one GPU |
@@ -43,6 +44,9 @@ pub mod serving {}
 
 #[doc = include_str!("training.md")]
 pub mod training {}
+
+#[doc = include_str!("threads.md")]
+pub mod threads {}
 
 #[doc = include_str!("several_gpus.md")]
 pub mod several_gpus {}
