@@ -71,8 +71,17 @@ pub(super) fn run(
         out::note(&row.line());
         rows.push(row);
     }
+    let count = |status| rows.iter().filter(|row| row.status == status).count();
+    let changed: Vec<&TuneRow> = rows.iter().filter(|row| row.status == "timed" && row.chosen != row.usual).collect();
     if globals.json {
-        out::json(&json!({ "gpu": gpu, "attentions": rows.iter().map(TuneRow::json).collect::<Vec<_>>() }));
+        let all = |list: &mut dyn Iterator<Item = &TuneRow>| list.map(TuneRow::json).collect::<Vec<_>>();
+        out::json(&json!({
+            "gpu": gpu, "timed": count("timed"), "alone": count("alone"), "failed": count("failed"),
+            // The default beside the fastest: the largest and the mean.
+            "usual_over_best": over_best(&rows, |row| row.usual),
+            "chosen_over_best": over_best(&rows, |row| row.chosen),
+            "changed": all(&mut changed.iter().copied()), "attentions": all(&mut rows.iter()),
+        }));
     } else {
         let engines: Vec<EngineId> = planner.engines().iter().map(Engine::id).collect();
         let cell = |row: &TuneRow, engine| row.times.us(engine).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
@@ -86,9 +95,25 @@ pub(super) fn run(
         columns.extend(titles.iter().map(String::as_str).chain(["chosen", "status"]));
         out::table(&columns, &cells.collect::<Vec<Vec<String>>>());
         rows.iter().flat_map(|row| &row.notes).for_each(|note| out::line(&format!("note: {note}")));
+        let ([usual, _], timed) = (over_best(&rows, |row| row.usual), count("timed"));
+        let changed = changed.len();
+        out::line(&format!(
+            "{timed} timed, {changed} get another engine; the default was at most {usual:.2} of the best"
+        ));
     }
     flush_remote(planner.vault()).into_iter().for_each(|note| out::note(&format!("note: {note}")));
     Ok(if rows.iter().any(|row| row.status == "failed") { Outcome::Bad } else { Outcome::Good })
+}
+
+/// The largest and the mean (geometric) of the time of an engine over that of the fastest.
+fn over_best(rows: &[TuneRow], engine: impl Fn(&TuneRow) -> EngineId) -> [f64; 2] {
+    let ratio = |row: &TuneRow| {
+        let best = row.times.iter().map(|(_, us)| us).fold(f64::INFINITY, f64::min);
+        Some(row.times.us(engine(row))? / best)
+    };
+    let ratios: Vec<f64> = rows.iter().filter(|row| row.status == "timed").filter_map(ratio).collect();
+    let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len().max(1) as f64;
+    [ratios.into_iter().fold(1.0, f64::max), mean.exp()].map(|ratio| (ratio * 1e4).round() / 1e4)
 }
 
 /// Builds what lacks, on all cores: launches are timed on a machine that does nothing else. What cannot be built says
@@ -168,5 +193,30 @@ impl TuneRow {
             "what": what, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
             "notes": notes,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_compile::{CUDNN, KERNELS};
+
+    use super::*;
+
+    fn row(usual: EngineId, chosen: EngineId, times: &[(EngineId, f64)], status: &'static str) -> TuneRow {
+        let mut all = Times::default();
+        times.iter().for_each(|(engine, us)| all.set(*engine, *us));
+        TuneRow { what: String::new(), usual, chosen, times: all, notes: Vec::new(), status }
+    }
+
+    #[test]
+    fn what_the_default_loses_counts_timed_attentions_alone() {
+        let rows = [
+            row(KERNELS, CUDNN, &[(CUDNN, 8.0), (KERNELS, 16.0)], "timed"),
+            row(CUDNN, CUDNN, &[(CUDNN, 5.0), (KERNELS, 6.0)], "timed"),
+            row(CUDNN, CUDNN, &[], "alone"),
+        ];
+        assert_eq!(over_best(&rows, |row| row.usual), [2.0, 1.4142]);
+        assert_eq!(over_best(&rows, |row| row.chosen), [1.0, 1.0]);
+        assert_eq!(over_best(&[], |row| row.usual), [1.0, 1.0]);
     }
 }
