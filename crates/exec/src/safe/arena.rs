@@ -154,7 +154,8 @@ impl<T: Element> Slot<T> {
         self.elements == 0
     }
 
-    /// The address on the GPU, which never changes: for kernels of one's own ([`Launches::queue`](crate::Launches::queue)).
+    /// The address on the GPU, which never changes: for kernels of one's own in
+    /// [`Launches::queue`](crate::Launches::queue).
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.address

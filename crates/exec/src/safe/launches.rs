@@ -106,7 +106,7 @@ pub struct Launches<'a> {
 ///
 /// # Threads
 ///
-/// Not `Send`: one thread at a time may use a CUDA graph. A program with many threads gives the graphs to one of its own
+/// Not `Send`: one thread at a time may use a CUDA graph. A program with many threads gives its graphs to one of them,
 /// and sends it the steps.
 pub struct LaunchGraph<'a> {
     // Before the step: the graph's kernels are those of its plans.
