@@ -57,11 +57,11 @@ fn driver(step: &'static str) -> impl FnOnce(DriverError) -> ArenaError {
 /// Memory that the launches of a step share.
 ///
 /// Launches name its slices by [`Slot`], as inputs and as outputs: at once ([`LoadedPlan::launch`]), bound
-/// ([`LoadedPlan::bind`]) or in a graph ([`Launches`](crate::Launches)). One slot may be an operand of any number of bound plans
-/// and graphs, also an output. Launches that use an arena run one after the other, also on several streams, as those
-/// that share a [`Workspace`](crate::Workspace) do: take an arena for each step that runs at the same time.
+/// ([`LoadedPlan::bind`]) or in a graph ([`Launches`](crate::Launches)). One slot may be an operand of any number of
+/// bound plans and graphs, also an output. Launches that use an arena run one after the other, also on several streams,
+/// as those that share a [`Workspace`](crate::Workspace) do: take an arena for each step that runs at the same time.
 ///
-/// Clones are the same arena. The memory lives as long as one of them, one of its slots, or a plan that is bound to one.
+/// Clones are the same arena. The memory lives as long as one of them, one of its slots, or a plan bound to a slot.
 ///
 /// [`LoadedPlan::launch`]: crate::LoadedPlan::launch
 /// [`LoadedPlan::bind`]: crate::LoadedPlan::bind
