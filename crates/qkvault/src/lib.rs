@@ -58,34 +58,39 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![cfg_attr(not(feature = "exec"), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(not(feature = "launch"), allow(rustdoc::broken_intra_doc_links))]
 // The guide, the README and the examples show what safe code does.
 #![doc(test(attr(forbid(unsafe_code))))]
 
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 mod check;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 mod error;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub mod guide;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 mod offline;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub mod prelude;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 mod raw;
+#[cfg(feature = "models")]
 mod record;
-#[cfg(feature = "exec")]
+#[cfg(all(feature = "launch", not(feature = "models")))]
+#[path = "record/never.rs"]
+mod record;
+#[cfg(feature = "launch")]
 mod runtime;
 
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub use check::{Check, Checked};
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub use error::{Error, ErrorKind};
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub use raw::{PrepareTimes, RawReady, RawRuntime};
+#[cfg(feature = "models")]
 pub use record::Recorder;
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub use runtime::{Preload, Runtime, RuntimeOptions, Warmed};
 
 pub use qkvault_cache as cache;
@@ -93,10 +98,12 @@ pub use qkvault_compile as compile;
 pub use qkvault_compile::codes;
 pub use qkvault_cudnn as cudnn;
 pub use qkvault_cudnn::{CompileOptions, Profile, Target};
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 pub use qkvault_exec as exec;
 pub use qkvault_graph as graph;
+#[cfg(feature = "models")]
 pub use qkvault_models as models;
+#[cfg(feature = "parallel")]
 pub use qkvault_parallel as parallel;
 pub use qkvault_probe as probe;
 #[cfg(feature = "oracle")]
@@ -110,6 +117,6 @@ pub use qkvault_sys as sys;
 struct Readme;
 
 /// Compiles the example of the page on burn.
-#[cfg(all(doctest, feature = "exec"))]
+#[cfg(all(doctest, feature = "launch"))]
 #[doc = include_str!("../../../adapters/burn/README.md")]
 struct Burn;

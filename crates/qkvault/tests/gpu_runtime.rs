@@ -1,7 +1,7 @@
 //! The runtime on a real GPU: plans are loaded once, given again in nanoseconds, bounded, and preloaded.
 //!
 //! The tests need what those of `qkvault-exec` need: a driver, a cuDNN, and plans for the GPU in `QKVAULT_TEST_VAULT`.
-#![cfg(feature = "exec")]
+#![cfg(feature = "launch")]
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
 //! The runtime without a GPU: errors are values with a kind. What needs a GPU is in `gpu_runtime.rs`.
-#![cfg(feature = "exec")]
+#![cfg(feature = "launch")]
 
 use qkvault::codes;
 use qkvault::exec::{Device, DeviceError};

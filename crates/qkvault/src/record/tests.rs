@@ -151,7 +151,7 @@ fn a_service_whose_sizes_never_repeat_does_not_fill_the_disk() {
     assert_eq!(recorder.shared.state().seen.len(), MOST);
 }
 
-#[cfg(feature = "exec")]
+#[cfg(feature = "launch")]
 #[test]
 fn the_variable_is_on_the_page_of_the_environment() {
     let page = include_str!("../../../../docs/environment.md");

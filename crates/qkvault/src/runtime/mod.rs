@@ -3,6 +3,7 @@
 mod loaded;
 mod options;
 mod preload;
+#[cfg(feature = "parallel")]
 mod shared;
 mod target;
 mod warm;
@@ -112,8 +113,7 @@ impl Runtime {
 
     fn with(options: RuntimeOptions) -> Result<Runtime, Error> {
         let recorder = options.recorder(std::env::var_os(VARIABLE));
-        let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, record: _ } =
-            options;
+        let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, .. } = options;
         let device = device.map_or_else(|| Device::open(gpu), Ok)?;
         let offline = Offline::new(Vault::open(vault)?, &search, compile);
         let session = Session::with_options(&device, &search, session)?;
@@ -276,6 +276,7 @@ impl Runtime {
     }
 
     /// What records the attentions that the runtime is asked for, if something does ([`RuntimeOptions::record`]).
+    #[cfg(feature = "models")]
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
         self.inner.recorder.as_ref()

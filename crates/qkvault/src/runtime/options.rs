@@ -11,7 +11,10 @@ use qkvault_exec::{Device, SessionOptions};
 use qkvault_sys::Search;
 
 use super::Runtime;
-use crate::{Error, Recorder};
+use crate::Error;
+use crate::record::Recorder;
+#[cfg(not(feature = "models"))]
+use crate::record::VARIABLE;
 
 /// Options of a [`Runtime`].
 ///
@@ -138,12 +141,25 @@ impl RuntimeOptions {
     /// A manifest file in which the runtime records every attention that it is asked for and that is not refused, so
     /// that one run of a service says what to compile for the next ([`Recorder`](crate::Recorder)). What the file has
     /// stays. Default: the file that `QKVAULT_RECORD` names, else none.
+    #[cfg(feature = "models")]
     #[must_use]
     pub fn record(self, file: impl Into<PathBuf>) -> RuntimeOptions {
         RuntimeOptions { record: Some(file.into()), ..self }
     }
 
+    /// What records, in a program that cannot.
+    #[cfg(not(feature = "models"))]
+    pub(crate) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
+        if variable.is_some_and(|file| !file.is_empty()) {
+            tracing::warn!(
+                "{VARIABLE} is set, and nothing is recorded: qkvault was built without the feature `models`"
+            );
+        }
+        None
+    }
+
     /// The file to record in: the one that was given, else that of the environment.
+    #[cfg(feature = "models")]
     pub(crate) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
         let named = variable.filter(|file| !file.is_empty()).map(PathBuf::from);
         self.record.clone().or(named).map(Recorder::new)
