@@ -28,19 +28,19 @@ pub struct Table {
 }
 
 /// Dense attentions, for one GPU of each generation for training: sm_80, sm_90, sm_100.
-pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "b200"], part: 41 };
+pub const TRAINING: Table = Table { name: "generated", gpus: &["a100", "h200", "b200"], part: 73 };
 
 /// Varlen and paged attentions, for one GPU of each generation for serving: sm_80, sm_89, sm_90, sm_100, sm_120.
 pub const SERVING: Table =
-    Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 53 };
+    Table { name: "generated-serving", gpus: &["a100", "l40s", "h200", "b200", "rtx-pro-6000"], part: 97 };
 
 /// Attentions whose operands and gradients each have their own layout.
-pub const LAYOUTS: Table = Table { name: "generated-layouts", gpus: &["a100", "h200", "b200"], part: 17 };
+pub const LAYOUTS: Table = Table { name: "generated-layouts", gpus: &["a100", "h200", "b200"], part: 31 };
 
 /// 8-bit attentions with one scale per tensor and with block scales, for one GPU of each generation: sm_89, sm_90,
 /// sm_100, sm_103 and sm_120.
 pub const EIGHT_BITS: Table =
-    Table { name: "generated-fp8", gpus: &["l40s", "h200", "b200", "sm_103", "rtx-pro-6000"], part: 13 };
+    Table { name: "generated-fp8", gpus: &["l40s", "h200", "b200", "sm_103", "rtx-pro-6000"], part: 23 };
 
 /// Rows that one child process compiles.
 const CHUNK: usize = 30;

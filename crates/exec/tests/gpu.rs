@@ -7,6 +7,8 @@
 //! ```text
 //! QKVAULT_TEST_VAULT=/some/folder QKVAULT_TEST_FILL=h200 cargo test -p qkvault-exec --test gpu fill
 //! ```
+//!
+//! On a GPU host `QKVAULT_TEST_FILL=here` makes them for its GPU 0.
 #![cfg(feature = "cudarc")]
 
 mod common;

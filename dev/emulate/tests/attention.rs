@@ -15,7 +15,7 @@ use qkvault_reference::{Buffer, Inputs, LaunchJudge, LengthChoice, POISON, Rando
 use qkvault_skip::{Need, skip};
 
 /// Random attentions of a run.
-const CASES: usize = 24;
+const CASES: usize = 16;
 
 /// The operands of a launch on the host: outputs are poisoned.
 struct Case<'a> {

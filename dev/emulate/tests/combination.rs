@@ -9,7 +9,7 @@ use qkvault_reference::{Buffer, Inputs, combine};
 use qkvault_skip::{Need, skip};
 
 /// Random combinations of a run.
-const CASES: u64 = 24;
+const CASES: u64 = 16;
 
 struct Noise(u64);
 

@@ -12,6 +12,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use qkvault_cache::{Mode, Vault, VaultOptions};
 use qkvault_compile::{Compiler, Nvrtc, OnMiss, PlanFacts, Planner};
 use qkvault_cudnn::{CompileOptions, Profile};
+use qkvault_exec::testing::present_target;
 use qkvault_exec::{
     Args, Device, DeviceError, LoadedPlan, Number, PrepareError, Prepared, Session, Training, TrainingPair, cudarc, raw,
 };
@@ -108,7 +109,10 @@ pub(crate) fn fill() {
         return skip(Need::Asked, &format!("{VAULT} and {FILL} are not both set"));
     };
     let compiler = Compiler::open(&Search::default()).expect("a cuDNN to compile with");
-    let target = compiler.target(&Profile::named(&profile).expect("a built-in profile"));
+    let target = match profile.as_str() {
+        "here" => present_target(compiler.library(), 0).expect("a GPU"),
+        name => compiler.target(&Profile::named(name).expect("a built-in profile")),
+    };
     let planner = Planner::new(Vault::open(VaultOptions::in_folder(&folder)).expect("a vault"), Some(compiler));
     let pairs = trainings().into_iter().chain([deterministic(), dropout()]);
     let passes = pairs.flat_map(|pair| [pair.forward().clone(), pair.backward().clone()]);
