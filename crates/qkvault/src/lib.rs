@@ -116,6 +116,11 @@ pub use qkvault_sys as sys;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Compiles the example of the package's own README.
+#[cfg(all(doctest, feature = "exec"))]
+#[doc = include_str!("../README.md")]
+struct OwnReadme;
+
 /// Compiles the example of the page on burn.
 #[cfg(all(doctest, feature = "launch"))]
 #[doc = include_str!("../../../adapters/burn/README.md")]
