@@ -19,11 +19,14 @@ ROOT = HERE.parent.parent
 
 SUMMARY = "Attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels"
 
+# Versions of glibc that auditwheel has a policy for, without those before 2.17; from 2.34 on it has one for each.
+POLICIES = (17, 24, 26, 27, 28, 31, 34)
+
 
 def platform_tag(library):
-    """The tag of the oldest Linux that has every symbol of glibc which the library needs."""
+    """The tag of the oldest policy that allows every symbol of glibc which the library needs."""
     minor = max((int(n) for n in re.findall(rb"GLIBC_2\.(\d+)", library)), default=17)
-    return f"manylinux_2_{max(minor, 17)}_x86_64"
+    return f"manylinux_2_{next((one for one in POLICIES if one >= minor), minor)}_x86_64"
 
 
 def files(library):
@@ -41,12 +44,13 @@ def wanted(path):
     return path.is_file() and path.suffix in (".py", ".pyi", ".typed") or path.name == "py.typed"
 
 
-def metadata(version):
+def metadata(version, repository):
     """The core metadata."""
     readme = (HERE / "README.md").read_text()
+    urls = [f"Project-URL: Repository, {repository}"] if repository else []
     return "\n".join([
         "Metadata-Version: 2.3", "Name: qkvault", f"Version: {version}", f"Summary: {SUMMARY}",
-        "License-Expression: MIT OR Apache-2.0", "Requires-Python: >=3.9", "Provides-Extra: torch",
+        "License-Expression: MIT OR Apache-2.0", *urls, "Requires-Python: >=3.9", "Provides-Extra: torch",
         "Requires-Dist: torch>=2.10; extra == 'torch'", "Provides-Extra: jax", "Requires-Dist: jax>=0.6; extra == 'jax'",
         "Provides-Extra: oracle", "Requires-Dist: numpy; extra == 'oracle'", "Description-Content-Type: text/markdown", "",
         readme,
@@ -59,12 +63,12 @@ def record(path, data):
     return f"{path},sha256={digest},{len(data)}"
 
 
-def build(library, version, out):
+def build(library, version, out, repository=None):
     """Writes the wheel, and returns its path."""
     tag = f"py3-none-{platform_tag(library)}"
     info = f"qkvault-{version}.dist-info"
     listed = files(library)
-    listed[f"{info}/METADATA"] = metadata(version).encode()
+    listed[f"{info}/METADATA"] = metadata(version, repository).encode()
     listed[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: qkvault\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     for name in ("LICENSE-APACHE", "LICENSE-MIT", "NOTICE"):
         listed[f"{info}/licenses/{name}"] = (ROOT / name).read_bytes()
@@ -84,11 +88,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=pathlib.Path, required=True)
     parser.add_argument("--version", required=True)
+    parser.add_argument("--repository", help="the address of the project's page")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("dist"))
     words = parser.parse_args()
     if sys.platform != "linux":
         sys.exit(f"wheels are built on Linux; this is {sys.platform}")
-    print(build(words.library.read_bytes(), words.version, words.out))
+    print(build(words.library.read_bytes(), words.version, words.out, words.repository))
 
 
 if __name__ == "__main__":

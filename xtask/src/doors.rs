@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::programs::{self, Task};
 use crate::record_tests::TESTS;
-use crate::{cargo, jax_tests, torch_tests};
+use crate::{cargo, jax_tests, torch_tests, ui, wheel};
 
 /// A run of the modules of a door.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl DoorModules {
 }
 
 /// The tests of both doors on the CPU, with the library that was built beside the tests of this workspace: what is
-/// short is done, and the modules are returned.
+/// short is done, the wheel in an empty environment among it, and the modules are returned.
 ///
 /// # Errors
 ///
@@ -99,8 +99,12 @@ impl DoorModules {
 pub(crate) fn tasks() -> Result<Vec<Task<'static>>> {
     let library = PathBuf::from(cargo::target()?).join("debug/deps/libqkvault_c.so");
     ensure!(library.is_file(), "{} is not there: `cargo test --no-run` builds it", library.display());
-    let mut tasks = torch_tests::tasks(&library)?;
-    tasks.extend(jax_tests::tasks(&library)?);
+    let begun = Instant::now();
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    let installed = wheel::install(&library, folder.path())?;
+    ui::say(&format!("the wheel in an empty environment: {:.0} s", begun.elapsed().as_secs_f64()));
+    let mut tasks = torch_tests::tasks(&library, &installed)?;
+    tasks.extend(jax_tests::tasks(&library, &installed)?);
     Ok(tasks)
 }
 
@@ -110,6 +114,7 @@ pub(crate) fn tasks() -> Result<Vec<Task<'static>>> {
 ///
 /// Packages cannot be installed.
 pub(crate) fn install() -> Result<()> {
+    wheel::install_auditwheel()?;
     torch_tests::install()?;
     jax_tests::install()
 }

@@ -56,7 +56,8 @@ pub fn run(args: &JaxTestsArgs) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("jax-tests", "jax")?,
     };
-    checked(&python, &library)?;
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    checked(&python, &library, &wheel::install(&library, folder.path())?)?;
     modules(python, &library, 2, false)?.run()
 }
 
@@ -70,29 +71,27 @@ pub(crate) fn install() -> Result<()> {
 }
 
 /// The modules of tests with a library that is built, in the environment of the cache folder; types and the guide are
-/// checked before.
+/// checked before. `installed` is a folder with the wheel's packages.
 ///
 /// # Errors
 ///
 /// The environment cannot be made, or a test fails.
-pub(crate) fn tasks(library: &Path) -> Result<Vec<Task<'static>>> {
+pub(crate) fn tasks(library: &Path, installed: &str) -> Result<Vec<Task<'static>>> {
     let python = environment("jax-tests", "jax")?;
-    checked(&python, library)?;
+    checked(&python, library, installed)?;
     modules(python, library, 2, false)?.tasks()
 }
 
-fn checked(python: &Path, library: &Path) -> Result<()> {
+fn checked(python: &Path, library: &Path, installed: &str) -> Result<()> {
     let program = format!("{TESTS}/typed_program.py");
     let words = ["-m", "mypy", "--strict", "--follow-imports=silent", &program];
     cargo::run_program(python.into(), &words, &[("MYPYPATH", package()?.as_str())])?;
     with(python, library, &[&program])?;
-    installed(python, library)
+    guide(python, installed)
 }
 
-/// Installs the wheel into a folder and runs the guide's page with that and nothing else of the project.
-fn installed(python: &Path, library: &Path) -> Result<()> {
-    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
-    let at = wheel::install(python, library, folder.path())?;
+/// Runs the guide's page with the wheel's packages and nothing else of the project.
+fn guide(python: &Path, at: &str) -> Result<()> {
     let tests = cargo::root().join(TESTS);
     let path = format!("{at}:{}", tests.to_str().context("the path of the project is not UTF-8")?);
     let words = ["-m", "unittest", "test_jax.Package.test_the_guide_runs"];

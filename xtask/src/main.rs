@@ -68,6 +68,8 @@ enum Chore {
     Semver(release::SemverArgs),
     /// Pack and build every package as for publishing; upload nothing
     PublishDryRun(release::PublishArgs),
+    /// Ask everything that a release needs, and print yes or no and what to do; upload nothing
+    Release(release::ReleaseArgs),
     /// Run every check and test that needs no GPU
     Test(test::TestArgs),
     /// Run the checks of CI: `test`, and whether the declarations are up to date
@@ -115,6 +117,7 @@ fn run(accept: bool, globals: &Globals, command: Chore) -> Result<ExitCode> {
         Chore::Deny(args) => deny::run(&args)?,
         Chore::Semver(args) => release::semver(&args)?,
         Chore::PublishDryRun(args) => release::publish_dry_run(&args)?,
+        Chore::Release(args) => release::run(&args, &options)?,
         Chore::Test(args) => test::run(&args, &options)?,
         Chore::Ci(args) => test::ci(&args, &options)?,
         Chore::Qkvault(mut command) => {

@@ -1,12 +1,23 @@
-//! Chores before a release: check the oldest supported Rust, breaking changes of the interface, and the packages. No
-//! chore uploads anything. If a tool is missing, the error contains the command that installs it.
+//! Chores before a release: check the oldest supported Rust, breaking changes of the interface, and the packages.
+//! `release --dry-run` asks all of them. No chore uploads anything. A missing tool is an error with the command that
+//! installs it.
+
+mod checklist;
+mod manifests;
+mod published;
 
 use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+pub use checklist::{ReleaseArgs, run};
+pub(crate) use published::Published;
+
 use crate::{cargo, ui};
+
+/// Workspaces beside the main one whose root package is published, by their manifests.
+pub(crate) const OUTSIDE: [&str; 1] = ["adapters/candle/Cargo.toml"];
 
 /// Packages that are not published.
 pub const PRIVATE: [&str; 7] =
@@ -46,8 +57,13 @@ pub fn msrv() -> Result<()> {
     }
     // A separate folder: two compilers in one folder would rebuild everything each time.
     let target = cargo::root().join("target/msrv").display().to_string();
-    let args = ["run", &toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"];
-    cargo::run_program("rustup".into(), &args, &[("CARGO_TARGET_DIR", &target)])
+    let check = |more: &[&str]| {
+        let words = ["run", &toolchain, "cargo", "check", "--locked"];
+        cargo::run_program("rustup".into(), &[&words, more].concat(), &[("CARGO_TARGET_DIR", &target)])
+    };
+    check(&["--workspace", "--all-targets"])?;
+    // Their tests use whole frameworks, which name an oldest Rust of their own.
+    OUTSIDE.iter().try_for_each(|manifest| check(&["--manifest-path", manifest]))
 }
 
 /// The rustup name of the toolchain of `rust-version`, which has a patch number.
@@ -68,14 +84,24 @@ fn oldest_toolchain() -> Result<String> {
 /// changes than the version allows.
 pub fn semver(args: &SemverArgs) -> Result<()> {
     needs("semver-checks", "cargo install cargo-semver-checks --locked")?;
-    let mut words: Vec<&str> = vec!["semver-checks", "check-release"];
-    if args.package.is_empty() {
-        words.push("--workspace");
-        words.extend(excluded());
+    let compare = |more: &[&str]| {
+        let baseline = args.baseline.iter().flat_map(|rev| ["--baseline-rev", rev.as_str()]);
+        cargo::run(
+            &["semver-checks", "check-release"].iter().chain(more).copied().chain(baseline).collect::<Vec<_>>(),
+            &[],
+        )
+    };
+    let all = args.package.is_empty();
+    let wanted = |name: &str| all || args.package.iter().any(|package| package == name);
+    let (outside, inside): (Vec<_>, Vec<_>) =
+        Published::all(&cargo::root())?.into_iter().filter(|one| wanted(&one.name)).partition(|one| one.outside);
+    if let Some(unknown) = args.package.iter().find(|name| !inside.iter().chain(&outside).any(|p| p.name == **name)) {
+        bail!("{unknown} is no published package");
     }
-    words.extend(args.package.iter().flat_map(|package| ["--package", package.as_str()]));
-    words.extend(args.baseline.iter().flat_map(|rev| ["--baseline-rev", rev.as_str()]));
-    cargo::run(&words, &[])
+    if !inside.is_empty() {
+        compare(&inside.iter().flat_map(|one| ["--package", one.name.as_str()]).collect::<Vec<_>>())?;
+    }
+    outside.iter().try_for_each(|one| compare(&["--manifest-path", &one.manifest, "--package", &one.name]))
 }
 
 /// Packs every published package, resolves each against the others as in a registry, and builds the packed files.
@@ -84,16 +110,34 @@ pub fn semver(args: &SemverArgs) -> Result<()> {
 ///
 /// The registry's index cannot be read, or a package is incomplete or does not build outside the workspace.
 pub fn publish_dry_run(args: &PublishArgs) -> Result<()> {
-    let mut words = vec!["publish", "--workspace", "--dry-run", "--allow-dirty"];
-    words.extend(args.no_verify.then_some("--no-verify"));
-    words.extend(excluded());
-    cargo::run(&words, &[])?;
+    packed(&["publish", "--dry-run"], args.no_verify)?;
     ui::say("nothing was uploaded");
     Ok(())
 }
 
+/// Checks that every published package can be packed: its dependencies have versions, and it needs no file outside it.
+///
+/// # Errors
+///
+/// A package cannot be packed.
+pub(crate) fn package() -> Result<()> {
+    packed(&["package"], true)
+}
+
+fn packed(command: &[&str], no_verify: bool) -> Result<()> {
+    let words = [command, &["--allow-dirty"], if no_verify { &["--no-verify"] } else { &[] }].concat();
+    cargo::run(&words.iter().copied().chain(["--workspace"]).chain(excluded()).collect::<Vec<_>>(), &[])?;
+    // They depend on a version of `qkvault` that is published before them: here it is this one.
+    let this = ["--config", "patch.crates-io.qkvault.path=\"crates/qkvault\""];
+    let target = cargo::target()?;
+    OUTSIDE.iter().try_for_each(|manifest| {
+        let words = [&words[..], &this, &["--manifest-path", manifest]].concat();
+        cargo::run(&words, &[("CARGO_TARGET_DIR", &target)])
+    })
+}
+
 /// Cargo options that leave out the private packages.
-pub fn excluded<'a>() -> impl Iterator<Item = &'a str> {
+fn excluded<'a>() -> impl Iterator<Item = &'a str> {
     PRIVATE.iter().flat_map(|package| ["--exclude", *package])
 }
 

@@ -110,7 +110,7 @@ fn lists() -> Result<Vec<RequirementsList>> {
     let usual = |name: &str| {
         Ok::<_, anyhow::Error>(RequirementsList { name: name.to_owned(), wishes: wishes(name)?, python: 11 })
     };
-    let mut lists = vec![usual("record")?, usual("jax")?, usual("torch")?];
+    let mut lists = vec![usual("record")?, usual("jax")?, usual("torch")?, usual("wheel")?];
     for (version, least, _) in jax_tests::MATRIX {
         let wishes = format!("jax=={version}\nflatbuffers\nnumpy\n");
         lists.push(RequirementsList { name: format!("jax-{version}"), wishes, python: least });

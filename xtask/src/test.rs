@@ -85,19 +85,13 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
     // Before programs that take less time than most of these.
     tasks.side_by_side.splice(programs::LONG.len()..programs::LONG.len(), others);
     if !args.only_tests {
-        tasks.waiting.push(task("packages", package));
+        tasks.waiting.push(task("packages", release::package));
     }
     tasks.run(JOBS)?;
     ui::say(&format!("{} tests of cargo's programs passed", passed.into_inner()));
     skips::settle(&record, &promised)?;
     ui::say("all checks passed");
     Ok(())
-}
-
-/// Checks that every published package can be packed: its dependencies have versions, and it needs no file outside it.
-fn package() -> Result<()> {
-    let words = ["package", "--workspace", "--no-verify", "--allow-dirty"];
-    cargo::run(&words.into_iter().chain(release::excluded()).collect::<Vec<_>>(), &[])
 }
 
 /// What runs beside test programs, with its name.

@@ -21,6 +21,8 @@ mod comments;
 mod names;
 mod pages;
 
+pub(crate) use pages::links_of;
+
 /// The packages that each package may use (`[dependencies]` only; tests may use more).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("qkvault-base", &[]),

@@ -46,7 +46,8 @@ pub fn run(args: &TorchTestsArgs) -> Result<()> {
         Some(python) => std::path::absolute(python).context("the folder of this process is gone")?,
         None => environment("torch-tests", PACKAGES)?,
     };
-    checked(&python, &built)?;
+    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
+    checked(&python, &built, &wheel::install(&built, folder.path())?)?;
     modules(python, library, JOBS, false)?.run()
 }
 
@@ -63,30 +64,28 @@ pub(crate) fn install() -> Result<()> {
 }
 
 /// The modules of tests with a library that is built, in the environment of the cache folder; types and the guide are
-/// checked before.
+/// checked before. `installed` is a folder with the wheel's packages.
 ///
 /// # Errors
 ///
 /// The environment cannot be made, or a test fails.
-pub(crate) fn tasks(library: &Path) -> Result<Vec<Task<'static>>> {
+pub(crate) fn tasks(library: &Path, installed: &str) -> Result<Vec<Task<'static>>> {
     let python = environment("torch-tests", PACKAGES)?;
-    checked(&python, library)?;
+    checked(&python, library, installed)?;
     modules(python, utf8(library)?, JOBS, false)?.tasks()
 }
 
-fn checked(python: &Path, built: &Path) -> Result<()> {
+fn checked(python: &Path, built: &Path, installed: &str) -> Result<()> {
     typed(python, utf8(built)?)?;
-    installed(python, built)
+    guide(python, installed)
 }
 
 fn utf8(library: &Path) -> Result<&str> {
     library.to_str().context("the library's name is not UTF-8")
 }
 
-/// Installs the wheel into a folder, and runs the guide's programs with that and nothing else of the project.
-fn installed(python: &Path, library: &Path) -> Result<()> {
-    let folder = tempfile::tempdir().context("no temporary folder could be made")?;
-    let at = wheel::install(python, library, folder.path())?;
+/// Runs the guide's programs with the wheel's packages and nothing else of the project.
+fn guide(python: &Path, at: &str) -> Result<()> {
     let (own, path) = (format!("{at}/qkvault/libqkvault.so"), format!("{at}:{}/tests", adapter()?));
     let words = ["-m", "unittest", "test_torch.Guide"];
     cargo::run_program(python.into(), &words, &[("QKVAULT_LIBRARY", own.as_str()), ("PYTHONPATH", path.as_str())])

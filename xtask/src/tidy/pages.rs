@@ -116,16 +116,19 @@ fn columns(name: &str, text: &str, found: &mut Vec<String>) {
 /// Adds a fault for every relative link without a target.
 fn links(root: &Path, name: &str, text: &str, found: &mut Vec<String>) {
     let folder = root.join(name).parent().map(Path::to_path_buf).unwrap_or_default();
-    for (number, line) in prose(text) {
-        for rest in line.split("](").skip(1) {
-            let Some((link, _)) = rest.split_once(')') else { continue };
-            let path = link.split_once('#').map_or(link, |(path, _)| path);
-            if !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:") && !folder.join(path).exists()
-            {
-                found.push(format!("{name}:{number}: the link {link} leads nowhere"));
-            }
+    for (number, link) in links_of(text) {
+        let path = link.split_once('#').map_or(link, |(path, _)| path);
+        if !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:") && !folder.join(path).exists() {
+            found.push(format!("{name}:{number}: the link {link} leads nowhere"));
         }
     }
+}
+
+/// The links in a page's prose, with the numbers of their lines.
+pub(crate) fn links_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    prose(text).flat_map(|(number, line)| {
+        line.split("](").skip(1).filter_map(move |rest| Some((number, rest.split_once(')')?.0)))
+    })
 }
 
 /// Adds a fault for every mention of a missing page or record by its path from the root, also in code.
