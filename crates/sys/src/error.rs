@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::bindings::{AttributeName, Kind, Status};
-use crate::tried::Tried;
+use crate::tried::{Tried, UnusableReason};
 use qkvault_base::CudnnVersion;
 
 /// Any error of this crate.
@@ -119,8 +119,17 @@ pub enum CudnnLoadError {
 }
 
 fn not_found(tried: &[Tried]) -> String {
-    let mut text =
-        String::from("no usable cuDNN 9 was found; `cargo xtask fetch` gets one, QKVAULT_CUDNN_PATH names one. Tried:");
+    let wanted = tried.iter().find_map(|tried| match tried.reason {
+        UnusableReason::OtherVersion { wanted, .. } | UnusableReason::UnknownVersion { wanted } => Some(wanted),
+        _ => None,
+    });
+    let (version, option) = match wanted {
+        Some(version) => (version.to_string(), format!(" --cudnn {version}")),
+        None => ("9".to_owned(), String::new()),
+    };
+    let mut text = format!(
+        "no usable cuDNN {version} was found; `cargo xtask fetch{option}` gets one, QKVAULT_CUDNN_PATH names one. Tried:"
+    );
     for tried in tried {
         text.push_str("\n  ");
         text.push_str(&qkvault_base::on_one_line(&tried.to_string()));
