@@ -270,6 +270,7 @@ NEAREST = {
     "contiguous operands in the order BSHD": "tensors without gaps",
     "tensors whose gradient is computed in the element type of Q": "{table} in the type of {q}",
     "sums of gradients in any order (deterministic: no)": "no {deterministic}",
+    "sums of gradients in one order (deterministic: yes)": "{deterministic}",
     "per-sequence lengths given at launch": "{q_lengths} and {kv_lengths}",
     "a diagonal that starts top left": "a mask that starts at the top left",
     "a causal mask without a window": "{causal} without {window}",

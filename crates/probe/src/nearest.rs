@@ -60,6 +60,11 @@ const CHANGES: &[DescriptionChange] = &[
             g.deterministic = false;
         }
     }),
+    ("sums of gradients in one order (deterministic: yes)", |a| {
+        if let Pass::Backward(g) = &mut a.pass {
+            g.deterministic = true;
+        }
+    }),
     ("per-sequence lengths given at launch", |a| a.mask.lengths = Lengths::PerSequence),
     ("a diagonal that starts top left", |a| corner(a, Corner::TopLeft)),
     ("a diagonal that ends bottom right", |a| corner(a, Corner::BottomRight)),

@@ -18,6 +18,7 @@ const SIXTEENS: &str = "head dims padded with zeros to multiples of 16";
 const LARGER: &str = "head dims padded with zeros to the larger of the two";
 const BSHD: &str = "contiguous operands in the order BSHD";
 const ANY_ORDER: &str = "sums of gradients in any order (deterministic: no)";
+const ONE_ORDER: &str = "sums of gradients in one order (deterministic: yes)";
 const RETYPED: &str = "tensors whose gradient is computed in the element type of Q";
 const GRADIENTS: &str = "dO and gradients that lie as O, Q, K and V do";
 const CAUSAL: &str = "a causal mask without a window";
@@ -66,6 +67,11 @@ const ROWS: &[Row] = &[
         Some("pass: backward\nq: bf16 [1,8,128,64]"),
     ),
     (ANY_ORDER, "pass: backward\nq: bf16 [1,8,128,64]", None),
+    (
+        ONE_ORDER,
+        "pass: backward\nq: bf16 [1,8,128,64]",
+        Some("pass: backward\nq: bf16 [1,8,128,64]\ndeterministic: yes"),
+    ),
     (
         RETYPED,
         "pass: backward\nq: f16 [1,8,128,64]\nscore_mod: tensor @bias: f32[1, 8, 128, 128] grad; score + @bias",
@@ -147,6 +153,17 @@ fn another_element_type_of_a_bias_is_nearer_than_no_bias() {
         let near = nearest(&Request::new(&attention(given), &target(gpu, version)), &[]);
         assert_eq!(near[0].change, RETYPED, "{gpu} {version}");
     }
+}
+
+/// Head dims of 256 on a B200: what is needed named `deterministic`, the fix and the nearest change did not.
+#[test]
+fn the_fix_and_the_nearest_change_name_what_is_needed() {
+    let given = attention("pass: backward\nq: bf16 [1,16,512,256]\nmask: causal");
+    let target = target("b200", "9.27");
+    let request = Request::new(&given, &target);
+    let reasons = check(&request).reasons;
+    assert!(reasons[0].fix.contains("`deterministic: yes`"), "{}", reasons[0]);
+    assert_eq!(nearest(&request, &[])[0].change, ONE_ORDER);
 }
 
 /// A head dim of 96 was to be padded to a multiple of 8: what helped was another dO.

@@ -62,7 +62,8 @@ declare![
         field: "q.dims[3], v.dims[3]",
         needed: "in a backward, head dims of up to 128; on compute capability 9.0, up to 256; on 10.x also 192 with \
                  128 since 9.11, and 256 with 256 since 9.23 if the backward is deterministic",
-        fix: "run the backward on a Hopper GPU, or split the head dim of V and O, which is exact",
+        fix: "run the backward on a Hopper GPU, set `deterministic: yes` for 256 with 256 on 10.x, or split the head \
+              dim of V and O, which is exact",
         source: FUZZED,
         evidence: "cuDNN refuses head dims above 128, and on compute capability 9.0 above 256.",
         applies: Applies::Rules(|f| {
