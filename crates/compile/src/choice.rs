@@ -267,7 +267,10 @@ impl fmt::Display for EngineChoice {
                 write!(f, "{one}: {}, measured by `warm --autotune`", faster(*ratio, *beside))?;
             }
             Why::Unmeasured => write!(f, "{one}: nothing of its kind was measured")?,
-            Why::Alone => write!(f, "{one}: no other engine takes it")?,
+            Why::Alone => {
+                let named = self.passed.iter().any(|passed| matches!(passed.because, Because::Unproven(_)));
+                write!(f, "{one}: no other engine takes it{}", if named { " unless it is named" } else { "" })?;
+            }
             Why::OthersHaveNone => write!(f, "{one} instead")?,
         }
         self.passed.iter().try_for_each(|passed| write!(f, "\n  {passed}"))

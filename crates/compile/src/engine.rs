@@ -146,6 +146,11 @@ pub trait Work: Send + Sync {
     /// A short description of what it computes.
     fn what(&self) -> String;
 
+    /// Its description in the text form, if it is an attention: what `qkvault warm --text` takes.
+    fn text(&self) -> Option<String> {
+        None
+    }
+
     /// The GPUs that it is for, in messages.
     fn target(&self) -> String;
 

@@ -82,7 +82,9 @@ fn find(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>, how: How<'_>) -
                     Err(bad) => discredit(vault, &key, &entry, &bad),
                 }
             }
-            Err(PlanError::Missing { key, what: work.what(), target: work.target(), memory_alone })
+            // Who looks into the memory alone asks often, and finds another way.
+            let text = if memory_alone { None } else { work.text() };
+            Err(PlanError::Missing { key, what: work.what(), text, target: work.target(), memory_alone })
         }
     }
 }

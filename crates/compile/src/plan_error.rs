@@ -13,7 +13,8 @@ pub enum PlanError {
     /// The plan is missing, and building was not allowed.
     #[error(
         "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
-         build it ahead with `qkvault warm`{load}, or use OnMiss::Compile",
+         build it ahead with `{warm}`{load}, or use OnMiss::Compile",
+        warm = warm(text.as_deref()),
         place = if *memory_alone { "the memory of this process" } else { "the vault" },
         load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]
@@ -22,6 +23,8 @@ pub enum PlanError {
         key: PlanKey,
         /// Its attention.
         what: String,
+        /// It in the text form, which `qkvault warm --text` takes; `None` if it is no attention or only memory was asked.
+        text: Option<String>,
         /// Its target.
         target: String,
         /// Whether the lookup was only in memory ([`OnMiss::Memory`](crate::OnMiss::Memory)).
@@ -77,6 +80,17 @@ pub enum PlanError {
     },
 }
 
+/// The command that builds a plan, on one line, so that a line of a log is enough to warm it.
+fn warm(text: Option<&str>) -> String {
+    match text {
+        Some(text) => {
+            let text = text.trim_end().replace('\n', "\\n");
+            format!("printf '%b' '{text}' | qkvault warm --text - --target GPU")
+        }
+        None => "qkvault warm".to_owned(),
+    }
+}
+
 impl PlanError {
     /// Why there is no plan, as told of one engine of several: without the key where the cause is the compiler's, so
     /// that many attentions have one reason.
@@ -108,5 +122,32 @@ impl PlanError {
             PlanError::Failed { error, .. } => error.downcast_ref(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_cache::{Vault, VaultOptions};
+    use qkvault_cudnn::{CompileOptions, Profile};
+    use qkvault_graph::{CudnnVersion, LibrarySet, text, validate};
+
+    use crate::{OnMiss, Planner};
+
+    /// A line of a log said that an attention has a `score_mod`, and not which.
+    #[test]
+    fn a_missing_plan_tells_the_command_that_builds_it() {
+        let planner = Planner::new(Vault::in_memory(VaultOptions::new()), None);
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+        let form = "q: bf16 [1,8,512,128]\nscore_mod: scalar $cap: float; tanh(score / $cap) * $cap\n";
+        let attention = validate(text::parse(form).expect("a description")).expect("sound");
+        let ask = |on_miss| planner.plan(&attention, &target, &CompileOptions::default(), on_miss);
+        let told = ask(OnMiss::Load).expect_err("an empty vault").to_string();
+        assert_eq!(told.lines().count(), 1, "{told}");
+        let (_, rest) = told.split_once("`printf '%b' '").unwrap_or_else(|| panic!("{told}"));
+        let (form, rest) = rest.split_once('\'').expect("it ends");
+        assert!(rest.starts_with(" | qkvault warm --text - --target GPU`"), "{told}");
+        let again = text::parse(&form.replace("\\n", "\n")).expect("it is the text form");
+        assert_eq!(validate(again).expect("sound"), attention);
+        assert!(ask(OnMiss::Memory).expect_err("empty").to_string().contains("ahead with `qkvault warm` and load it"));
     }
 }

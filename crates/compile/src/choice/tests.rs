@@ -224,6 +224,18 @@ fn no_advice_below_a_refusal_of_cudnn_names_cudnn() {
 }
 
 #[test]
+fn that_no_other_engine_takes_it_is_said_where_it_is_true() {
+    let never = vec![Passed { engine: KERNELS, because: Because::Unproven("no GPU has judged them") }];
+    let mut candidates = Candidates { engines: vec![CUDNN], near: 1, why: Why::Alone, never };
+    let told = candidates.choice(CUDNN, &[]).to_string();
+    assert!(told.starts_with("cuDNN: no other engine takes it unless it is named\n"), "{told}");
+    candidates.never = vec![Passed { engine: KERNELS, because: Because::Refuses(refusal()) }];
+    assert!(candidates.choice(CUDNN, &[]).to_string().starts_with("cuDNN: no other engine takes it\n"));
+    let refused = Passed { engine: CUDNN, because: Because::Refuses(refusal()) };
+    assert!(!candidates.choice(KERNELS, &[refused]).to_string().contains("no other engine"));
+}
+
+#[test]
 fn a_share_of_time_is_told_as_people_say_it() {
     let told = |ratio| faster(ratio, CUDNN);
     let words = [0.86, 0.25, 0.998, 1.05].map(told);

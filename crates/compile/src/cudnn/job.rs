@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qkvault_cache::{Entry, EntryKind};
 use qkvault_cudnn::{Choice, CompileOptions, OpGraph, Target, plan_key_of};
-use qkvault_graph::{GraphKey, Origin as ReasonOrigin, PlanKey, Refusal, Valid, codec};
+use qkvault_graph::{GraphKey, Origin as ReasonOrigin, PlanKey, Refusal, Valid, codec, text};
 use qkvault_probe::{Request, check, lowered};
 
 use crate::blob::Blob;
@@ -115,6 +115,16 @@ impl<'a> Job<'a> {
             verdict.reasons.into_iter().filter(|reason| reason.origin == ReasonOrigin::Rule).collect(),
         )
     }
+
+    /// A refusal of cuDNN with the rules that know it: they say what is needed and how to fix it, cuDNN does not.
+    fn explained(&self, said: Refusal) -> Refusal {
+        let mut reasons = Vec::from(said);
+        let known = self.known_refusal().map(Vec::from).unwrap_or_default();
+        reasons.extend(
+            known.into_iter().filter(|rule| reasons.iter().all(|told| told.code != rule.code)).collect::<Vec<_>>(),
+        );
+        Refusal::from_reasons(reasons).expect("a refusal has a reason")
+    }
 }
 
 impl Work for Job<'_> {
@@ -128,6 +138,10 @@ impl Work for Job<'_> {
 
     fn what(&self) -> String {
         self.attention.to_string()
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(text::print(self.attention))
     }
 
     fn target(&self) -> String {
@@ -168,7 +182,7 @@ impl Work for Job<'_> {
                 let facts = asked.map_err(|altered| BadPlan::Altered { key, altered: Box::new(altered) })?;
                 Ok(Ok(Arc::new(Plan { facts, blob })))
             }
-            EntryKind::Refusal => Ok(Err(plan::refusal_of(entry)?)),
+            EntryKind::Refusal => Ok(Err(self.explained(plan::refusal_of(entry)?))),
             EntryKind::Times => Err(BadEntry::Times),
         }
     }

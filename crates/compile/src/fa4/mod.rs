@@ -231,6 +231,10 @@ impl Work for Fa4Work<'_> {
         self.plan.attention.to_string()
     }
 
+    fn text(&self) -> Option<String> {
+        Some(qkvault_graph::text::print(self.plan.attention))
+    }
+
     fn target(&self) -> String {
         architecture(SM)
     }

@@ -13,7 +13,7 @@ use qkvault_kernels::recipe::{CodeOrigin, LaunchRecipe, architecture};
 use qkvault_kernels::{Generated, generate, takes, unproven};
 
 use crate::blob::Blob;
-use crate::computation::Computation;
+use crate::computation::{Computation, Description};
 use crate::engine::{Engine, EngineId, Gap, Gpu, Unbuilt, Work};
 use crate::facts::{KernelCompiler, KernelFacts, OwnFacts, PlanFacts};
 use crate::look::BadEntry;
@@ -149,6 +149,13 @@ impl Work for KernelPlan<'_> {
 
     fn what(&self) -> String {
         self.of.to_string()
+    }
+
+    fn text(&self) -> Option<String> {
+        match self.of.description() {
+            Description::Attention(attention) => Some(qkvault_graph::text::print(&attention)),
+            Description::Conversion(_) | Description::Combination(_) => None,
+        }
     }
 
     fn target(&self) -> String {
