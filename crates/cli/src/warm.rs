@@ -4,6 +4,7 @@ mod part;
 mod progress;
 mod report;
 mod sharing;
+mod stopped;
 mod tune;
 mod versions;
 
@@ -137,7 +138,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
                 }
                 Err(refusal) => WarmRow::refused(work, refusal),
             };
-            progress.done(row.is_built().then(|| work.job.uses[0].label()).as_deref());
+            progress.done(row.is_built().then(|| named(work, &targets)).as_deref());
             row
         });
         all.collect()
@@ -178,6 +179,12 @@ fn keyed<'j>(
         TargetJob { job, target, key }
     };
     places.into_par_iter().map(key).collect()
+}
+
+/// An attention, with its target where there are several.
+fn named(work: TargetJob<'_>, targets: &[Target]) -> String {
+    let what = work.job.uses[0].label();
+    if targets.len() > 1 { format!("{what} for {}", targets[work.target].label()) } else { what }
 }
 
 /// The refusal by rules, which cuDNN would give too.

@@ -183,15 +183,16 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], 
         return;
     }
     out::line(&format!("for {target}; in {budget}"));
-    // Ranks that share an attention launch parts of it, which are refused for the same reasons.
+    // Plans of one model, and parts of ranks that share an attention, have the same reasons: they are told once.
     let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
     for row in rows {
         let choice = engine(row, target);
         let answer = if choice.is_some() { "supported" } else { "refused" };
-        let (head, told) = (format!("{answer:9} {}", row.what), told(row, choice, target));
-        match blocks.iter_mut().find(|(_, known)| answer == "refused" && !told.is_empty() && *known == told) {
-            Some((heads, _)) => heads.push(head),
-            None => blocks.push((vec![head], told)),
+        let why = why(row, choice.as_ref(), target);
+        let head = [format!("{answer:9} {}", row.what)].into_iter().chain(told(row, choice, target));
+        match blocks.iter_mut().find(|(_, known)| !why.is_empty() && *known == why) {
+            Some((heads, _)) => heads.extend(head),
+            None => blocks.push((head.collect(), why)),
         }
     }
     blocks.iter().flat_map(|(heads, told)| heads.iter().chain(told)).for_each(|line| out::line(line));
@@ -199,10 +200,9 @@ fn print(globals: &Globals, target: &Target, budget: Budget, rows: &[ProbeRow], 
     out::line(&format!("{} supported, {} refused", supported.len(), refused.len()));
 }
 
-/// What is said of a row, below its first line.
+/// What is said of a row alone, below its first line.
 fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    let taken = choice.is_some();
     if let Some(choice) = &choice {
         let by = choice.engine.title();
         lines.push(match expected(row, Some(choice), target) {
@@ -211,14 +211,17 @@ fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<St
         });
     }
     lines.extend(gradient(row));
-    match choice {
-        Some(choice) if choice.engine != CUDNN && row.reasons.is_empty() => {
-            lines.extend(choice.to_string().lines().map(str::to_owned));
-        }
-        Some(choice) if choice.engine != CUDNN => {
-            lines.push(format!("{} takes it; cuDNN refuses it:", choice.engine.title()));
-        }
-        _ => {}
+    if let Some(choice) = choice.filter(|choice| choice.engine != CUDNN && row.reasons.is_empty()) {
+        lines.extend(choice.to_string().lines().map(str::to_owned));
+    }
+    lines.iter().map(|line| format!("    {line}")).collect()
+}
+
+/// The reasons and the advice of a row, which others may have too.
+fn why(row: &ProbeRow, choice: Option<&EngineChoice>, target: &Target) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    if let Some(choice) = choice.filter(|choice| choice.engine != CUDNN && !row.reasons.is_empty()) {
+        lines.push(format!("{} takes it; cuDNN refuses it:", choice.engine.title()));
     }
     for reason in &row.reasons {
         lines.push(reason.to_string());
@@ -232,7 +235,7 @@ fn told(row: &ProbeRow, choice: Option<EngineChoice>, target: &Target) -> Vec<St
     // A change that the library accepts takes precedence over one that it was not asked about.
     let accepted = row.nearest.iter().find(|(_, library)| *library == Some("supported"));
     let open = row.nearest.iter().find(|(_, library)| library.is_none());
-    if let Some((near, library)) = accepted.or(open).filter(|_| !taken) {
+    if let Some((near, library)) = accepted.or(open).filter(|_| choice.is_none()) {
         let by = if library.is_some() { ", confirmed by the library" } else { "" };
         lines.push(format!("nearest supported{by}: {}", near.change));
     }

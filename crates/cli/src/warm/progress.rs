@@ -1,23 +1,23 @@
 //! How far `warm` is, and when it will be done: a bar on a terminal, a line for each plan elsewhere.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::stopped;
 use crate::out;
 
 /// The progress of one run. Threads share it.
 pub(super) struct Progress {
     bar: ProgressBar,
-    count: Mutex<Count>,
+    count: Arc<Mutex<Count>>,
 }
 
 /// What is done.
-struct Count {
-    done: usize,
-    all: usize,
+pub(super) struct Count {
+    pub(super) done: usize,
+    pub(super) all: usize,
     /// When the first plan was compiled, and how many were done then. What was stored before takes no time, and a
     /// resumed run begins with much of it.
     from: Option<(Instant, usize)>,
@@ -39,7 +39,9 @@ impl Progress {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} done, {elapsed} elapsed, {msg}");
         let bar = ProgressBar::new(all as u64);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { bar, count: Mutex::new(Count { done: 0, all, from: None, started: Instant::now() }) }
+        let count = Arc::new(Mutex::new(Count { done: 0, all, from: None, started: Instant::now() }));
+        stopped::tell(&count);
+        Progress { bar, count }
     }
 
     /// One more is done; `what` was compiled, or nothing was.

@@ -121,3 +121,77 @@ fn the_matrix_is_of_the_gpu_and_the_version_that_are_named() {
     let matrix: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&matrix["gpus"], &matrix["versions"]), (&serde_json::json!(["b200"]), &serde_json::json!(["9.19.0"])));
 }
+
+#[test]
+fn a_version_that_is_missing_is_in_the_command_that_gets_it() {
+    let place = Place::new();
+    let nowhere = place.path("").display().to_string();
+    let place = place.set("QKVAULT_CACHE_DIR", &nowhere);
+    let file = place.file("a.txt", SOFTCAP);
+    place
+        .run(&format!("warm --text {file} --cudnn 9.14"))
+        .failed(1, &["no usable cuDNN 9.14.0", "`cargo xtask fetch --cudnn 9.14.0`"]);
+}
+
+#[test]
+fn progress_names_the_target_where_there_are_two() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let file = place.file("a.txt", SOFTCAP);
+    let done = place.run(&format!("warm --text {file} --engine cudnn --target h200,b200"));
+    done.good();
+    let built: Vec<&str> = done.err.lines().filter(|line| line.starts_with("built ")).collect();
+    for sm in ["for sm_90 132sm", "for sm_100 148sm"] {
+        assert_eq!(built.iter().filter(|line| line.contains(sm)).count(), 1, "{built:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_tells_how_far_it_was_and_that_it_goes_on_from_there() {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let words = "warm --model ../../models/llama-3.1-8b.json --engine cudnn -j 1";
+    let mut command = place.command(&place.path("vault-of-ctrl-c"), words);
+    let mut child = command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("built ") {
+        line.clear();
+        assert!(err.read_line(&mut line).unwrap() > 0, "it ended before");
+    }
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut rest = String::new();
+    err.read_to_string(&mut rest).unwrap();
+    let last = rest.lines().last().unwrap_or_default();
+    assert!(last.starts_with("stopped: ") && last.ends_with("the same command goes on from there"), "{rest}");
+    assert_eq!(child.wait().unwrap().signal(), Some(2), "as if nobody had listened");
+}
+
+/// The reasons of cuDNN's refusal stood below each of sixteen plans.
+#[test]
+fn probe_tells_the_reasons_of_a_serving_set_once() {
+    let place = Place::new();
+    let model = "--model ../../models/gpt-oss-20b.json --phase serve --max-batch 8 --max-new 256 --max-keys 1024 \
+                 --pages 64 --growth 0,0,0";
+    for gpu in ["h200", "b200"] {
+        let done = place.run(&format!("probe {model} --target {gpu}"));
+        let text = done.good();
+        assert_eq!(text.matches("[quirk / storage.paged-one-query-sink]").count(), 1, "{gpu}: {text}");
+        assert!(text.matches("serve decode").count() == 2, "{text}");
+    }
+}
+
+/// cuDNN's sentence alone says neither what is needed nor how to fix it.
+#[test]
+fn a_refusal_of_cudnn_comes_with_the_rule_that_knows_it() {
+    let Some(place) = Place::with_cudnn("9.27.0") else { return };
+    let file = place.file("a.txt", "q: bf16 [1,4,256,60]\n");
+    let done = place.run(&format!("warm --text {file} --engine cudnn"));
+    for word in ["[library / ", "[rule / head-dim.multiple-of-8]", "fix: "] {
+        assert_eq!(done.out.matches(word).count().min(1), 1, "{word}: {}", done.out);
+    }
+    assert!(!done.out.contains("leave it to cuDNN"), "{}", done.out);
+}
