@@ -202,6 +202,14 @@ fn compilers_take_the_header_and_agree_about_its_structs() {
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }
 
+/// `cargo cinstall` names the library by it.
+#[test]
+fn the_manifest_has_the_version_of_the_interface() {
+    use qkvault_c::version::{QKV_ABI_MAJOR, QKV_ABI_MINOR};
+    let manifest = include_str!("../Cargo.toml");
+    assert!(manifest.contains(&format!("\nversion = \"{QKV_ABI_MAJOR}.{QKV_ABI_MINOR}.0\"")));
+}
+
 /// The example of the README compiles.
 #[test]
 fn the_readme_compiles() {
