@@ -176,9 +176,10 @@ int main(int argc, char **argv) {
   CHECK(strcmp(operand.name, "cap") == 0);
   FAILS(qkv_plan_tensor(plan, 5, &operand), QKV_ERROR_ARGUMENT, "place 5 of 5");
 
-  /* What cuDNN refuses is told with its reasons, and not compiled again. */
+  /* What cuDNN refuses is told with its reasons and the rule that knows how to fix it, and not compiled again. */
   qkv_attention *odd = parse("q: f16 [1,8,512,100]");
   FAILS(qkv_warm(context, odd, "a100", NULL), QKV_ERROR_REFUSED, "multiple of 8");
+  CHECK(strstr(qkv_last_message(), "[rule / head-dim.multiple-of-8]") && strstr(qkv_last_message(), "fix: "));
   OK(qkv_attention_free(odd));
   decode(context);
   OK(qkv_close(context));
