@@ -1,7 +1,7 @@
 // Asks, without a GPU and without cuDNN, on which GPUs attentions run, and why not.
 //
-//   c++ -std=c++17 explain.cpp $(pkg-config --cflags --libs qkvault) -Wl,-rpath,$(pkg-config --variable=libdir qkvault) \
-//     -o explain && ./explain h200 b200
+//   c++ -std=c++17 explain.cpp -o explain $(pkg-config --cflags --libs qkvault) -Wl,-rpath,/opt/qkvault/lib
+//   ./explain h200 b200
 
 #include <cstdio>
 #include <memory>
