@@ -23,7 +23,7 @@ pub enum PlanError {
         key: PlanKey,
         /// Its attention.
         what: String,
-        /// It in the text form, which `qkvault warm --text` takes; `None` if it is no attention or only memory was asked.
+        /// Its text form, for `qkvault warm --text`; `None` if it is no attention or only memory was asked.
         text: Option<String>,
         /// Its target.
         target: String,
