@@ -117,7 +117,7 @@ pub use qkvault_sys as sys;
 struct Readme;
 
 /// Compiles the example of the package's own README.
-#[cfg(all(doctest, feature = "exec"))]
+#[cfg(all(doctest, feature = "launch"))]
 #[doc = include_str!("../README.md")]
 struct OwnReadme;
 
