@@ -2,6 +2,7 @@
 
 pub mod bindings;
 pub mod bundle;
+pub mod burn;
 pub mod candle;
 pub mod capi;
 pub mod cargo;

@@ -9,7 +9,7 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, candle, capi, deny, dev, fa4_tests, fetch, jax_tests, miri, record_tests, release, requirements,
+    bindings, bundle, burn, candle, capi, deny, dev, fa4_tests, fetch, jax_tests, miri, record_tests, release, requirements,
     test, tidy, torch_tests, ui, wheel,
 };
 
@@ -56,6 +56,8 @@ enum Chore {
     Fuzz(dev::DevArgs),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
+    /// Check everything under burn-qkvault's feature `cuda`, which builds burn's CUDA backend
+    BurnCheck,
     /// Write the lists of Python packages that chores install, with hashes of all wheels
     Requirements,
     /// Check what no compiler checks: dependencies of packages and modules, module comments, pages, forbidden words
@@ -111,6 +113,7 @@ fn run(accept: bool, globals: &Globals, command: Chore) -> Result<ExitCode> {
         Chore::Fuzz(_) => dev::program("qkvault-fuzz", "fuzz", false)?,
         Chore::FuzzRules(_) => dev::program("qkvault-lab", "fuzz-rules", true)?,
         Chore::CandleCheck => candle::check()?,
+        Chore::BurnCheck => burn::check()?,
         Chore::Requirements => requirements::run(&options)?,
         Chore::Tidy => tidy::run()?,
         Chore::Msrv => release::msrv()?,
