@@ -147,3 +147,29 @@ fn buffer(of: &TensorData, packed: bool) -> Result<Buffer, super::Failure> {
     };
     Ok(Buffer::new(dtype, bytes)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cpu;
+
+    #[test]
+    fn one_wrong_row_of_any_output_is_seen() {
+        let cases: Vec<Case> = (0..6).map(|seed| Case::new(seed, true)).collect();
+        for case in &cases {
+            let given = || Given::of::<Cpu>(case, &Default::default(), Options::new()).0.expect("it is computed");
+            assert!(matches!(judged(case, &given()).expect("it is judged"), Judged::Right(_)), "{case:?}");
+            let outputs = 1 + given().1.iter().flatten().count();
+            for output in 0..outputs {
+                let (mut o, mut gradients) = given();
+                let changed = std::iter::once(&mut o).chain(gradients.iter_mut().flatten()).nth(output);
+                let changed = changed.expect("it is there");
+                // The highest bits of the exponent of the first element: 16 and 32 bits alike.
+                let last = changed.dtype.size() - 1;
+                changed.bytes[last] ^= 0x40;
+                let own = judged(case, &(o, gradients)).expect("it is judged");
+                assert!(matches!(own, Judged::Wrong(_)), "output {output} of {case:?}");
+            }
+        }
+    }
+}

@@ -60,7 +60,13 @@ fn cpu(cases: &[Case]) -> Result<(), Failure> {
     let given = cases.iter().map(|case| Given::of::<Cpu>(case, &Default::default(), Options::new()));
     let given: Vec<Given> = given.collect();
     let verdicts = judge::all(cases, &given);
-    verdicts.iter().zip(cases).for_each(|(own, case)| println!("{own:?}: {case:?}"));
+    for (own, case) in verdicts.iter().zip(cases) {
+        match own {
+            Judged::Right(worst) => println!("right, {worst:.2} of what roundings explain"),
+            Judged::Refused(codes) => println!("refused, {codes}: {case:?}"),
+            Judged::Wrong(why) => println!("WRONG {why}: {case:?}"),
+        }
+    }
     let right = verdicts.iter().filter(|own| matches!(own, Judged::Right(_))).count();
     println!("{right} of {} right", cases.len());
     if verdicts.iter().any(|own| matches!(own, Judged::Wrong(_))) { Err("something is wrong".into()) } else { Ok(()) }
