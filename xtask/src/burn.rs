@@ -1,5 +1,5 @@
-//! `adapters/burn`, a workspace of its own: its part of `cargo xtask test`, on CPUs alone, and `cargo xtask burn-check`,
-//! which builds burn's CUDA backend: minutes that a change of this repository seldom needs.
+//! `adapters/burn`, a workspace of its own: its part of `cargo xtask test`, on CPUs alone, and `cargo xtask
+//! burn-check`, which builds burn's CUDA backend: minutes that a change here seldom needs.
 
 use anyhow::Result;
 

@@ -9,8 +9,8 @@ use clap::Parser;
 use qkvault_base::LibrarySet;
 use qkvault_cli::{self as cli, Globals};
 use xtask::{
-    bindings, bundle, burn, candle, capi, deny, dev, fa4_tests, fetch, jax_tests, miri, record_tests, release, requirements,
-    test, tidy, torch_tests, ui, wheel,
+    bindings, bundle, burn, candle, capi, deny, dev, fa4_tests, fetch, jax_tests, miri, record_tests, release,
+    requirements, test, tidy, torch_tests, ui, wheel,
 };
 
 /// Runs the chores of the qkvault workspace, the commands of `qkvault`, and the programs of `dev`.

@@ -22,7 +22,8 @@ const ORDERS: [(Ordering, &str); 2] = [(Ordering::Waits, "waits"), (Ordering::Ev
 
 pub(crate) fn run(vault: &str, out: &str, words: &Words) -> Result<(), Failure> {
     let cases = words.cases(60, false)?;
-    let runtime = Runtime::options().vault(VaultOptions::in_folder(vault)).handles(16).open_raw()?;
+    let runtime =
+        Runtime::options().vault(VaultOptions::in_folder(vault)).handles(16).build_missing(true).open_raw()?;
     let device = <Gpu as burn_tensor::backend::BackendTypes>::Device::default();
     let target = runtime.session(0)?.target()?.clone();
     let mut record = String::from("{\n");
@@ -80,7 +81,7 @@ fn chains(
     runtime: &RawRuntime,
     device: &<Cuda as burn_tensor::backend::BackendTypes>::Device,
 ) -> Result<Vec<String>, Failure> {
-    let [case, _] = Case::timed();
+    let case = Case::timed()[0].unturned();
     let chain = || -> Result<TensorData, Failure> {
         let options = Options::new().causal(true).runtime(runtime);
         let [mut q, k, v] = case.leaves::<Cuda>(device, false).qkv;

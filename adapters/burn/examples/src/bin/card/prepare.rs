@@ -25,7 +25,13 @@ pub(crate) fn launches(case: &Case) -> Result<Vec<Valid>, Error> {
 pub(crate) fn fill(vault: &str, gpu: &str, cases: &[Case]) -> Result<(), Failure> {
     let runtime = Runtime::options().vault(VaultOptions::in_folder(vault)).open_raw()?;
     let target = runtime.compile_target(gpu)?;
-    let (mut all, timed) = (Vec::new(), Case::timed());
+    // What is timed and chained runs without gradients too, and in either order.
+    let timed = Case::timed().into_iter().flat_map(|case| {
+        let mut alone = case.clone();
+        alone.tracked = [false; 6];
+        [alone.unturned(), alone, case]
+    });
+    let (mut all, timed) = (Vec::new(), timed.collect::<Vec<Case>>());
     for case in cases.iter().chain(&timed) {
         match launches(case) {
             Ok(own) => all.extend(own.into_iter().map(|valid| (valid, case))),
