@@ -1,6 +1,6 @@
 //! A stream of our own on each GPU, and its order with burn's, which are private.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU8, Ordering as Atomic};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,9 +37,12 @@ pub(crate) struct Lane {
     stream: Arc<CudaStream>,
     /// Recorded anew by each launch: what was queued before a launch, and the launch. The lock is held for a launch.
     events: Mutex<[Event; 2]>,
-    /// The driver's CUDA, as 12050.
-    driver: i32,
+    /// `cuCtxRecordEvent` and `cuCtxWaitEvent`, if the driver has them.
+    whole: Option<[OfContext; 2]>,
 }
+
+/// A function of the driver's over a context and an event.
+type OfContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
 /// An event without times.
 struct Event(sys::CUevent);
@@ -64,10 +67,8 @@ impl Lane {
         let context = CudaContext::new(gpu)?;
         let stream = context.new_stream()?;
         let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map(Event);
-        let mut driver = 0;
-        // SAFETY: the driver writes one number to the place that it is given.
-        unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
-        Ok(Lane { events: Mutex::new([event()?, event()?]), context, stream, driver })
+        let whole = of_context(c"cuCtxRecordEvent").zip(of_context(c"cuCtxWaitEvent")).map(|(one, two)| [one, two]);
+        Ok(Lane { events: Mutex::new([event()?, event()?]), context, stream, whole })
     }
 
     /// The stream, for launches and for work before them.
@@ -93,14 +94,14 @@ impl Lane {
             let finished = self.stream.synchronize().map_err(|error| driver("a launch ended in an error", error));
             return launched.and(finished);
         }
-        if self.driver < 12050 {
-            let text = format!("the driver is of CUDA {}; Ordering::Events needs 12050, so use Waits", self.driver);
-            return Err(Error::Device(text));
-        }
+        let Some([record, let_wait]) = self.whole else {
+            let text = "the driver has no events of whole contexts, which CUDA 12.5 brought: use Ordering::Waits";
+            return Err(Error::Device(text.to_owned()));
+        };
         let (context, stream) = (self.context.cu_ctx(), self.stream.cu_stream());
         // SAFETY: context, stream and event are alive, and of one context.
         let behind = unsafe {
-            sys::cuCtxRecordEvent(context, before.0).result().and_then(|()| {
+            record(context, before.0).result().and_then(|()| {
                 result::stream::wait_event(stream, before.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
             })
         };
@@ -108,9 +109,8 @@ impl Lane {
         let launched = launch();
         // Also after an error: what was queued may write until then.
         // SAFETY: as above.
-        let ahead = unsafe {
-            result::event::record(after.0, stream).and_then(|()| sys::cuCtxWaitEvent(context, after.0).result())
-        };
+        let ahead =
+            unsafe { result::event::record(after.0, stream).and_then(|()| let_wait(context, after.0).result()) };
         if let Err(error) = ahead {
             // Then the host waits: memory that a launch writes must not be given to others.
             let finished = self.stream.synchronize();
@@ -120,6 +120,22 @@ impl Lane {
         launched
     }
 }
+
+/// A function of the driver's, if it has it. Asked for at run time: which functions cudarc declares depends on the CUDA
+/// toolkit that it finds when it is built.
+fn of_context(name: &CStr) -> Option<OfContext> {
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends in a zero, the driver writes an address to the place that it is given, and no status to null.
+    let asked = unsafe { sys::cuGetProcAddress_v2(name.as_ptr(), &raw mut found, SINCE, 0, std::ptr::null_mut()) };
+    if asked.result().is_err() || found.is_null() {
+        return None;
+    }
+    // SAFETY: both functions that are asked for have this type, as CUDA 12.5 declares them.
+    Some(unsafe { std::mem::transmute::<*mut c_void, OfContext>(found) })
+}
+
+/// The CUDA that declared them.
+const SINCE: i32 = 12050;
 
 pub(crate) fn driver(what: &str, error: DriverError) -> Error {
     Error::Device(format!("{what}: {error}"))

@@ -11,7 +11,7 @@ use qkvault::graph::{DType, Role, Valid};
 use crate::backend::Compute;
 use crate::known::{Entry, Key, Scalar, Sizes, entry};
 use crate::options::Plain;
-use crate::tensor::{Lie, Order, burn_dtype, dtype, long};
+use crate::tensor::{Lie, Order, dtype, long};
 use crate::{Error, Sequences};
 
 /// Places of a call's float tensors, those that may get a gradient.
@@ -186,12 +186,13 @@ fn float<B: Backend>(call: &Call<B>, place: usize) -> Result<&FloatTensor<B>, Er
     call.floats[place].as_ref().ok_or_else(|| Error::Tensor(format!("{} is missing", NAMES[place])))
 }
 
-/// Checks a call, and lets its tensors lie as kernels read them.
-fn settle<B: Compute>(call: &mut Call<B>, stats: bool) -> Result<Key, Error> {
+/// Fails if tensors of a call cannot be computed with, whatever their attention is.
+fn check<B: Compute>(call: &Call<B>) -> Result<(), Error> {
     let (first, device) = (float(call, Q)?.dtype(), B::float_device(float(call, Q)?));
-    for (name, tensor) in NAMES.iter().zip(&call.floats) {
-        let Some(tensor) = tensor else { continue };
-        let (own, dims) = (B::float_device(tensor), tensor.shape().to_vec());
+    let floats = NAMES.iter().zip(&call.floats).filter_map(|(name, own)| Some((*name, own.as_ref()?)));
+    let floats = floats.map(|(name, own)| (name, B::float_device(own), own.shape().to_vec()));
+    let mask = call.mask.iter().map(|own| ("mask", B::int_device(own), own.shape().to_vec()));
+    for (name, own, dims) in floats.chain(mask) {
         if own != device {
             let text = format!("{name} is on {own:?} and q on {device:?}; move all tensors to one device (to_device)");
             return Err(Error::Tensor(text));
@@ -216,6 +217,13 @@ fn settle<B: Compute>(call: &mut Call<B>, stats: bool) -> Result<Key, Error> {
     {
         return Err(Error::Tensor(format!("softcap is {cap}; give a positive number")));
     }
+    Ok(())
+}
+
+/// Checks a call, and lets its tensors lie as kernels read them.
+fn settle<B: Compute>(call: &mut Call<B>, stats: bool) -> Result<Key, Error> {
+    check(call)?;
+    let first = float(call, Q)?.dtype();
     for place in [Q, K, V] {
         call.floats[place] = call.floats[place].take().map(B::readable);
     }
@@ -261,7 +269,6 @@ fn settle<B: Compute>(call: &mut Call<B>, stats: bool) -> Result<Key, Error> {
     };
     let Plain { left, right, softcap, deterministic, .. } = call.plain;
     let dtype = dtype(first).ok_or_else(|| Error::Tensor(format!("{first:?} is not read")))?;
-    burn_dtype(dtype)?;
     Ok(Key {
         dtype,
         q,

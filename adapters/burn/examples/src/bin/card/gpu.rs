@@ -29,6 +29,8 @@ pub(crate) fn run(vault: &str, out: &str, words: &Words) -> Result<(), Failure> 
     let mut record = String::from("{\n");
     writeln!(record, "  \"device\": {:?},\n  \"cudnn\": \"{}\",", target.device.device_name, target.cudnn)?;
     writeln!(record, "  \"burn\": \"0.21.0\",\n  \"cubecl\": \"0.10.0\",\n  \"driver\": {:?},", driver())?;
+    // Host times of a debug build say nothing of a release.
+    writeln!(record, "  \"build\": \"{}\",", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     writeln!(record, "  \"commit\": {:?},", words.text("--commit").unwrap_or("unknown"))?;
     writeln!(record, "  \"cases\": {},\n  \"seed\": {},", cases.len(), words.value("--seed", 1)?)?;
     let (mut wrong, mut given) = (0, Vec::new());
