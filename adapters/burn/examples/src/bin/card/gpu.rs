@@ -38,7 +38,12 @@ pub(crate) fn run(vault: &str, out: &str, words: &Words) -> Result<(), Failure> 
         set_ordering(ordering);
         let began = Instant::now();
         let base = || Options::new().runtime(&runtime);
-        given.push(cases.iter().map(|case| Given::of::<Gpu>(case, &device, base())).collect::<Vec<Given>>());
+        let one = |(at, case): (usize, &Case)| {
+            let own = Given::of::<Gpu>(case, &device, base());
+            println!("{name}: case {at} after {:.1} s", began.elapsed().as_secs_f64());
+            own
+        };
+        given.push(cases.iter().enumerate().map(one).collect::<Vec<Given>>());
         println!("{name}: {} cases computed in {:.1} s", cases.len(), began.elapsed().as_secs_f64());
     }
     for ((_, name), given) in ORDERS.iter().zip(&given) {
