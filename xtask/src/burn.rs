@@ -1,5 +1,5 @@
-//! `adapters/burn`, a workspace of its own: its part of `cargo xtask test`, on CPUs alone, and `cargo xtask
-//! burn-check`, which builds burn's CUDA backend: minutes that a change here seldom needs.
+//! `adapters/burn`, a workspace of its own: `cargo xtask burn-check`, which a release asks for too. CI leaves it out:
+//! building burn takes two minutes of two cores for the CPU's tests alone, more with its CUDA backend.
 
 use anyhow::Result;
 
@@ -8,32 +8,18 @@ use crate::cargo;
 /// Its manifest, from the root.
 pub(crate) const MANIFEST: &str = "adapters/burn/Cargo.toml";
 
-/// Runs the checks and tests of the workspace on the CPU. Lints are those of the build.
+/// Runs the tests on the CPU, and checks everything under the feature `cuda`, and the documentation. It needs neither
+/// nvcc nor a GPU.
 ///
 /// # Errors
 ///
 /// A check or a test fails.
-pub fn test(only_tests: bool) -> Result<()> {
-    let target = cargo::target()?;
-    let target = [("CARGO_TARGET_DIR", target.as_str())];
-    let test = ["test", "--manifest-path", MANIFEST, "--workspace", "--features", "burn-qkvault/cpu"];
-    if only_tests {
-        return cargo::run(&test, &target);
-    }
-    cargo::run(&["fmt", "--manifest-path", MANIFEST, "--all", "--check"], &target)?;
-    let lints = cargo::lints()?;
-    let lints = lints.each_ref().map(|(name, value)| (*name, value.as_str()));
-    cargo::run(&test, &[&target[..], &lints].concat())
-}
-
-/// Checks everything under the feature `cuda`, and the documentation. It needs neither nvcc nor a GPU.
-///
-/// # Errors
-///
-/// It does not compile.
 pub fn check() -> Result<()> {
     let target = cargo::target()?;
     let target = [("CARGO_TARGET_DIR", target.as_str())];
+    cargo::run(&["fmt", "--manifest-path", MANIFEST, "--all", "--check"], &target)?;
+    let tests = ["test", "--manifest-path", MANIFEST, "--workspace", "--features", "burn-qkvault/cpu"];
+    cargo::run(&tests, &target)?;
     let words = ["clippy", "--manifest-path", MANIFEST, "--workspace", "--all-targets", "--features"];
     let features = ["burn-qkvault/cpu,burn-qkvault-examples/cuda", "--", "-D", "warnings"];
     cargo::run(&[&words[..], &features].concat(), &target)?;

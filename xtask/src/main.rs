@@ -56,7 +56,7 @@ enum Chore {
     Fuzz(dev::DevArgs),
     /// Check the types of candle-qkvault's feature `cuda`, without nvcc
     CandleCheck,
-    /// Check everything under burn-qkvault's feature `cuda`, which builds burn's CUDA backend
+    /// Test burn-qkvault on the CPU, and check its feature `cuda`: CI does not, for it takes minutes to build burn
     BurnCheck,
     /// Write the lists of Python packages that chores install, with hashes of all wheels
     Requirements,

@@ -17,7 +17,7 @@ pub(crate) use published::Published;
 use crate::{cargo, ui};
 
 /// Workspaces beside the main one whose root package is published, by their manifests.
-pub(crate) const OUTSIDE: [&str; 1] = ["adapters/candle/Cargo.toml"];
+pub(crate) const OUTSIDE: [&str; 2] = ["adapters/candle/Cargo.toml", "adapters/burn/Cargo.toml"];
 
 /// Packages that are not published.
 pub const PRIVATE: [&str; 7] =

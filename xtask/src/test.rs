@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use qkvault_base::LibrarySet;
 use qkvault_skip::{Need, PROMISED, RECORD};
 
-use crate::{bindings, burn, candle, cargo, deny, dev, doors, fetch, programs, release, skips, tidy, ui};
+use crate::{bindings, candle, cargo, deny, dev, doors, fetch, programs, release, skips, tidy, ui};
 
 /// Options of the commands.
 #[derive(Debug, clap::Args)]
@@ -77,7 +77,6 @@ pub fn run(args: &TestArgs, options: &fetch::FetchOptions) -> Result<()> {
             cargo::run(&words, &required)
         }),
         task("candle", || candle::test(args.only_tests)),
-        task("burn", || burn::test(args.only_tests)),
     ];
     if let Some(installing) = installing {
         installing.join().map_err(|_| anyhow!("installing packages ended in a panic"))??;

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{PublishArgs, SemverArgs, manifests, msrv, package, publish_dry_run, semver};
-use crate::{bindings, cargo, deny, fetch, ui, wheel};
+use crate::{bindings, burn, cargo, deny, fetch, ui, wheel};
 
 /// Options of `release`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ struct Item {
 }
 
 /// The list, what is quick first.
-const ITEMS: [Item; 12] = [
+const ITEMS: [Item; 13] = [
     Item { name: "version", slow: false, ask: |_, _| manifests::version(&cargo::root()) },
     Item { name: "tree", slow: false, ask: |_, _| tree(&cargo::root()) },
     Item { name: "repository", slow: false, ask: |_, _| manifests::repository(&cargo::root()) },
@@ -48,6 +48,7 @@ const ITEMS: [Item; 12] = [
     Item { name: "licences", slow: false, ask: |_, _| licences() },
     Item { name: "goldens", slow: true, ask: |_, options| goldens(options) },
     Item { name: "wheel", slow: true, ask: |_, _| wheel::released().map(|()| "in an empty environment".to_owned()) },
+    Item { name: "burn", slow: true, ask: |_, _| burn::check().map(|()| "tests pass".to_owned()) },
     Item { name: "msrv", slow: true, ask: |_, _| msrv().map(|()| "builds".to_owned()) },
     Item { name: "semver", slow: true, ask: |args, _| compared(args.baseline.clone()) },
     Item { name: "publish", slow: true, ask: |_, _| published() },
