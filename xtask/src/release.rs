@@ -42,37 +42,37 @@ pub struct PublishArgs {
     no_verify: bool,
 }
 
-/// Checks the workspace with the Rust of `rust-version`.
+/// Checks each workspace with the Rust of its `rust-version`.
 ///
 /// # Errors
 ///
-/// The toolchain is not installed, or something does not build with it.
+/// A toolchain is not installed, or something does not build with it.
 pub fn msrv() -> Result<()> {
-    let toolchain = oldest_toolchain()?;
-    let installed = Command::new("rustup").args(["run", &toolchain, "cargo", "--version"]).output();
-    if !installed.is_ok_and(|output| output.status.success()) {
-        bail!(
-            "Rust {toolchain} is not installed; `rustup toolchain install {toolchain} --profile minimal` installs it"
-        );
-    }
     // A separate folder: two compilers in one folder would rebuild everything each time.
     let target = cargo::root().join("target/msrv").display().to_string();
-    let check = |more: &[&str]| {
-        let words = ["run", &toolchain, "cargo", "check", "--locked"];
+    let check = |manifest: &str, more: &[&str]| {
+        let toolchain = oldest_toolchain(manifest)?;
+        let installed = Command::new("rustup").args(["run", &toolchain, "cargo", "--version"]).output();
+        if !installed.is_ok_and(|output| output.status.success()) {
+            let fix = format!("rustup toolchain install {toolchain} --profile minimal");
+            bail!("Rust {toolchain} is not installed; `{fix}` installs it");
+        }
+        let words = ["run", &toolchain, "cargo", "check", "--locked", "--manifest-path", manifest];
         cargo::run_program("rustup".into(), &[&words, more].concat(), &[("CARGO_TARGET_DIR", &target)])
     };
-    check(&["--workspace", "--all-targets"])?;
+    check("Cargo.toml", &["--workspace", "--all-targets"])?;
     // Their tests use whole frameworks, which name an oldest Rust of their own.
-    OUTSIDE.iter().try_for_each(|manifest| check(&["--manifest-path", manifest]))
+    OUTSIDE.iter().try_for_each(|manifest| check(manifest, &[]))
 }
 
-/// The rustup name of the toolchain of `rust-version`, which has a patch number.
-fn oldest_toolchain() -> Result<String> {
-    let text = std::fs::read_to_string(cargo::root().join("Cargo.toml")).context("Cargo.toml cannot be read")?;
-    let manifest: toml::Table = text.parse().context("Cargo.toml is not valid TOML")?;
-    let package = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
-    let version = package.and_then(|package| package.get("rust-version")).and_then(toml::Value::as_str);
-    let version = version.context("Cargo.toml has no workspace.package.rust-version")?;
+/// The rustup name of the toolchain of a manifest's `rust-version`, which has a patch number.
+fn oldest_toolchain(manifest: &str) -> Result<String> {
+    let text =
+        std::fs::read_to_string(cargo::root().join(manifest)).with_context(|| format!("{manifest} is not there"))?;
+    let table: toml::Table = text.parse().with_context(|| format!("{manifest} is not valid TOML"))?;
+    let packages = [table.get("workspace").and_then(|workspace| workspace.get("package")), table.get("package")];
+    let version = packages.into_iter().flatten().find_map(|package| package.get("rust-version")?.as_str());
+    let version = version.with_context(|| format!("{manifest} has no rust-version"))?;
     Ok(if version.matches('.').count() == 1 { format!("{version}.0") } else { version.to_owned() })
 }
 
@@ -173,7 +173,9 @@ mod tests {
 
     #[test]
     fn the_oldest_toolchain_has_its_rustup_name() {
-        let toolchain = oldest_toolchain().expect("Cargo.toml names one");
-        assert_eq!(toolchain.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{toolchain}");
+        for manifest in ["Cargo.toml"].into_iter().chain(OUTSIDE) {
+            let toolchain = oldest_toolchain(manifest).expect("it names one");
+            assert_eq!(toolchain.split('.').filter_map(|part| part.parse::<u32>().ok()).count(), 3, "{toolchain}");
+        }
     }
 }

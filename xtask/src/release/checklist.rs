@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(table(&all).lines().count(), ITEMS.len());
         let some = answers(|item| if item.slow { Answer::NotAsked } else { Answer::Yes(String::new()) });
         let said = verdict(&some).expect_err("not asked is not yes").to_string();
-        assert_eq!(said, "not ready for a release: 0 answered no, 5 not asked");
+        assert_eq!(said, "not ready for a release: 0 answered no, 6 not asked");
         assert!(table(&some).contains("msrv       not asked takes minutes\n"), "{}", table(&some));
         let one = answers(|item| match item.name {
             "tree" => Answer::No("commit first:\na.rs".to_owned()),

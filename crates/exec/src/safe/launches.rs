@@ -239,6 +239,10 @@ impl<'a> Launches<'a> {
         end: impl FnOnce(&Arc<CudaStream>) -> Result<Option<R>, DriverError>,
     ) -> Result<R, LaunchesError> {
         let stream = self.free()?;
+        // The driver gives a graph that does nothing.
+        if self.acts.is_empty() {
+            return Err(empty());
+        }
         // Other threads may allocate during the capture.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
@@ -248,10 +252,7 @@ impl<'a> Launches<'a> {
         let ended = end(&stream);
         queued?;
         let graph = ended.map_err(|e| driver_error("end the capture", &e))?;
-        graph.ok_or_else(|| {
-            let detail = "the driver gave an empty graph: add launches to the step".to_owned();
-            LaunchError::Driver { step: "end the capture", detail }.into()
-        })
+        graph.ok_or_else(empty)
     }
 
     /// Runs `then` after earlier work on all memory of the step, and before later work.
@@ -269,6 +270,11 @@ impl<'a> Launches<'a> {
         stream.context().check_err().map_err(|e| driver_error("order the step among streams", &e))?;
         Ok(result)
     }
+}
+
+fn empty() -> LaunchesError {
+    let detail = "there is nothing to capture: add launches first".to_owned();
+    LaunchError::Driver { step: "capture", detail }.into()
 }
 
 fn bounds<'s, 'a>(acts: &'s mut [Act<'a>]) -> impl Iterator<Item = &'s mut Bound<'a>> {
