@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::cargo;
 
@@ -43,7 +43,8 @@ esac
 pub fn test(only_tests: bool) -> Result<()> {
     let target = cargo::target()?;
     let target = [("CARGO_TARGET_DIR", target.as_str())];
-    let test = ["test", "--manifest-path", MANIFEST, "--workspace"];
+    // The default members: the others have candle's feature `cuda`.
+    let test = ["test", "--manifest-path", MANIFEST];
     if only_tests {
         return cargo::run(&test, &target);
     }
@@ -54,12 +55,33 @@ pub fn test(only_tests: bool) -> Result<()> {
     check()
 }
 
+/// Fails unless a program of candle-transformers that names no package of this repository gets candle-qkvault for GPUs:
+/// its features must come with `[patch.crates-io]` alone. (The stand-in once enabled none, and every call on a GPU was
+/// an error.)
+fn user() -> Result<()> {
+    let tree = |package: &str, features: &str| {
+        let words = ["tree", "--locked", "--manifest-path", MANIFEST, "--edges", "features,normal", "--prefix", "none"];
+        cargo::output(&[&words[..], &["--package", package, "--features", features]].concat())
+    };
+    let (user, stand_in) = (tree("candle-user", "")?, tree("candle-flash-attn", "cudnn")?);
+    for (tree, wanted) in [
+        (&user, "candle-flash-attn v0.11.1 ("),
+        (&user, "candle-qkvault feature \"cuda\""),
+        (&user, "candle-core feature \"cuda\""),
+        (&stand_in, "candle-core feature \"cudnn\""),
+    ] {
+        ensure!(tree.lines().any(|line| line.starts_with(wanted)), "`{wanted}` is not in the tree of a user:\n{tree}");
+    }
+    Ok(())
+}
+
 /// Checks the types of everything under the feature `cuda`, and its documentation, without nvcc and without a GPU.
 ///
 /// # Errors
 ///
-/// It does not compile.
+/// It does not compile, or a user of candle-flash-attn does not get the feature `cuda`.
 pub fn check() -> Result<()> {
+    user()?;
     let folder = tempfile::tempdir()?;
     let nvcc = folder.path().join("nvcc");
     std::fs::write(&nvcc, NVCC)?;
@@ -69,6 +91,8 @@ pub fn check() -> Result<()> {
     let target = cargo::target()?;
     let nvcc = nvcc.display().to_string();
     let variables = [("NVCC", &*nvcc), ("PATH", &*path), ("CUDA_COMPUTE_CAP", "90"), ("CARGO_TARGET_DIR", &*target)];
+    // On its own the user has the features that it names itself.
+    cargo::run(&["check", "--manifest-path", MANIFEST, "--package", "candle-user"], &variables)?;
     let words = ["clippy", "--manifest-path", MANIFEST, "--workspace", "--all-targets", "--features"];
     let features = ["candle-qkvault/cuda,candle-qkvault-examples/cuda", "--", "-D", "warnings"];
     cargo::run(&[&words[..], &features].concat(), &variables)?;

@@ -12,7 +12,7 @@ use crate::known::{Key, Shape as Sizes};
 use crate::options::Order;
 use crate::run::{Made, Out, Run};
 use crate::tensor::{Lie, half, long, same_device};
-use crate::{Error, Options, Sequences};
+use crate::{Error, Options, Sequences, rooms};
 
 const BSHD: &str = "(batch, sequence, head, head dim)";
 const THD: &str = "(token, head, head dim)";
@@ -57,7 +57,14 @@ pub fn attention_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, options: &Options)
 
 fn dense(q: &Tensor, k: &Tensor, v: &Tensor, options: &Options, lse: bool) -> Result<(Tensor, Option<Tensor>)> {
     let tensors = [turned("q", q, options)?, turned("k", k, options)?, turned("v", v, options)?];
-    let (o, lse) = call(tensors, Sizes::Dense, None, options, lse)?;
+    let padded = if lse { None } else { rooms::padded(&tensors, options)? };
+    let (o, lse) = match padded {
+        None => call(tensors, Sizes::Dense, None, options, lse)?,
+        Some(rooms) => {
+            let (o, _) = call(rooms.tensors, Sizes::Within, Some(&rooms.sequences), options, false)?;
+            (o.narrow(1, 0, rooms.rows)?, None)
+        }
+    };
     Ok((if options.order == Order::Bhsd { o.transpose(1, 2)? } else { o }, lse))
 }
 
@@ -79,13 +86,12 @@ pub fn attention_varlen(
     if sequences.is_paged() {
         return Err(Error::Tensor("the sequences lie in pages; call attention_paged".to_owned()).into());
     }
-    let (queries, keys) = sequences.most();
-    let sizes = Sizes::Varlen { batch: sequences.batch(), queries, keys };
-    Ok(call([q.clone(), k.clone(), v.clone()], sizes, Some(sequences), options, false)?.0)
+    Ok(call([q.clone(), k.clone(), v.clone()], sequences.shape(), Some(sequences), options, false)?.0)
 }
 
-/// Attention over a cache of pages: `q` is (sequence, new token, head, head dim), and `k_pages` and `v_pages` are pools
-/// of (page, row, head, head dim). With [`Options::causal`], the last new token of a sequence stands at its last key.
+/// Attention over a cache of pages: `q` is (sequence, new token, head, head dim), or (token, head, head dim) with
+/// [`Sequences::mixed`], and `k_pages` and `v_pages` are pools of (page, row, head, head dim). With
+/// [`Options::causal`], the last new token of a sequence stands at its last key.
 ///
 /// Zero the pools once: rows behind the last key are multiplied by zero, and NaN stays NaN. A cache has no backward.
 ///
@@ -116,8 +122,8 @@ pub fn attention_paged(
     if !sequences.is_paged() {
         return Err(Error::Tensor("the sequences have no pages; make them with Sequences::paged".to_owned()).into());
     }
-    let sizes = Sizes::Paged { keys: sequences.most().1 };
-    Ok(call([q.clone(), k_pages.clone(), v_pages.clone()], sizes, Some(sequences), options, false)?.0)
+    let tensors = [q.clone(), k_pages.clone(), v_pages.clone()];
+    Ok(call(tensors, sequences.shape(), Some(sequences), options, false)?.0)
 }
 
 /// What a call computes, to be compiled ahead (`RawRuntime::warm`), also where there is no GPU: tensors on the CPU do,
@@ -148,18 +154,18 @@ pub fn descriptions(
     options: &Options,
     training: bool,
 ) -> Result<Vec<Valid>> {
-    let sizes = match sequences {
-        None => Sizes::Dense,
-        Some(sequences) if sequences.is_paged() => Sizes::Paged { keys: sequences.most().1 },
-        Some(sequences) => {
-            let (queries, keys) = sequences.most();
-            Sizes::Varlen { batch: sequences.batch(), queries, keys }
-        }
-    };
-    let tensors = match sizes {
-        Sizes::Dense => [turned("q", q, options)?, turned("k", k, options)?, turned("v", v, options)?],
-        Sizes::Varlen { .. } | Sizes::Paged { .. } => [q.clone(), k.clone(), v.clone()],
-    };
+    let (mut sizes, mut tensors) = (Sizes::Dense, [q.clone(), k.clone(), v.clone()]);
+    let mut padded = None;
+    if let Some(sequences) = sequences {
+        sizes = sequences.shape();
+    } else {
+        tensors = [turned("q", q, options)?, turned("k", k, options)?, turned("v", v, options)?];
+        padded = if training { None } else { rooms::padded(&tensors, options)? };
+    }
+    let mut sequences = sequences;
+    if let Some(rooms) = &padded {
+        (sizes, tensors, sequences) = (Sizes::Within, rooms.tensors.clone(), Some(&rooms.sequences));
+    }
     let key = key(&tensors, sizes, sequences, training, options)?;
     let mut all = vec![options.known.entry(&key, options)?.valid.clone()];
     if training {
@@ -206,10 +212,10 @@ fn call(
             "the output was made without the statistics that a backward reads (Options::inference); leave that out where \
              gradients are needed",
         ),
-        Sizes::Paged { .. } => {
+        Sizes::Paged { .. } | Sizes::Mixed { .. } => {
             Some("cuDNN has no backward over pages; compute on contiguous keys where gradients are needed")
         }
-        Sizes::Dense | Sizes::Varlen { .. } => None,
+        Sizes::Dense | Sizes::Within | Sizes::Varlen { .. } => None,
     };
     let stats = lse || (tracked && why.is_none());
     let key = key(&tensors, sizes, sequences, stats, options)?;
@@ -218,8 +224,8 @@ fn call(
     let mut outputs = vec![Out { role: Role::O, shape: Shape::from(output(&tensors)), dtype: attention.o.dtype }];
     if stats {
         let rows = match sizes {
-            Sizes::Varlen { .. } => Shape::from(&q.dims()[..2]),
-            Sizes::Dense | Sizes::Paged { .. } => Shape::from((q.dims()[0], q.dims()[2], q.dims()[1])),
+            _ if sizes.has_tokens() => Shape::from(&q.dims()[..2]),
+            _ => Shape::from((q.dims()[0], q.dims()[2], q.dims()[1])),
         };
         outputs.push(Out { role: Role::Stats, shape: rows, dtype: DType::F32 });
     }
@@ -266,15 +272,14 @@ fn key(
         }
     }
     let rows = |rank, axes| Ok::<_, Error>((Lie::of("q", q, rank, axes)?, rank, axes));
-    let (q, rank, axes) = match shape {
-        Sizes::Dense | Sizes::Paged { .. } => rows(4, BSHD)?,
-        Sizes::Varlen { .. } => rows(3, THD)?,
-    };
-    let (rank, axes) = if matches!(shape, Sizes::Paged { .. }) { (4, PAGES) } else { (rank, axes) };
+    let (q, rank, axes) = if shape.has_tokens() { rows(3, THD)? } else { rows(4, BSHD)? };
+    let (rank, axes) = if shape.is_paged() { (4, PAGES) } else { (rank, axes) };
     let key =
         Key { dtype, q, k: Lie::of("k", k, rank, axes)?, v: Lie::of("v", v, rank, axes)?, shape, stats, d_o: None };
     match (shape, sequences) {
         (Sizes::Varlen { .. }, Some(sequences)) => sequences.check(long(tensors[0].dims()[0]), long(k.dims()[0]))?,
+        // Keys are counted where the table is made.
+        (Sizes::Mixed { .. }, Some(sequences)) => sequences.check(long(tensors[0].dims()[0]), i64::MAX)?,
         (Sizes::Paged { .. }, Some(sequences)) => {
             let (batch, queries) = (sequences.batch(), sequences.queries());
             if (key.q.dims[0], key.q.dims[1]) != (batch, queries) {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop, result};
 use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
-use candle_core::{CudaDevice, DType, Device, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, CudaDevice, DType, Device, InplaceOp1, Layout, Storage, Tensor};
 use half::{bf16, f16};
 use qkvault::RawReady;
 use qkvault::exec::raw::{DeviceBuffer, RawArgs};
@@ -83,6 +83,43 @@ pub(crate) fn launch(run: &Run<'_>, device: &CudaDevice) -> candle_core::Result<
     unsafe { ready.launch_with(&args, raw) }.map_err(Error::from)?;
     drop(guards);
     Ok(outputs.into_iter().zip(&run.outputs).map(|(memory, out)| (memory.give(device), out.shape.clone())).collect())
+}
+
+/// Numbers that kernels follow, to be written where a tensor lies.
+pub(crate) enum Numbers {
+    Wide(Vec<i64>),
+    Narrow(Vec<i32>),
+}
+
+impl Numbers {
+    pub(crate) fn new(role: graph::Role, numbers: Vec<i64>, dtype: DType) -> Result<Numbers, Error> {
+        if dtype == DType::I64 {
+            return Ok(Numbers::Wide(numbers));
+        }
+        let narrow = |n: i64| i32::try_from(n).map_err(|_| Error::Tensor(format!("{role}: {n} needs 64 bits")));
+        Ok(Numbers::Narrow(numbers.into_iter().map(narrow).collect::<Result<_, _>>()?))
+    }
+}
+
+impl InplaceOp1 for Numbers {
+    fn name(&self) -> &'static str {
+        "qkvault-numbers"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        Err(Error::Tensor("numbers on the CPU are not uploaded".to_owned()).into())
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        let stream = storage.device.cuda_stream();
+        // In the order of the stream: behind the launches that read the step before.
+        let written = match (self, &mut storage.slice) {
+            (Numbers::Wide(numbers), CudaStorageSlice::I64(slice)) => stream.memcpy_htod(numbers, slice),
+            (Numbers::Narrow(numbers), CudaStorageSlice::I32(slice)) => stream.memcpy_htod(numbers, slice),
+            _ => return Err(Error::Tensor("numbers of another type were uploaded".to_owned()).into()),
+        };
+        written.map_err(candle_core::Error::wrap)
+    }
 }
 
 /// What kernels follow, in the plan's own types.

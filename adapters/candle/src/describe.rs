@@ -13,8 +13,12 @@ pub(crate) fn valid(key: &Key, options: &Options) -> Result<Valid, Error> {
     let Some(d_o) = &key.d_o else { return Ok(graph::validate(forward)?) };
     let of = forward.clone();
     let stored = |lie: &Lie, like: graph::Tensor| match key.shape {
-        Shape::Varlen { batch, queries, .. } => lie.varlen(batch, queries, key.dtype),
-        Shape::Dense | Shape::Paged { .. } => graph::Tensor { storage: like.storage, ..lie.bshd(key.dtype) },
+        Shape::Varlen { batch, queries, .. } | Shape::Mixed { batch, queries, .. } => {
+            lie.varlen(batch, queries, key.dtype)
+        }
+        Shape::Dense | Shape::Within | Shape::Paged { .. } => {
+            graph::Tensor { storage: like.storage, ..lie.bshd(key.dtype) }
+        }
     };
     // Gradients are new tensors without gaps, with the extents of what they are of.
     let options = BackwardOptions {
@@ -39,13 +43,18 @@ fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
     let by_key = |expr: &ScoreExpr| expr.program().contains(Node::Index(Axis::Key));
     let packed = q.dims[1] == 1 && score.iter().chain(&mask).any(by_key);
     let [q, k, v] = match *shape {
-        Shape::Dense => [q.bshd(*dtype), k.bshd(*dtype), v.bshd(*dtype)],
+        Shape::Dense | Shape::Within => [q.bshd(*dtype), k.bshd(*dtype), v.bshd(*dtype)],
         Shape::Varlen { batch, queries, keys } => {
             [q.varlen(batch, queries, *dtype), k.varlen(batch, keys, *dtype), v.varlen(batch, keys, *dtype)]
         }
         Shape::Paged { keys } => {
             let batch = q.dims[0];
             let q = if packed { q.without_rows().varlen(batch, 2, *dtype) } else { q.bshd(*dtype) };
+            [q, k.paged(batch, keys, *dtype), v.paged(batch, keys, *dtype)]
+        }
+        Shape::Mixed { batch, queries, keys } => {
+            // One row in each sequence is an engine of its own, which reads no packed rows.
+            let q = q.varlen(batch, queries.max(2), *dtype);
             [q, k.paged(batch, keys, *dtype), v.paged(batch, keys, *dtype)]
         }
     };

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use candle_core::{DType, Result, Tensor};
 
 use crate::known::Known;
-use crate::{Options, Sequences, attention, attention_varlen};
+use crate::{Error, Options, Sequences, attention, attention_paged, attention_varlen};
 
 /// What tells the options of one call from those of another, besides numbers and the memory of tensors.
 type Kind = (Option<usize>, Option<usize>, bool, Option<(Vec<usize>, DType, bool)>);
@@ -43,6 +43,7 @@ fn options(
         let own = defaults.as_ref();
         (own.map_or_else(Options::new, |own| own.options.clone()), own.and_then(|own| own.known.get(&kind).cloned()))
     };
+    let base = if base.shares_plans.is_none() { base.share_plans(true) } else { base };
     let mut options = base.softmax_scale(scale).window_size_left(left).window_size_right(right);
     // candle-flash-attn caps scores first.
     if let Some(cap) = softcap {
@@ -186,6 +187,43 @@ pub fn flash_attn_varlen_windowed(
 ) -> Result<Tensor> {
     let lengths = (seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k);
     varlen([q, k, v], lengths, &options(softmax_scale, window_size_left, window_size_right, None, None))
+}
+
+/// [`flash_attn_varlen_windowed`] over pages: `k` and `v` are (page, row, head, head dim), and `block_table` has the
+/// pages of each sequence, (sequence, page), of `u32` or `i32`. It is copied to the host too; [`attention_paged`] with
+/// [`Sequences::mixed`] does that once for all layers.
+///
+/// # Errors
+///
+/// As [`attention_paged`]; ranges that bypass the mask (`mm_prefix_ranges`), which are not computed here.
+#[allow(clippy::too_many_arguments, reason = "the arguments of candle-flash-attn")]
+pub fn flash_attn_varlen_paged_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    block_table: &Tensor,
+    mm_prefix_ranges: Option<&Tensor>,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    page_block_size: usize,
+    softcap: Option<f32>,
+) -> Result<Tensor> {
+    if mm_prefix_ranges.is_some() {
+        let text = "mm_prefix_ranges are not computed here: give the keys that a query sees with Options::mask_mod";
+        return Err(Error::Tensor(text.to_owned()).into());
+    }
+    if k.dims().get(1) != Some(&page_block_size) {
+        let text = format!("page_block_size is {page_block_size}, and k has dims {:?}", k.dims());
+        return Err(Error::Tensor(text).into());
+    }
+    let sequences = Sequences::of_block_table(seqlens_q, seqlens_k, block_table, page_block_size)?;
+    let sequences = Arc::new(sequences.max_seqlens(max_seqlen_q, max_seqlen_k));
+    attention_paged(q, k, v, &sequences, &options(softmax_scale, window_size_left, window_size_right, None, softcap))
 }
 
 /// [`flash_attn_varlen`] with ALiBi.

@@ -8,7 +8,7 @@ use qkvault::RawReady;
 use qkvault::graph::{DType, Role, Valid};
 
 use crate::tensor::Lie;
-use crate::{Error, Options, describe};
+use crate::{Error, Options, Sequences, describe};
 
 /// Sequences of a call, as far as a description depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,21 @@ pub(crate) enum Shape {
     Varlen { batch: i64, queries: i64, keys: i64 },
     /// Keys in pages: most keys of a sequence.
     Paged { keys: i64 },
+    /// Keys in pages, and queries one sequence after another.
+    Mixed { batch: i64, queries: i64, keys: i64 },
+    /// Buffers with more room than their sequences fill.
+    Within,
+}
+
+impl Shape {
+    pub(crate) const fn is_paged(self) -> bool {
+        matches!(self, Shape::Paged { .. } | Shape::Mixed { .. })
+    }
+
+    /// Whether queries are (token, head, head dim).
+    pub(crate) const fn has_tokens(self) -> bool {
+        matches!(self, Shape::Varlen { .. } | Shape::Mixed { .. })
+    }
 }
 
 /// What a description depends on besides the options.
@@ -146,17 +161,42 @@ fn fits(name: &str, tensor: &Tensor, dtype: DType, dims: [i64; 4]) -> Result<(),
 
 /// The descriptions of one value of options.
 #[derive(Debug, Default)]
-pub(crate) struct Known(RwLock<HashMap<Key, Arc<Entry>>>);
+pub(crate) struct Known {
+    entries: RwLock<HashMap<Key, Arc<Entry>>>,
+    /// The last lengths within buffers with more room, which all layers of a step have in common.
+    within: Mutex<Option<(Lengths, Arc<Sequences>)>>,
+}
+
+/// Sequences, and queries and keys of each.
+type Lengths = (usize, usize, usize);
 
 impl Known {
     /// The description for tensors of one kind.
     pub(crate) fn entry(&self, key: &Key, options: &Options) -> Result<Arc<Entry>, Error> {
-        if let Some(entry) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(key) {
+        if let Some(entry) = self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key) {
             return Ok(entry.clone());
         }
         options.check()?;
         let entry = Arc::new(Entry::new(describe::valid(key, options)?, options)?);
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         Ok(all.entry(*key).or_insert(entry).clone())
+    }
+
+    /// Sequences of one length each within buffers with more room: those of the last call, if their lengths are.
+    pub(crate) fn within(&self, batch: usize, queries: usize, keys: usize) -> Result<Arc<Sequences>, Error> {
+        let mut last = self.within.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((lengths, own)) if *lengths == (batch, queries, keys) => Ok(own.clone()),
+            _ => {
+                let own = Arc::new(Sequences::within(batch, queries, keys)?);
+                *last = Some(((batch, queries, keys), own.clone()));
+                Ok(own)
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

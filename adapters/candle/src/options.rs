@@ -54,6 +54,8 @@ pub struct Options {
     pub(crate) sink: Option<Tensor>,
     pub(crate) deterministic: bool,
     pub(crate) inference: bool,
+    /// Whether calls are padded to few sizes; functions differ in what they do if nothing is said.
+    pub(crate) shares_plans: Option<bool>,
     pub(crate) oracle: bool,
     pub(crate) poison: bool,
     pub(crate) runtime: Option<RawRuntime>,
@@ -77,6 +79,7 @@ impl Default for Options {
             sink: None,
             deterministic: false,
             inference: false,
+            shares_plans: None,
             oracle: false,
             poison: false,
             runtime: None,
@@ -238,6 +241,17 @@ impl Options {
     #[must_use]
     pub fn inference(mut self, inference: bool) -> Options {
         self.inference = inference;
+        self.changed()
+    }
+
+    /// Whether calls over (batch, sequence, head, head dim) whose numbers of queries and keys differ share plans: what
+    /// is no power of two is copied into room for the next one, and the lengths are numbers of the launch. A generation
+    /// then has a plan for each power of two, not for each token. Calls that need a gradient or the log-sum-exp, have
+    /// origins or read tensors besides slopes are as they would be without it. Default: yes for the functions of
+    /// candle-flash-attn, no for the others.
+    #[must_use]
+    pub fn share_plans(mut self, share: bool) -> Options {
+        self.shares_plans = Some(share);
         self.changed()
     }
 

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, DeviceLocation};
 use qkvault::graph::{self, CuSeqlens, PageTable, Role, Valid, ragged_offsets};
 
 use crate::Error;
+use crate::known::Shape;
 use crate::tensor::long;
 
 /// Keys of a tile of cuDNN's kernels.
@@ -39,6 +40,8 @@ pub struct Sequences {
     most: (i64, i64),
     /// The pages of each sequence.
     tables: Option<Vec<Vec<i32>>>,
+    /// Over pages: whether sequences have different numbers of new tokens, which lie one after another.
+    packed: bool,
     #[cfg(feature = "cuda")]
     made: Mutex<HashMap<(Role, Valid, DType, DeviceLocation), Tensor>>,
 }
@@ -71,23 +74,78 @@ impl Sequences {
     ///
     /// Lists of different length, or numbers that are too large.
     pub fn paged(queries: usize, lengths: &[u32], pages: &[Vec<u32>]) -> candle_core::Result<Sequences> {
-        if lengths.len() != pages.len() {
+        let rows =
+            u32::try_from(queries).map_err(|_| Error::Tensor(format!("{queries} queries do not fit 31 bits")))?;
+        Sequences::over_pages(&vec![rows; lengths.len()], lengths, pages, false)
+    }
+
+    /// As [`Sequences::paged`], with a number of new tokens for each sequence: chunks of prompts and decodes in one
+    /// call, whose queries are (token, head, head dim), one sequence after another.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sequences::paged`].
+    pub fn mixed(queries: &[u32], lengths: &[u32], pages: &[Vec<u32>]) -> candle_core::Result<Sequences> {
+        Sequences::over_pages(queries, lengths, pages, true)
+    }
+
+    /// As [`Sequences::mixed`], from tensors as candle-flash-attn takes them: cumulative lengths, and the pages of each
+    /// sequence. A GPU is waited for.
+    pub(crate) fn of_block_table(
+        seqlens_q: &Tensor,
+        seqlens_k: &Tensor,
+        block_table: &Tensor,
+        rows: usize,
+    ) -> candle_core::Result<Sequences> {
+        let table = match block_table.dtype() {
+            candle_core::DType::I32 => block_table.to_dtype(candle_core::DType::U32)?.to_vec2::<u32>()?,
+            _ => block_table.to_vec2::<u32>()?,
+        };
+        let lengths = |cumulative: &Tensor| {
+            let all = cumulative.to_vec1::<u32>()?;
+            let fault = || Error::Tensor(format!("cumulative lengths decrease: {all:?}"));
+            let each = all.windows(2).map(|pair| pair[1].checked_sub(pair[0]).ok_or_else(fault));
+            Ok::<_, candle_core::Error>(each.collect::<Result<Vec<u32>, Error>>()?)
+        };
+        let (queries, keys) = (lengths(seqlens_q)?, lengths(seqlens_k)?);
+        // What a row has behind the last page of its sequence is not read.
+        let pages = table.into_iter().zip(&keys).map(|(mut row, keys)| {
+            row.truncate((*keys as usize).div_ceil(rows.max(1)));
+            row
+        });
+        Sequences::mixed(&queries, &keys, &pages.collect::<Vec<_>>())
+    }
+
+    fn over_pages(
+        queries: &[u32],
+        lengths: &[u32],
+        pages: &[Vec<u32>],
+        packed: bool,
+    ) -> candle_core::Result<Sequences> {
+        if lengths.len() != pages.len() || lengths.len() != queries.len() {
             let text = format!(
-                "there are {} lengths and {} lists of pages; give one of each for a sequence",
+                "there are {} numbers of new tokens, {} lengths and {} lists of pages; give one of each for a sequence",
+                queries.len(),
                 lengths.len(),
                 pages.len()
             );
             return Err(Error::Tensor(text).into());
         }
         let small = |n: &u32| i32::try_from(*n).map_err(|_| Error::Tensor(format!("{n} does not fit 31 bits")));
-        let lengths: Vec<i32> = lengths.iter().map(small).collect::<Result<_, _>>()?;
-        let pages = pages.iter().map(|list| list.iter().map(small).collect::<Result<Vec<i32>, _>>());
-        let pages: Vec<Vec<i32>> = pages.collect::<Result<_, _>>()?;
-        let rows =
-            i32::try_from(queries).map_err(|_| Error::Tensor(format!("{queries} queries do not fit 31 bits")))?;
-        let queries = CuSeqlens::from_lengths(&vec![rows; lengths.len()]).map_err(Error::from)?;
-        let keys = CuSeqlens::from_lengths(&lengths).map_err(Error::from)?;
-        Ok(Sequences::new(queries, keys, Some(pages))?)
+        let all = |list: &[u32]| list.iter().map(small).collect::<Result<Vec<i32>, _>>();
+        let pages: Vec<Vec<i32>> = pages.iter().map(|list| all(list)).collect::<Result<_, _>>()?;
+        let queries = CuSeqlens::from_lengths(&all(queries)?).map_err(Error::from)?;
+        let keys = CuSeqlens::from_lengths(&all(lengths)?).map_err(Error::from)?;
+        Ok(Sequences { packed, ..Sequences::new(queries, keys, Some(pages))? })
+    }
+
+    /// Sequences of one length each in buffers with more room.
+    pub(crate) fn within(batch: usize, queries: usize, keys: usize) -> Result<Sequences, Error> {
+        let all = |rows: usize| {
+            let rows = i32::try_from(rows).map_err(|_| Error::Tensor(format!("{rows} rows do not fit 31 bits")))?;
+            Ok::<_, Error>(CuSeqlens::from_lengths(&vec![rows; batch])?)
+        };
+        Sequences::new(all(queries)?, all(keys)?, None)
     }
 
     fn new(queries: CuSeqlens, keys: CuSeqlens, tables: Option<Vec<Vec<i32>>>) -> Result<Sequences, Error> {
@@ -101,6 +159,7 @@ impl Sequences {
             keys,
             most,
             tables,
+            packed: false,
             #[cfg(feature = "cuda")]
             made: Mutex::default(),
         })
@@ -131,6 +190,39 @@ impl Sequences {
 
     pub(crate) const fn is_paged(&self) -> bool {
         self.tables.is_some()
+    }
+
+    /// Whether the descriptions of other sequences are those of these.
+    pub(crate) fn is_like(&self, other: &Sequences) -> bool {
+        self.shape() == other.shape() && self.batch() == other.batch()
+    }
+
+    /// Becomes those of another step, for which what was uploaded is written anew where it lies.
+    pub(crate) fn become_step(&mut self, next: Sequences) -> candle_core::Result<()> {
+        (self.queries, self.keys, self.tables) = (next.queries, next.keys, next.tables);
+        #[cfg(feature = "cuda")]
+        {
+            let made = std::mem::take(self.made.get_mut().unwrap_or_else(PoisonError::into_inner));
+            for ((role, attention, ..), tensor) in &made {
+                tensor.inplace_op1(&crate::cuda::Numbers::new(
+                    *role,
+                    self.numbers(*role, attention)?,
+                    tensor.dtype(),
+                )?)?;
+            }
+            *self.made.get_mut().unwrap_or_else(PoisonError::into_inner) = made;
+        }
+        Ok(())
+    }
+
+    /// The sequences as a description knows them.
+    pub(crate) fn shape(&self) -> Shape {
+        let (batch, (queries, keys)) = (self.batch(), self.most());
+        match (self.is_paged(), self.packed) {
+            (false, _) => Shape::Varlen { batch, queries, keys },
+            (true, false) => Shape::Paged { keys },
+            (true, true) => Shape::Mixed { batch, queries, keys },
+        }
     }
 
     /// The numbers of an operand that kernels follow.
@@ -169,13 +261,9 @@ impl Sequences {
             return Ok(tensor.clone());
         }
         let numbers = self.numbers(role, attention)?;
-        let count = numbers.len();
-        let tensor = match dtype {
-            DType::I64 => Tensor::from_vec(numbers, count, device)?,
-            _ => {
-                let narrow = |n: i64| i32::try_from(n).map_err(|_| Error::Tensor(format!("{role}: {n} needs 64 bits")));
-                Tensor::from_vec(numbers.into_iter().map(narrow).collect::<Result<Vec<i32>, _>>()?, count, device)?
-            }
+        let tensor = match crate::cuda::Numbers::new(role, numbers, dtype)? {
+            crate::cuda::Numbers::Wide(numbers) => Tensor::new(&*numbers, device)?,
+            crate::cuda::Numbers::Narrow(numbers) => Tensor::new(&*numbers, device)?,
         };
         made.insert(key, tensor.clone());
         Ok(tensor)

@@ -9,7 +9,7 @@ use candle_qkvault::qkvault::Runtime;
 use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
 use candle_qkvault::{
     Options, Sequences, attention, attention_paged, attention_varlen, descriptions, flash_attn_varlen,
-    flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed, set_defaults,
+    flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed, flash_attn_varlen_paged_windowed, set_defaults,
 };
 use plain::{Plain, near, plain, var};
 
@@ -132,6 +132,40 @@ fn new_tokens_over_pages_have_the_outputs_of_contiguous_keys() -> Result<()> {
             let alone = attention(&q.narrow(0, at, 1)?, &whole(&k)?, &whole(&v)?, &oracle())?;
             assert_eq!(plain::apart(&ours.narrow(0, at, 1)?, &alone), 0.0, "sequence {at}");
         }
+    }
+    Ok(())
+}
+
+/// The stand-in for candle-flash-attn lacked this function of it.
+#[test]
+fn chunks_of_prompts_and_single_tokens_over_pages_have_the_outputs_of_each() -> Result<()> {
+    set_defaults(Options::new().cpu_oracle(true));
+    let random = |dims: &[usize]| Tensor::randn(0f32, 1.0, dims, &Device::Cpu)?.to_dtype(DType::BF16);
+    let (k, v, q) = (random(&[8, 4, 2, 16])?, random(&[8, 4, 2, 16])?, random(&[7, 4, 16])?);
+    let (queries, keys, pages) = ([1u32, 5, 1], [9u32, 6, 1], [vec![5u32, 0, 7], vec![2, 3], vec![6]]);
+    let step = Arc::new(Sequences::mixed(&queries, &keys, &pages)?.max_seqlens(8, 16));
+    let ours = attention_paged(&q, &k, &v, &step, &oracle())?;
+    let cpu = |list: &[u32]| Tensor::new(list, &Device::Cpu);
+    let table = Tensor::new(&[[5u32, 0, 7], [2, 3, 0], [6, 0, 0]], &Device::Cpu)?;
+    let (rows, sums) = (cpu(&[0, 1, 6, 7])?, cpu(&[0, 9, 15, 16])?);
+    let call = |table: &Tensor, ranges: Option<&Tensor>, page| {
+        let (left, right) = (None, Some(0));
+        flash_attn_varlen_paged_windowed(&q, &k, &v, &rows, &sums, table, ranges, 8, 16, 0.25, left, right, page, None)
+    };
+    assert_eq!(plain::apart(&call(&table, None, 4)?, &ours), 0.0);
+    assert_eq!(plain::apart(&call(&table.to_dtype(DType::I32)?, None, 4)?, &ours), 0.0);
+    assert!(call(&table, Some(&table), 4).is_err_and(|error| error.to_string().contains("mm_prefix_ranges")));
+    assert!(call(&table, None, 8).is_err_and(|error| error.to_string().contains("page_block_size is 8")));
+    let mut first = 0;
+    for (at, (rows, keys)) in queries.iter().zip(&keys).enumerate() {
+        let whole = |pool: &Tensor| {
+            let own: Vec<Tensor> = pages[at].iter().map(|page| pool.get(*page as usize)).collect::<Result<_>>()?;
+            Tensor::cat(&own, 0)?.narrow(0, 0, *keys as usize)?.unsqueeze(0)
+        };
+        let own = q.narrow(0, first, *rows as usize)?.unsqueeze(0)?;
+        let alone = attention(&own, &whole(&k)?, &whole(&v)?, &oracle())?.squeeze(0)?;
+        assert_eq!(plain::apart(&ours.narrow(0, first, *rows as usize)?, &alone), 0.0, "sequence {at}");
+        first += *rows as usize;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
 use candle_qkvault::qkvault::{self, RawRuntime, Runtime};
 
 pub mod llama;
+pub mod paged;
 pub mod plain;
 pub mod toy;
 
@@ -35,6 +36,11 @@ impl Words {
         text.parse().map_err(|_| format!("{word} {text} does not read"))
     }
 
+    /// The keys and values, `KEY=VALUE`, behind each of a word.
+    pub fn pairs<'a>(&'a self, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.0.windows(2).filter(move |pair| pair[0] == word).filter_map(|pair| pair[1].split_once('='))
+    }
+
     /// The text behind a word.
     #[must_use]
     pub fn text(&self, word: &str) -> Option<&str> {
@@ -61,7 +67,10 @@ pub fn device(words: &Words) -> candle_core::Result<candle_core::Device> {
 ///
 /// The vault does not open.
 pub fn runtime(words: &Words, device: &candle_core::Device) -> Result<RawRuntime, qkvault::Error> {
-    let options = Runtime::options().build_missing(words.has("--build"));
+    let mut options = Runtime::options().build_missing(words.has("--build"));
+    if let Some(folder) = words.text("--vault") {
+        options = options.vault(VaultOptions::in_folder(folder));
+    }
     let options = if device.is_cpu() { options.vault(VaultOptions::new().mode(Mode::Off)) } else { options };
     options.open_raw()
 }

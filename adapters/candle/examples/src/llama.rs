@@ -3,9 +3,9 @@
 //! With the feature `cuda`, candle-transformers' own code runs on qkvault instead, through `use_flash_attn`.
 
 use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::rotary_emb::rope;
+use candle_nn::rotary_emb::{rope, rope_thd};
 use candle_nn::{Embedding, Linear, Module, RmsNorm, VarBuilder, VarMap, embedding, linear_no_bias, rms_norm};
-use candle_qkvault::{Options, Order, attention};
+use candle_qkvault::{KvCache, Options, Order, attention};
 use candle_transformers::models::llama::{Config, Llama as Theirs};
 
 /// A small config.
@@ -132,6 +132,36 @@ impl Llama {
         }
         let last = self.norm.forward(&x)?.narrow(1, s - 1, 1)?.squeeze(1)?;
         self.head.forward(&last)?.to_dtype(DType::F32)
+    }
+}
+
+impl Llama {
+    /// The logits of some rows of a step that [`KvCache::step`] began: its tokens, their places in their sequences, and
+    /// the rows whose logits are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As candle's operations, and qkvault's refusals.
+    pub fn forward_step(&self, ids: &Tensor, places: &Tensor, wanted: &Tensor, cache: &KvCache) -> Result<Tensor> {
+        let tokens = ids.dims1()?;
+        let (heads, kv) = (self.config.num_attention_heads, self.config.num_key_value_heads);
+        let d = self.config.hidden_size / heads;
+        let turns = (self.turns.0.index_select(places, 0)?, self.turns.1.index_select(places, 0)?);
+        let mut x = self.embedding.forward(ids)?;
+        for (at, layer) in self.layers.iter().enumerate() {
+            let within = layer.norms[0].forward(&x)?;
+            let turned = |linear: &Linear, n: usize| {
+                rope_thd(&linear.forward(&within)?.reshape((1, tokens, n, d))?, &turns.0, &turns.1)?.squeeze(0)
+            };
+            let (q, k) = (turned(&layer.q, heads)?, turned(&layer.k, kv)?);
+            cache.append(at, &k, &layer.v.forward(&within)?.reshape((tokens, kv, d))?)?;
+            let o = cache.attention(at, &q, &self.options)?;
+            x = (x + layer.o.forward(&o.reshape((tokens, heads * d))?)?)?;
+            let within = layer.norms[1].forward(&x)?;
+            let inner = (candle_nn::ops::silu(&layer.gate.forward(&within)?)? * layer.up.forward(&within)?)?;
+            x = (x + layer.down.forward(&inner)?)?;
+        }
+        self.head.forward(&self.norm.forward(&x.index_select(wanted, 0)?)?)?.to_dtype(DType::F32)
     }
 }
 

@@ -15,6 +15,11 @@ fn a_llama_of_candle_transformers_has_the_same_logits_with_its_attention_replace
 }
 
 #[test]
+fn steps_over_a_cache_of_pages_have_the_logits_of_whole_texts() {
+    assert!(run(env!("CARGO_BIN_EXE_generate"), &["--cpu"]).contains("logits over the cache"));
+}
+
+#[test]
 fn two_layers_learn_as_with_candles_plain_attention() {
     let text = run(env!("CARGO_BIN_EXE_train"), &["--cpu", "--steps", "36", "--batch", "4", "--seq", "16"]);
     assert!(text.contains("step  35: loss"), "{text}");

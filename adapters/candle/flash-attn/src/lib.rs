@@ -6,5 +6,5 @@
 pub use candle_qkvault::{
     flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap, flash_attn_varlen,
     flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed, flash_attn_varlen_alibi_windowed_softcap,
-    flash_attn_varlen_windowed, flash_attn_windowed,
+    flash_attn_varlen_paged_windowed, flash_attn_varlen_windowed, flash_attn_windowed,
 };
