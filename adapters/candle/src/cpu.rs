@@ -1,11 +1,12 @@
 //! Computations on the CPU: the oracle, in float64, for tests without a GPU.
 
+use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, Storage, Tensor};
 use half::{bf16, f16};
 use qkvault::exec::Number;
 use qkvault::exec::raw::constant_values;
-use qkvault::graph::DType;
-use qkvault::reference::{Buffer, Inputs, backward, forward};
+use qkvault::graph::{DType, Valid};
+use qkvault::reference::{Buffer, ExactOutputs, Inputs, LaunchJudge, backward, forward};
 
 use crate::Error;
 use crate::run::{Made, Run};
@@ -13,6 +14,40 @@ use crate::tensor::{dtype, span};
 
 /// Computes the outputs of a run.
 pub(crate) fn compute(run: &Run<'_>) -> Result<Vec<Made>, Error> {
+    let results = exact(&run.entry.valid, &inputs(run)?)?;
+    let made = run.outputs.iter().map(|out| {
+        let own = results.buffer(out.role);
+        let own = own.ok_or_else(|| Error::Gradient(format!("the oracle computed no {}", out.role)))?;
+        Ok((Storage::Cpu(storage(out.dtype, own.bytes())?), out.shape.clone()))
+    });
+    made.collect()
+}
+
+fn exact(valid: &Valid, inputs: &Inputs) -> Result<ExactOutputs, Error> {
+    Ok(if valid.is_backward() { backward(valid, inputs) } else { forward(valid, inputs) }?)
+}
+
+/// Judges what a launch wrote, each output row by row; all tensors of the run are on the CPU.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is no GPU"))]
+pub(crate) fn judge(run: &Run<'_>, written: &[CpuStorage]) -> Result<(), Error> {
+    let inputs = inputs(run)?;
+    let (valid, judge) = (&run.entry.valid, LaunchJudge::new(&run.entry.valid, &inputs));
+    let results = exact(valid, &inputs)?;
+    let mut faults = Vec::new();
+    for (out, written) in run.outputs.iter().zip(written) {
+        let lacking = || Error::Gradient(format!("the oracle computed no {}", out.role));
+        let expected = results.get(out.role).ok_or_else(lacking)?;
+        let bytes = bytes(written, 0, out.shape.elem_count())?;
+        faults.extend(judge.judge(expected, &Buffer::new(out.dtype, bytes)?).fault);
+    }
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Judged(faults.join("; "))),
+    }
+}
+
+/// The operands of a run as the oracle reads them.
+fn inputs(run: &Run<'_>) -> Result<Inputs, Error> {
     let valid = &run.entry.valid;
     let mut inputs = Inputs::new();
     // A backward of the oracle reads the sink, which the plan of a backward does not.
@@ -36,32 +71,32 @@ pub(crate) fn compute(run: &Run<'_>) -> Result<Vec<Made>, Error> {
     for (role, values) in constant_values(valid) {
         inputs.insert(role, Buffer::from_values(DType::F32, values.iter().map(|x| f64::from(*x))));
     }
-    let results = if valid.is_backward() { backward(valid, &inputs) } else { forward(valid, &inputs) }?;
-    let made = run.outputs.iter().map(|out| {
-        let own = results.buffer(out.role);
-        let own = own.ok_or_else(|| Error::Gradient(format!("the oracle computed no {}", out.role)))?;
-        Ok((Storage::Cpu(storage(out.dtype, own.bytes())?), out.shape.clone()))
-    });
-    made.collect()
+    Ok(inputs)
 }
 
 /// The memory of a tensor from its first element to its last.
 fn buffer(tensor: &Tensor) -> Result<Buffer, Error> {
     let (storage, layout) = tensor.storage_and_layout();
-    let (start, end) = (layout.start_offset(), layout.start_offset() + span(tensor));
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(Error::Tensor("a tensor is not on the CPU".to_owned()));
+    };
+    let dtype = dtype(tensor).ok_or_else(|| Error::Tensor(format!("{:?} is not read", tensor.dtype())))?;
+    Ok(Buffer::new(dtype, bytes(storage, layout.start_offset(), span(tensor))?)?)
+}
+
+/// Elements of memory of candle's as bytes.
+fn bytes(storage: &CpuStorage, start: usize, count: usize) -> Result<Vec<u8>, Error> {
     macro_rules! bytes {
         ($($name:ident),+) => {
-            match &*storage {
-                $(Storage::Cpu(CpuStorage::$name(data)) => {
-                    data[start..end].iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
+            match storage {
+                $(CpuStorage::$name(data) => {
+                    data[start..start + count].iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>()
                 })+
-                _ => return Err(Error::Tensor("a tensor is not on the CPU".to_owned())),
+                other => return Err(Error::Tensor(format!("{:?} is not read", other.dtype()))),
             }
         };
     }
-    let bytes = bytes!(F16, BF16, F32, I32, U32, I64, U8);
-    let dtype = dtype(tensor).ok_or_else(|| Error::Tensor(format!("{:?} is not read", tensor.dtype())))?;
-    Ok(Buffer::new(dtype, bytes)?)
+    Ok(bytes!(F16, BF16, F32, I32, U32, I64, U8))
 }
 
 /// Bytes as memory of candle's.

@@ -75,6 +75,9 @@ fn forward(key: &Key, options: &Options) -> Result<Attention, Error> {
     attention.score_mod = score;
     attention.mask.mask_mod = mask;
     attention.sink = options.sink.is_some();
+    if let Some((probability, _)) = options.dropout {
+        attention = attention.with_dropout(probability);
+    }
     attention.outputs.stats = *stats;
     Ok(attention)
 }

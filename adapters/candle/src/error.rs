@@ -24,6 +24,8 @@ pub enum Error {
     Launch(Box<LaunchError>),
     /// The oracle refused its inputs.
     Oracle(Box<ReferenceError>),
+    /// What a launch wrote is not what the oracle computes ([`Options::judge_launches`](crate::Options)).
+    Judged(String),
 }
 
 impl Error {
@@ -65,7 +67,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Tensor(text) | Error::Gradient(text) => f.write_str(text),
+            Error::Tensor(text) | Error::Gradient(text) | Error::Judged(text) => f.write_str(text),
             Error::Refused(refusal) => refusal.fmt(f),
             Error::Runtime(error) => error.fmt(f),
             Error::Launch(error) => error.fmt(f),
@@ -77,7 +79,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Tensor(_) | Error::Gradient(_) => None,
+            Error::Tensor(_) | Error::Gradient(_) | Error::Judged(_) => None,
             Error::Refused(refusal) => Some(&**refusal),
             Error::Runtime(error) => Some(&**error),
             Error::Launch(error) => Some(&**error),

@@ -52,12 +52,15 @@ pub struct Options {
     pub(crate) scalars: Vec<(String, Number)>,
     pub(crate) tensors: Vec<(String, Tensor)>,
     pub(crate) sink: Option<Tensor>,
+    /// The probability of dropout, its seed and its offset.
+    pub(crate) dropout: Option<(f32, [i64; 2])>,
     pub(crate) deterministic: bool,
     pub(crate) inference: bool,
     /// Whether calls are padded to few sizes; functions differ in what they do if nothing is said.
     pub(crate) shares_plans: Option<bool>,
     pub(crate) oracle: bool,
     pub(crate) poison: bool,
+    pub(crate) judge: bool,
     pub(crate) runtime: Option<RawRuntime>,
     /// What is wrong in the tensors of modifications, told by the first call.
     pub(crate) wrong: Vec<String>,
@@ -77,11 +80,13 @@ impl Default for Options {
             scalars: Vec::new(),
             tensors: Vec::new(),
             sink: None,
+            dropout: None,
             deterministic: false,
             inference: false,
             shares_plans: None,
             oracle: false,
             poison: false,
+            judge: false,
             runtime: None,
             wrong: Vec::new(),
             known: Arc::default(),
@@ -268,6 +273,14 @@ impl Options {
     #[must_use]
     pub fn poison_outputs(mut self, poison: bool) -> Options {
         self.poison = poison;
+        self
+    }
+
+    /// Whether the oracle judges every launch on a GPU, row by row: an error if it is wrong. For tests: each waits for
+    /// the GPU. Default: no.
+    #[must_use]
+    pub fn judge_launches(mut self, judge: bool) -> Options {
+        self.judge = judge;
         self
     }
 

@@ -1,4 +1,4 @@
-//! Origins: where the positions of a call's queries and keys begin, as numbers of a launch.
+//! Numbers of a launch: origins, where the positions of a call's queries and keys begin, and what dropout draws from.
 
 use qkvault::graph::MAX_ORIGIN;
 
@@ -29,6 +29,16 @@ impl Options {
     #[must_use]
     pub fn key_origin(self, position: usize) -> Options {
         self.origin(1, position)
+    }
+
+    /// Drops probabilities with this probability, which is a part of a plan, by random numbers of cuDNN's that a seed
+    /// and an offset decide, which are not: give each layer and step others. The backward drops what its forward did.
+    /// The oracle cannot draw those numbers, so that a CPU computes none.
+    #[must_use]
+    pub fn dropout(mut self, probability: f32, seed: i64, offset: i64) -> Options {
+        let same = self.dropout.is_some_and(|(own, _)| own.to_bits() == probability.to_bits());
+        self.dropout = Some((probability, [seed, offset]));
+        if same { self } else { self.changed() }
     }
 
     fn origin(mut self, at: usize, position: usize) -> Options {

@@ -36,7 +36,8 @@ pub(crate) fn padded(tensors: &[Tensor; 3], options: &Options) -> Result<Option<
     let counted = batch > 0 && rows > 0 && keys > 0 && values == keys && of_k == batch && of_v == batch;
     // Other tensors have the extents of queries and keys.
     let shaped = options.tensors.iter().any(|(name, _)| name != "alibi_slopes");
-    if !options.shares_plans.unwrap_or(false) || tracked || !counted || shaped || options.origins.is_some() {
+    let numbered = options.origins.is_some() || options.dropout.is_some();
+    if !options.shares_plans.unwrap_or(false) || tracked || !counted || shaped || numbered {
         return Ok(None);
     }
     let plain = options.score.is_none() && options.mask.is_none() && options.sink.is_none();

@@ -1,5 +1,7 @@
 //! One computation: a description, tensors by role, numbers; new tensors come out, on the device of the inputs.
 
+#[cfg(feature = "cuda")]
+use candle_core::backend::BackendStorage as _;
 use candle_core::{Device, Shape, Storage, Tensor};
 use qkvault::RawRuntime;
 use qkvault::exec::Number;
@@ -59,7 +61,13 @@ impl<'a> Run<'a> {
             )
             .into()),
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => crate::cuda::launch(self, device),
+            Device::Cuda(device) => {
+                let made = crate::cuda::launch(self, device)?;
+                if self.options.judge {
+                    self.judge(&made)?;
+                }
+                Ok(made)
+            }
             other => Err(Error::Tensor(format!(
                 "the tensors are on {:?}; cuDNN computes on NVIDIA GPUs, for which this crate is built with the feature \
                  `cuda`",
@@ -67,6 +75,23 @@ impl<'a> Run<'a> {
             ))
             .into()),
         }
+    }
+
+    /// Fails unless the oracle finds what a launch wrote right. Everything is copied to the host.
+    #[cfg(feature = "cuda")]
+    fn judge(&self, made: &[Made]) -> candle_core::Result<()> {
+        let here: Vec<(Role, Tensor)> = self
+            .inputs
+            .iter()
+            .map(|(role, tensor)| Ok((*role, tensor.to_device(&Device::Cpu)?)))
+            .collect::<candle_core::Result<_>>()?;
+        let inputs = here.iter().map(|(role, tensor)| (*role, tensor)).collect();
+        let run = Run { inputs, outputs: self.outputs.clone(), ..*self };
+        let written = made.iter().map(|(storage, _)| match storage {
+            Storage::Cuda(storage) => storage.to_cpu_storage(),
+            _ => Err(Error::Tensor("an output is not on the GPU".to_owned()).into()),
+        });
+        Ok(cpu::judge(&run, &written.collect::<candle_core::Result<Vec<_>>>()?)?)
     }
 
     /// The value of a scalar.
@@ -78,6 +103,7 @@ impl<'a> Run<'a> {
                 let position = self.options.origins.map_or(0, |origins| origins[*at]);
                 Number::I32(i32::try_from(position).unwrap_or(i32::MAX))
             }
+            Scalar::Drawn(at) => Number::I64(self.options.dropout.map_or(0, |(_, numbers)| numbers[*at])),
             Scalar::Named(name) => {
                 let given = self.options.scalars.iter().find(|(own, _)| own == name);
                 given.map_or(Number::F32(f32::NAN), |(_, value)| *value)

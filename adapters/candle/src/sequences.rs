@@ -5,9 +5,9 @@ use std::collections::HashMap;
 #[cfg(feature = "cuda")]
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 #[cfg(feature = "cuda")]
-use candle_core::{DType, Device, DeviceLocation};
+use candle_core::{Device, DeviceLocation};
 use qkvault::graph::{self, CuSeqlens, PageTable, Role, Valid, ragged_offsets};
 
 use crate::Error;
@@ -97,10 +97,8 @@ impl Sequences {
         block_table: &Tensor,
         rows: usize,
     ) -> candle_core::Result<Sequences> {
-        let table = match block_table.dtype() {
-            candle_core::DType::I32 => block_table.to_dtype(candle_core::DType::U32)?.to_vec2::<u32>()?,
-            _ => block_table.to_vec2::<u32>()?,
-        };
+        // Page ids as candle-flash-attn takes them: u32, or i32.
+        let table = block_table.to_dtype(DType::U32)?.to_vec2::<u32>()?;
         let lengths = |cumulative: &Tensor| {
             let all = cumulative.to_vec1::<u32>()?;
             let fault = || Error::Tensor(format!("cumulative lengths decrease: {all:?}"));

@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_qkvault::qkvault::codes;
 use candle_qkvault::qkvault::graph::expr::{scalar, score, tensor};
 use candle_qkvault::{
-    Error, Options, Order, Sequences, attention, attention_paged, attention_varlen, flash_attn_alibi, set_defaults,
-    spec,
+    Error, Options, Order, Sequences, attention, attention_paged, attention_varlen, descriptions, flash_attn_alibi,
+    set_defaults, spec,
 };
 
 fn oracle() -> Options {
@@ -173,4 +173,18 @@ fn sequences_that_are_not_those_of_the_tensors_are_refused_before_a_kernel_follo
     refused(attention_varlen(&q, &q, &q, &step, &oracle()), &["attention_paged"]);
     let lengths = Arc::new(Sequences::varlen(&[0, 1, 2], &[0, 1, 2]).expect("fits"));
     refused(attention_paged(&q, &pages, &pages, &lengths, &oracle()), &["Sequences::paged"]);
+}
+
+/// Which numbers cuDNN draws is not documented, so the oracle would need the mask.
+#[test]
+fn dropout_is_described_and_refused_by_the_oracle() -> Result<()> {
+    let q = half(&[1, 64, 2, 64]);
+    let options = oracle().dropout(0.25, 7, 0);
+    refused(attention(&q, &q, &q, &options), &["dropout", "mask"]);
+    let describe = |options: &Options| descriptions(&q, &q, &q, None, options, true);
+    let (all, other) = (describe(&options)?, describe(&options.clone().dropout(0.25, 8, 3))?);
+    assert!(all.iter().all(|one| one.to_string().contains("dropout")), "{all:?}");
+    // Seed and offset are numbers of a launch.
+    assert_eq!(all, other);
+    Ok(())
 }

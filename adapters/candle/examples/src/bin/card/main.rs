@@ -1,7 +1,7 @@
 //! What a GPU must show of candle-qkvault: random attentions in both directions, bad input, speed. It writes a record.
 //!
 //! ```text
-//! card [--out DIR] [--cases 100] [--seed 1] [--vault DIR] [--cpu]
+//! card [--out DIR] [--cases 100] [--seed 1] [--vault DIR] [--note 'KEY=VALUE']... [--cpu]
 //! ```
 //!
 //! `--cpu` lets the oracle compute a few cases, to try the program itself. Plans that the vault lacks are built, by
@@ -11,6 +11,7 @@
 
 mod bad;
 mod cases;
+mod dropout;
 mod families;
 mod speed;
 
@@ -19,6 +20,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use candle_core::Device;
 use candle_qkvault::qkvault::cache::{Mode, VaultOptions};
 use candle_qkvault::qkvault::graph::Valid;
 use candle_qkvault::qkvault::{RawRuntime, Runtime};
@@ -38,7 +40,8 @@ fn main() -> Result<(), Failure> {
     }
     let options = if device.is_cpu() { options.vault(VaultOptions::new().mode(Mode::Off)) } else { options };
     let runtime = options.open_raw()?;
-    let base = Options::new().runtime(&runtime).cpu_oracle(true);
+    // The oracle judges every launch, row by row, besides the comparison with candle's plain attention.
+    let base = Options::new().runtime(&runtime).cpu_oracle(true).judge_launches(true);
     let (count, first): (u64, u64) = (words.value("--cases", 100)?, words.value("--seed", 1)?);
     let all: Vec<Case> = (0..count).map(|at| Case::new(first * 1000 + at)).collect();
     if !device.is_cpu() {
@@ -73,12 +76,19 @@ fn main() -> Result<(), Failure> {
             },
         }
     }
-    wrong.iter().for_each(|text| println!("WRONG {text}"));
     println!("{right} right, {} refused, {} wrong", refused.len(), wrong.len());
+    if !device.is_cpu() {
+        wrong.extend(dropout::run(&base, &device).unwrap_or_else(|error| vec![error.to_string()]));
+    }
+    wrong.iter().for_each(|text| println!("WRONG {text}"));
     let bad = bad::run(&base, &device)?;
     println!("bad input: {} errors with reasons, {} not", bad.0, bad.1.len());
     bad.1.iter().for_each(|text| println!("WRONG {text}"));
     let mut record = String::from("{\n");
+    for (key, value) in words.pairs("--note") {
+        writeln!(record, "  {key:?}: {value:?},")?;
+    }
+    writeln!(record, "  \"device\": {:?},\n  \"candle\": \"0.11.1\",", name(&device)?)?;
     let list = |texts: &[String]| texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
     writeln!(record, "  \"cases\": {count},\n  \"seed\": {first},\n  \"right\": {right},")?;
     let of_family = |(family, [right, refused, wrong]): (&Family, &[u64; 3])| {
@@ -90,7 +100,7 @@ fn main() -> Result<(), Failure> {
     writeln!(record, "  \"refused\": [{}],", list(&refused))?;
     writeln!(record, "  \"wrong\": [{}],", list(&wrong))?;
     writeln!(record, "  \"bad_input\": {},\n  \"bad_input_wrong\": [{}],", bad.0, list(&bad.1))?;
-    record.push_str(&speed::run(&base, &device, &words)?);
+    record.push_str(&speed::run(&base.judge_launches(false), &device, &words)?);
     record.push_str("\n}\n");
     println!("{record}");
     if let Some(folder) = words.text("--out") {
@@ -102,6 +112,15 @@ fn main() -> Result<(), Failure> {
     }
     println!("all right");
     Ok(())
+}
+
+/// The name of the device, for the record.
+fn name(device: &Device) -> candle_core::Result<String> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(own) = device {
+        return own.cuda_stream().context().name().map_err(candle_core::Error::wrap);
+    }
+    Ok(format!("{:?}", device.location()))
 }
 
 /// Prepares plans in several threads. What is refused is told when it is launched.
