@@ -60,19 +60,25 @@ pub fn test(only_tests: bool) -> Result<()> {
 /// an error.)
 fn user() -> Result<()> {
     let tree = |package: &str, features: &str| {
-        let words = ["tree", "--locked", "--manifest-path", MANIFEST, "--edges", "features,normal", "--prefix", "none"];
-        cargo::output(&[&words[..], &["--package", package, "--features", features]].concat())
+        let words = ["tree", "--locked", "--manifest-path", MANIFEST, "--edges", "normal", "--prefix", "none"];
+        let of = ["--format", "{p} [{f}]", "--package", package, "--features", features];
+        cargo::output(&[&words[..], &of].concat())
     };
     let (user, stand_in) = (tree("candle-user", "")?, tree("candle-flash-attn", "cudnn")?);
-    for (tree, wanted) in [
-        (&user, "candle-flash-attn v0.11.1 ("),
-        (&user, "candle-qkvault feature \"cuda\""),
-        (&user, "candle-core feature \"cuda\""),
-        (&stand_in, "candle-core feature \"cudnn\""),
-    ] {
-        ensure!(tree.lines().any(|line| line.starts_with(wanted)), "`{wanted}` is not in the tree of a user:\n{tree}");
+    for (tree, package, feature) in
+        [(&user, "candle-qkvault", "cuda"), (&user, "candle-core", "cuda"), (&stand_in, "candle-core", "cudnn")]
+    {
+        ensure!(gives(tree, package, feature), "{package} has no feature {feature} in the tree of a user:\n{tree}");
     }
     Ok(())
+}
+
+/// Whether a package has a feature in what `cargo tree` prints.
+fn gives(tree: &str, package: &str, feature: &str) -> bool {
+    let own = |line: &str| line.split(' ').next() == Some(package);
+    let features =
+        |line: &str| line.rsplit_once('[').map(|(_, rest)| rest.trim_end_matches([' ', '(', '*', ')', ']']).to_owned());
+    tree.lines().filter(|line| own(line)).filter_map(features).any(|list| list.split(',').any(|name| name == feature))
 }
 
 /// Checks the types of everything under the feature `cuda`, and its documentation, without nvcc and without a GPU.
@@ -108,4 +114,18 @@ fn executable(file: &Path) -> Result<()> {
 #[cfg(not(unix))]
 fn executable(_: &Path) -> Result<()> {
     anyhow::bail!("candle-check needs a shell")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gives;
+
+    #[test]
+    fn the_tree_of_a_stand_in_without_features_gives_a_user_no_gpu() {
+        let before =
+            "candle-user v0.1.0 (/a) []\ncandle-core v0.11.1 [cuda,cudarc,default]\ncandle-qkvault v0.1.0 (/b) []";
+        assert!(gives(before, "candle-core", "cuda") && !gives(before, "candle-qkvault", "cuda"));
+        assert!(gives("candle-qkvault v0.1.0 (/b) [cuda] (*)", "candle-qkvault", "cuda"));
+        assert!(!gives("candle-qkvault-examples v0.1.0 (/b) [cuda]", "candle-qkvault", "cuda"));
+    }
 }
