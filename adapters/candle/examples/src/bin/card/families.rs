@@ -44,6 +44,11 @@ impl Family {
         Family::Large,
     ];
 
+    /// Whether a row's gradients of scores, whose sum is zero, are multiplied by keys that are alike and large.
+    pub(crate) const fn cancels(self) -> bool {
+        matches!(self, Family::Below | Family::Above | Family::Constant | Family::Dominant)
+    }
+
     /// An operand of the family, from random numbers in the order (…, sequence, head, head dim) and for a softmax scale
     /// of one over the root of the head dim: numbers that the type has exactly.
     pub(crate) fn shaped(self, operand: Operand, random: &Tensor, dtype: DType) -> Result<Tensor> {
