@@ -125,7 +125,7 @@ impl Lane {
 /// toolkit that it finds when it is built.
 fn of_context(name: &CStr) -> Option<OfContext> {
     let mut found = std::ptr::null_mut();
-    // SAFETY: the name ends in a zero, the driver writes an address to the place that it is given, and no status to null.
+    // SAFETY: the name ends in a zero; the driver writes an address to the place that it is given, no status to null.
     let asked = unsafe { sys::cuGetProcAddress_v2(name.as_ptr(), &raw mut found, SINCE, 0, std::ptr::null_mut()) };
     if asked.result().is_err() || found.is_null() {
         return None;

@@ -8,52 +8,18 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream, DeviceRepr, DriverError, result};
 
 use crate::bindings::Number;
-use crate::raw::launch_error::{LaunchError, ScalarError};
+use crate::raw::launch_error::LaunchError;
 use crate::safe::arena::{Arena, ArenaError, Slot};
 use crate::safe::args::{Args, Which};
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
 use crate::safe::element::Element;
 use crate::safe::graph_update::{RecordedGraph, UpdateRefused, update};
+use crate::safe::launches_error::LaunchesError;
 use crate::safe::order::{WAIT, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
 use crate::safe::tracked::Shared;
 use crate::safe::workspace::{Workspace, WorkspaceError};
-
-/// Why launches were not put together, run or replayed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LaunchesError {
-    /// The arguments of a launch cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindFailure),
-    /// A launch, the capture or the replay is refused.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A slot is of another arena than the step's, or has another size.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
-    /// A scalar cannot be set.
-    #[error(transparent)]
-    Scalar(#[from] ScalarError),
-    /// The step has no such launch.
-    #[error("the step has {launches} launches, counted from 0, and launch {launch} was asked for")]
-    NoSuchLaunch {
-        /// The place that was asked for.
-        launch: usize,
-        /// Launches of the step.
-        launches: usize,
-    },
-    /// Work of the caller's own failed.
-    #[error("work {place} of the step failed: {source}")]
-    Own {
-        /// Its place among everything in the step, from 0.
-        place: usize,
-        /// What it said.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
 
 /// Work of the caller's own, queued on the stream that it gets.
 type Own<'a> = Box<dyn FnMut(&Arc<CudaStream>) -> Result<(), Box<dyn Error + Send + Sync>> + Send + 'a>;

@@ -12,6 +12,7 @@ pub(crate) mod element;
 pub(crate) mod graph_update;
 pub(crate) mod launch;
 pub(crate) mod launches;
+pub(crate) mod launches_error;
 pub(crate) mod list;
 pub(crate) mod matching;
 pub(crate) mod operands;

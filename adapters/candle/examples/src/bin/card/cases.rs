@@ -266,7 +266,7 @@ impl Case {
         for (name, own) in names.zip(variables.iter().chain(&extra)) {
             let lacking = || candle_core::Error::Msg(format!("{name} is missing"));
             let (a, b) = (ours.get(own).ok_or_else(lacking)?, theirs.get(own).ok_or_else(lacking)?);
-            // The oracle has judged each launch by its own numbers; where the gradients of a row's scores are multiplied by
+            // The oracle judged each launch by its own numbers. Where a row's gradients of scores are multiplied by
             // equal keys, what is left of their sum of zero is the rounding of O between the two.
             let least = if name == "dq" && self.family.cancels() { least.max(1e3 * least * reach) } else { least };
             let off = relative(a, b, least)? / (2.0 * half);
