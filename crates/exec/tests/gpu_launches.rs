@@ -7,6 +7,7 @@
 mod common;
 mod kit;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -177,6 +178,21 @@ fn steps_on_two_streams_over_one_arena_run_one_after_the_other() {
 }
 
 #[test]
+fn page_locked_memory_begins_with_zeros_and_is_copied_without_waiting() {
+    let Some((gpu, _, stack)) = stack() else { return };
+    let (stream, numbers) = (&gpu.stream, 1000);
+    let mut host = stack.arena.pinned::<i32>(numbers).expect("memory");
+    assert!(host.as_slice().expect("reached").iter().all(|number| *number == 0));
+    let words = stack.arena.zeros::<i32>(numbers).expect("memory");
+    for round in 0..REPLAYS as i32 {
+        host.as_mut_slice().expect("the copy before is done").fill(round);
+        let copied = words.with(stream, |mut view| Ok::<_, Box<dyn Error>>(stream.memcpy_htod(&host, &mut view)?));
+        copied.expect("queued");
+        assert_eq!(words.read(stream).expect("read"), vec![round; numbers]);
+    }
+}
+
+#[test]
 fn a_scalar_of_one_launch_changes_in_the_graph() {
     let Some((gpu, plan, stack)) = stack() else { return };
     let (stream, noise) = (&gpu.stream, stack.noise());
@@ -230,6 +246,8 @@ fn what_a_step_cannot_do_is_refused_before_anything_is_queued() {
     let short = stack.x[0].write(stream, &[bf16::ONE]);
     assert!(matches!(short, Err(ArenaError::Length { given: 1, .. })), "{short:?}");
     let strange = Arena::new(stream).zeros::<bf16>(stack.kept.len()).expect("memory");
+    assert!(matches!(step.address(&strange), Err(LaunchesError::Arena(ArenaError::OtherArena))));
+    assert_eq!(step.address(&stack.kept).expect("of this arena"), stack.kept.address());
     let strange = step.copy(&stack.kept, &strange).map(|_| ());
     assert!(matches!(strange, Err(LaunchesError::Arena(ArenaError::OtherArena))), "{strange:?}");
     // Nothing was added, so there is nothing to capture.

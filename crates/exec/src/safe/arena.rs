@@ -9,7 +9,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtrMut as _, DeviceRepr, DriverError, ValidAsZeroBits};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtrMut as _, DeviceRepr, DriverError, PinnedHostSlice, ValidAsZeroBits,
+};
 
 use crate::driver::words::of_cudarc;
 use crate::safe::arena_memory::{ArenaMemory, ArenaSlices};
@@ -124,6 +126,22 @@ impl Arena {
         Ok(Slot { memory: Arc::clone(&self.memory), place, start: 0, address, elements, element: PhantomData })
     }
 
+    /// Page-locked memory of the host with zeros, for copies by [`Slot::with`] that the host does not wait for: cudarc
+    /// waits for them when the numbers are read or written.
+    ///
+    /// # Errors
+    ///
+    /// [`ArenaError::Driver`] without memory.
+    pub fn pinned<T: DeviceRepr + ValidAsZeroBits>(&self, elements: usize) -> Result<PinnedHostSlice<T>, ArenaError> {
+        // SAFETY: the memory is written below, before anyone reads it.
+        let mut pinned = unsafe { self.home.context().alloc_pinned_with_flags::<T>(elements, 0) }
+            .map_err(driver("allocated on the host"))?;
+        let first = pinned.as_mut_ptr().map_err(driver("reached"))?;
+        // SAFETY: there are so many elements, no one else has them, and zeros are a value of the type.
+        unsafe { first.write_bytes(0, elements) };
+        Ok(pinned)
+    }
+
     pub(crate) const fn memory(&self) -> &Arc<ArenaMemory> {
         &self.memory
     }
@@ -154,8 +172,8 @@ impl<T: Element> Slot<T> {
         self.elements == 0
     }
 
-    /// The address on the GPU, which never changes: for kernels of one's own in
-    /// [`Launches::queue`](crate::Launches::queue).
+    /// The address on the GPU, which never changes: for kernels of one's own.
+    /// [`Launches::address`](crate::Launches::address) checks the arena too.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.address

@@ -126,23 +126,30 @@ impl<'a> Launches<'a> {
         if from.len() != to.len() {
             return Err(ArenaError::Length { slot: to.len(), given: from.len() }.into());
         }
-        for slot in [from, to] {
-            if !Arc::ptr_eq(slot.memory(), self.arena.memory()) {
-                return Err(ArenaError::OtherArena.into());
-            }
-        }
-        let (from, to, bytes) = (from.clone(), to.clone(), from.len() * size_of::<T>());
+        let (from, to, bytes) = (self.address(from)?, self.address(to)?, from.len() * size_of::<T>());
         let copy = move |stream: &Arc<CudaStream>| {
-            // SAFETY: both slots are of the step's arena, which lives as long as they do and which the step orders.
-            Ok(unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, stream.cu_stream()) }?)
+            // SAFETY: both slots are of the step's arena, which the step keeps and orders, and have so many bytes.
+            Ok(unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }?)
         };
         self.acts.push(Act::Own(Box::new(copy)));
         Ok(self)
     }
 
+    /// The address of a slot on the GPU, for [`Launches::queue`]. It never changes.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchesError::Arena`] if the slot is of another arena, which this step neither keeps nor orders.
+    pub fn address<T: Element>(&self, slot: &Slot<T>) -> Result<u64, LaunchesError> {
+        match Arc::ptr_eq(slot.memory(), self.arena.memory()) {
+            true => Ok(slot.address()),
+            false => Err(ArenaError::OtherArena.into()),
+        }
+    }
+
     /// Adds work of the caller's own: kernels of one's own, products of matrices. It is called to queue that work on
-    /// the stream that it gets: by [`Launches::run`], and by a capture, which records it. Slots have addresses for it
-    /// ([`Slot::address`]); cudarc's own launch builder takes such an address as an argument of type `u64`.
+    /// the stream that it gets: by [`Launches::run`], and by a capture, which records it. [`Launches::address`] gives
+    /// the addresses of slots; cudarc's own launch builder takes one as an argument of type `u64`.
     ///
     /// # Safety
     ///
