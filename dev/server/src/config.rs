@@ -1,9 +1,12 @@
 //! The sizes of models, and the limits of a server.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use qkvault::graph::DType;
-use qkvault::serving::{Growth, ServeLayer, ServePolicy};
+use qkvault::Runtime;
+use qkvault::cache::VaultOptions;
+use qkvault::graph::{DType, Valid};
+use qkvault::serving::{Buckets, Growth, ServeLayer, ServePolicy};
 
 use crate::ServerError;
 
@@ -149,6 +152,37 @@ impl ServerLimits {
         ServeLayer::new(heads, (head_dim, head_dim), DType::BF16, self.pages as i64, self.page as i64)
     }
 
+    /// The attentions of every step of a server.
+    ///
+    /// # Errors
+    ///
+    /// Limits that make no sound attention.
+    pub fn attentions(&self, shape: &ModelShape) -> Result<Vec<Valid>, ServerError> {
+        let layer = self.layer(shape);
+        Ok(Buckets::new(&self.policy(shape))?
+            .iter()
+            .map(|bucket| layer.attention(&bucket))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// Compiles the plans that a server needs on a GPU, which need not be here, into a vault (the user's without one).
+    /// Returns how many there are, and how many the GPU's library refuses: decodes of those run as chunks.
+    ///
+    /// # Errors
+    ///
+    /// No cuDNN, no vault, or a plan that does not compile.
+    pub fn plan(&self, shape: &ModelShape, gpu: &str, vault: Option<PathBuf>) -> Result<(usize, usize), ServerError> {
+        let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder);
+        let runtime = Runtime::options().vault(vault).build_missing(true).open_for(gpu)?;
+        let plans = runtime.warm(&self.attentions(shape)?, |_, _| ())?;
+        let refused = plans.iter().filter(|plan| plan.as_ref().is_err_and(|error| error.is_refused())).count();
+        let count = plans.len() - refused;
+        match plans.into_iter().find_map(|plan| plan.err().filter(|error| !error.is_refused())) {
+            Some(error) => Err(error.into()),
+            None => Ok((count, refused)),
+        }
+    }
+
     /// Checks that the limits fit each other.
     ///
     /// # Errors
@@ -188,11 +222,8 @@ mod tests {
         for (limits, name) in [(ServerLimits::SMALL, "tiny"), (ServerLimits::LARGE, "1b")] {
             let shape = ModelShape::named(name).expect("it is there");
             let limits = limits.checked().expect("sound");
-            let buckets = qkvault::serving::Buckets::new(&limits.policy(&shape)).expect("sound");
-            for bucket in buckets.iter() {
-                limits.layer(&shape).attention(&bucket).expect("sound");
-            }
-            assert!(buckets.len() < 16, "{}", buckets.len());
+            let attentions = limits.attentions(&shape).expect("sound");
+            assert!(attentions.len() < 16, "{}", attentions.len());
         }
     }
 }

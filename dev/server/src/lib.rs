@@ -3,7 +3,7 @@
 //!
 //! One thread owns the model and the scheduler ([`engine`]): it takes requests from a channel, plans a step
 //! ([`scheduler`]), runs it ([`gpu`] or [`cpu`]) and sends tokens back. [`connections`] bounds what clients hold,
-//! [`http`] turns HTTP into requests, and tokens into events.
+//! [`http`] turns HTTP into requests, and tokens into events. [`load`] is the client that measures it.
 
 #![deny(unsafe_code)]
 
@@ -11,9 +11,9 @@ pub mod config;
 pub mod connections;
 pub mod cpu;
 pub mod engine;
-#[allow(unsafe_code, reason = "kernels and products take addresses")]
 pub mod gpu;
 pub mod http;
+pub mod load;
 pub mod metrics;
 pub mod pages;
 pub mod request;
@@ -23,3 +23,9 @@ pub mod weights;
 
 /// An error that ends the program or a request.
 pub type ServerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The commit of this program, if its build says it in `QKVAULT_COMMIT`, as `cargo xtask bundle` does.
+pub const COMMIT: &str = match option_env!("QKVAULT_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};

@@ -3,6 +3,7 @@
 //! ```text
 //! server --cpu --model tiny                      # a tiny model on this CPU
 //! server --model 1b --build                      # on a GPU; builds the plans that the vault lacks, before it is ready
+//! server --model 1b --plan h200 --vault DIR      # without a GPU: compiles the plans for one, and ends
 //! curl -N localhost:8080/generate --json '{"prompt": "Hello", "max_new": 8, "stream": true}'
 //! ```
 
@@ -18,10 +19,11 @@ use qkvault_server::connections::{self, ConnectionBounds};
 use qkvault_server::cpu::CpuModel;
 use qkvault_server::engine::ServerEngine;
 use qkvault_server::gpu::{GpuModel, GpuOptions};
-use qkvault_server::{ServerError, http};
+use qkvault_server::{COMMIT, ServerError, http};
 
 /// A server with continuous batching over pages, its attention by qkvault.
 #[derive(Debug, Parser)]
+#[command(version = COMMIT)]
 struct ServerArgs {
     /// The model: tiny, small or 1b; its weights are random
     #[arg(long, default_value = "tiny")]
@@ -38,6 +40,9 @@ struct ServerArgs {
     /// Build the plans that the vault lacks, before the server is ready
     #[arg(long)]
     build: bool,
+    /// Compile the plans for this GPU, by name, into the vault, and end
+    #[arg(long, value_name = "GPU", conflicts_with = "cpu")]
+    plan: Option<String>,
     /// The folder of the vault (default: the user's)
     #[arg(long)]
     vault: Option<PathBuf>,
@@ -104,6 +109,11 @@ impl ServerArgs {
 async fn main() -> Result<(), ServerError> {
     let args = ServerArgs::parse();
     let (shape, limits, bounds) = (ModelShape::named(&args.model)?, args.limits()?, args.bounds()?);
+    if let Some(gpu) = &args.plan {
+        let (plans, refused) = limits.plan(&shape, gpu, args.vault.clone())?;
+        println!("{plans} plans for {gpu} are in the vault; {refused} more are refused");
+        return Ok(());
+    }
     let listener = http::listen(args.listen).await?;
     let address = listener.local_addr()?;
     let ServerArgs { cpu, no_graphs, build, vault, seed, .. } = args;

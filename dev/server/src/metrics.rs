@@ -1,8 +1,11 @@
 //! Counters of the server, as the text that Prometheus reads.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use crate::COMMIT;
 
 /// Upper bounds of the times to a first token, in milliseconds.
 const BOUNDS: [u64; 10] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000];
@@ -13,6 +16,8 @@ macro_rules! metrics {
         #[derive(Debug, Default)]
         pub struct Metrics {
             $(#[doc = $help] pub $name: AtomicU64,)+
+            /// What computes, as labels: `device="NVIDIA H100",cudnn="9.19.0"`.
+            pub labels: OnceLock<String>,
             first: [AtomicU64; BOUNDS.len() + 1],
             first_us: AtomicU64,
         }
@@ -80,7 +85,10 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         Metrics::set(&self.resident_bytes, resident());
-        let mut text = String::new();
+        let labels = self.labels.get().map_or(String::new(), |labels| format!(",{labels}"));
+        let mut text = "# HELP server_info What computes\n# TYPE server_info gauge\n".to_owned();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "server_info{{commit=\"{COMMIT}\"{labels}}} 1");
         self.simple(&mut text);
         text.push_str("# HELP server_first_token_seconds Time from a request to its first token\n");
         text.push_str("# TYPE server_first_token_seconds histogram\n");
@@ -102,6 +110,13 @@ pub fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).map_or(0, |kb| kb << 10)
+}
+
+/// A label of the page's `server_info`.
+#[must_use]
+pub fn label<'a>(page: &'a str, name: &str) -> Option<&'a str> {
+    let labels = page.lines().find_map(|line| line.strip_prefix("server_info{")?.strip_suffix("} 1"))?;
+    labels.split("\",").find_map(|label| label.strip_prefix(name)?.strip_prefix("=\"")).map(|v| v.trim_end_matches('"'))
 }
 
 /// The value of a metric on a page, by its name without the prefix.
@@ -128,6 +143,10 @@ mod tests {
         }
         assert_eq!((value(&page, "tokens_total"), value(&page, "tokens")), (Some(7), None));
         assert!(page.contains("{le=\"0.005\"} 1\n") && page.contains("{le=\"+Inf\"} 3\n"), "{page}");
+        metrics.labels.set("device=\"A GPU, 2\",cudnn=\"9.19.0\"".to_owned()).expect("once");
+        let page = metrics.text();
+        let labels = ["device", "cudnn", "commit", "dev"].map(|name| label(&page, name));
+        assert_eq!(labels, [Some("A GPU, 2"), Some("9.19.0"), Some(COMMIT), None]);
         assert!(value(&page, "resident_bytes").is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -2,7 +2,6 @@
 
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
-use qkvault::serving::Buckets;
 use qkvault::sys::Search;
 use qkvault::{CompileOptions, Profile};
 use qkvault_server::config::{ModelShape, ServerLimits};
@@ -19,10 +18,8 @@ fn cudnn_compiles_the_whole_set_of_the_large_model() {
     let target = compiler.target(&Profile::named("h200").expect("it is there"));
     let planner = Planner::new(Vault::in_memory(VaultOptions::new()), Some(compiler));
     let shape = ModelShape::named("1b").expect("it is there");
-    let layer = ServerLimits::LARGE.layer(&shape);
-    for bucket in Buckets::new(&ServerLimits::LARGE.policy(&shape)).expect("sound").iter() {
-        let attention = layer.attention(&bucket).expect("sound");
+    for attention in ServerLimits::LARGE.attentions(&shape).expect("sound") {
         let plan = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Compile);
-        plan.unwrap_or_else(|error| panic!("{bucket:?}: {error}"));
+        plan.unwrap_or_else(|error| panic!("{attention:?}: {error}"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use qkvault::Runtime;
 use qkvault::exec::serving::PlanSet;
-use qkvault::exec::{Args, BatchMetadata, ServePlan, Workspace};
+use qkvault::exec::{Args, BatchMetadata, Launches, ServePlan, Workspace};
 use qkvault::serving::{Buckets, StepSize};
 
 use super::memory::{GpuLayer, StepBuffers};
@@ -38,9 +38,8 @@ impl GpuAttention {
         stream: &Arc<CudaStream>,
     ) -> Result<GpuAttention, ServerError> {
         let (layer, buckets) = (limits.layer(shape), Buckets::new(&limits.policy(shape))?);
-        let attentions = buckets.iter().map(|bucket| layer.attention(&bucket)).collect::<Result<Vec<_>, _>>()?;
         // In the background on all cores; `serving` then finds each one loaded. Decodes that are refused run as chunks.
-        let failed = runtime.preload(attentions).wait();
+        let failed = runtime.preload(limits.attentions(shape)?).wait();
         if let Some((_, error)) = failed.into_iter().find(|(_, error)| !error.is_refused()) {
             return Err(format!("{error}; start once with --build, or warm the vault").into());
         }
@@ -86,30 +85,20 @@ impl GpuAttention {
         self.chosen = vec![(0, at)];
     }
 
-    /// Queues or records the attention of a layer, for all parts of the step: the decode first, because its plan may
-    /// write rows behind the last sequence, which are then those of the chunks.
-    ///
-    /// # Safety
-    ///
-    /// A captured launch is replayed only while everything in it lives, and in the order of one stream.
-    pub(super) unsafe fn launch(
+    /// Adds the attention of a layer to a step, for all parts: the decode first, because its plan may write rows behind
+    /// the last sequence, which are then those of the chunks.
+    pub(super) fn add(
         &self,
+        step: &mut Launches<'static>,
         layer: &GpuLayer,
-        buffers: &mut StepBuffers,
-        stream: &Arc<CudaStream>,
-        captured: bool,
+        buffers: &StepBuffers,
     ) -> Result<(), ServerError> {
         for &(row, at) in &self.chosen {
             let LoadedStep { batch, plan } = self.plans.get(at).ok_or("the plan of a step is not there")?;
-            let q = buffers.q.slice(row * self.row..);
-            let mut o = buffers.o.slice_mut(row * self.row..);
-            let args = Args::new().q(&q).k(&layer.keys).v(&layer.values).o(&mut o);
-            let args = args.batch(batch).workspace(&self.workspace);
-            match captured {
-                // SAFETY: the caller's promise; this value keeps plan, batch and workspace.
-                true => unsafe { plan.plan.launch_captured(stream, args) }?,
-                false => plan.plan.launch(stream, args)?,
-            }
+            let from = row * self.row;
+            let (q, o) = (buffers.q.part(from..buffers.q.len())?, buffers.o.part(from..buffers.o.len())?);
+            let args = Args::new().q(&q).k(&layer.keys).v(&layer.values).o(&o);
+            step.launch(&plan.plan, args.batch(batch).workspace(&self.workspace))?;
         }
         Ok(())
     }

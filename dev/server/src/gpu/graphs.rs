@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use qkvault::exec::LaunchGraph;
 
 use super::Queue;
 use super::attention::GpuAttention;
@@ -20,7 +19,7 @@ const ROWS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192];
 
 /// Captured decodes by rows and the plan that they run on.
 pub(super) struct Graphs {
-    graphs: BTreeMap<(usize, usize), CudaGraph>,
+    graphs: BTreeMap<(usize, usize), LaunchGraph<'static>>,
     rows: Vec<usize>,
     keys: i64,
     replays: u64,
@@ -41,43 +40,35 @@ impl Graphs {
             let Some(plan) = queue.attention.plan_of(rows, keys) else { continue };
             queue.attention.choose(plan);
             queue.buffers.give(&ModelStep::default(), (rows, rows), &queue.stream)?;
-            // SAFETY: nothing is captured.
-            unsafe { queue.queue((rows, rows), false) }?;
+            let mut step = queue.whole((rows, rows))?;
+            step.run()?;
             queue.stream.synchronize()?;
             if capture {
-                graphs.insert((rows, plan), captured(queue, rows)?);
+                graphs.insert((rows, plan), step.capture()?);
             }
         }
         queue.products.timing = false;
         Ok(Graphs { graphs, rows, keys, replays: 0 })
     }
 
-    /// The captured step for a decode: its rows and its graph.
-    pub(super) fn for_step(&self, step: &ModelStep, attention: &GpuAttention) -> Option<(usize, &CudaGraph)> {
+    /// The captured step for a decode, which replays it: its rows and its graph.
+    pub(super) fn for_step(
+        &mut self,
+        step: &ModelStep,
+        attention: &GpuAttention,
+    ) -> Option<(usize, &mut LaunchGraph<'static>)> {
         if !step.chunks.is_empty() || step.picks.len() != step.decodes {
             return None;
         }
         let rows = *self.rows.iter().find(|&&rows| rows >= step.decodes)?;
         let plan = attention.plan_of(rows, self.keys)?;
-        self.graphs.get(&(rows, plan)).map(|graph| (rows, graph))
-    }
-
-    pub(super) fn count(&mut self, replayed: bool) {
-        self.replays += u64::from(replayed);
+        let graph = self.graphs.get_mut(&(rows, plan))?;
+        self.replays += 1;
+        Some((rows, graph))
     }
 
     pub(super) fn report(&self, metrics: &Metrics) {
         Metrics::set(&metrics.graphs, self.graphs.len() as u64);
         Metrics::set(&metrics.graph_replays_total, self.replays);
     }
-}
-
-fn captured(queue: &mut Queue, rows: usize) -> Result<CudaGraph, ServerError> {
-    queue.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    // SAFETY: the model drops its graphs before the queue, and everything is on the queue's stream.
-    let queued = unsafe { queue.queue((rows, rows), true) };
-    // The capture must end also after a failure.
-    let graph = queue.stream.end_capture(CUgraphInstantiate_flags(0));
-    queued?;
-    graph?.ok_or_else(|| "the driver gave an empty graph".into())
 }

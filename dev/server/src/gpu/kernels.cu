@@ -33,9 +33,12 @@ extern "C" __global__ void fill(bf16* out, u32 count, u32 seed, float scale, flo
     }
 }
 
+// A number from memory as a place among so many; 0 for one that is not there, so that no kernel leads outside.
+__device__ __forceinline__ int within(int place, int room) { return place >= 0 && place < room ? place : 0; }
+
 // A block for each row.
-extern "C" __global__ void embed(bf16* x, const bf16* table, const int* tokens, int hidden) {
-    const bf16* from = table + (size_t)tokens[blockIdx.x] * hidden;
+extern "C" __global__ void embed(bf16* x, const bf16* table, const int* tokens, int hidden, int vocab) {
+    const bf16* from = table + (size_t)within(tokens[blockIdx.x], vocab) * hidden;
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) x[(size_t)blockIdx.x * hidden + i] = from[i];
 }
 
@@ -70,8 +73,9 @@ __device__ __forceinline__ u32 scaled(u32 pair, float by, u32 factors) {
 }
 
 // RMSNorm of a row for each block, eight numbers for each thread at a time. With `rows`, of chosen rows.
-extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factors, const int* rows, int hidden) {
-    int row = rows ? rows[blockIdx.x] : (int)blockIdx.x, vectors = hidden / 8;
+extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factors, const int* rows, int hidden,
+                                    int room) {
+    int row = rows ? within(rows[blockIdx.x], room) : (int)blockIdx.x, vectors = hidden / 8;
     const uint4* from = (const uint4*)(x + (size_t)row * hidden);
     uint4* to = (uint4*)(out + (size_t)blockIdx.x * hidden);
     float sum = 0.0f;
@@ -88,12 +92,12 @@ extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* factor
 
 // Rotary embedding of queries and keys; keys and values go into their pages. A block for each head of each row.
 extern "C" __global__ void rotate(bf16* q, bf16* keys, bf16* values, const bf16* qkv, const int* positions,
-                                  const int* slots, int heads, int kv_heads, int head_dim) {
+                                  const int* slots, int heads, int kv_heads, int head_dim, int room) {
     int row = blockIdx.x, head = blockIdx.y, half = head_dim / 2, slot = slots[row];
     const bf16* from = qkv + ((size_t)row * (heads + 2 * kv_heads) + head) * head_dim;
     bf16* to;
     if (head < heads) to = q + ((size_t)row * heads + head) * head_dim;
-    else if (slot < 0) return;
+    else if (slot < 0 || slot >= room) return;
     else to = (head < heads + kv_heads ? keys : values) + ((size_t)slot * kv_heads + (head - heads) % kv_heads) * head_dim;
     for (int i = threadIdx.x; i < half; i += blockDim.x) {
         float sin = 0.0f, cos = 1.0f, a = wide(from[i]), b = wide(from[i + half]);
@@ -115,10 +119,11 @@ extern "C" __global__ void silu(bf16* out, const bf16* gate_up, int inner) {
 
 // The token of a row of logits for each block, and how far the target's logit is below the largest.
 extern "C" __global__ void pick(int* out, const float* logits, const int* rows, const int* positions,
-                                const float* temperatures, const int* seeds, const int* targets, int vocab) {
+                                const float* temperatures, const int* seeds, const int* targets, int vocab,
+                                int room) {
     const float* from = logits + (size_t)blockIdx.x * vocab;
     float t = temperatures[blockIdx.x], best = -FAR, largest = -FAR;
-    u32 seed = (u32)seeds[blockIdx.x], position = (u32)positions[rows[blockIdx.x]];
+    u32 seed = (u32)seeds[blockIdx.x], position = (u32)positions[within(rows[blockIdx.x], room)];
     int token = 0;
     for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
         float logit = from[i], with = t > 0.0f ? logit + t * gumbel(seed, position, (u32)i) : logit;
@@ -132,6 +137,6 @@ extern "C" __global__ void pick(int* out, const float* logits, const int* rows, 
     if (threadIdx.x == 0) {
         int target = targets[blockIdx.x];
         out[2 * blockIdx.x] = (int)-first;
-        out[2 * blockIdx.x + 1] = __float_as_int(target >= 0 ? largest - from[target] : 0.0f);
+        out[2 * blockIdx.x + 1] = __float_as_int(target >= 0 && target < vocab ? largest - from[target] : 0.0f);
     }
 }

@@ -2,44 +2,34 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, DeviceRepr, PinnedHostSlice};
+use cudarc::driver::{CudaStream, PinnedHostSlice};
 use half::bf16;
+use qkvault::exec::{Arena, Launches, Slot};
 
-use super::kernels::{GpuAddress, GpuKernels, StepInputs};
+use super::kernels::GpuKernels;
 use crate::ServerError;
 use crate::config::{ModelShape, ServerLimits};
 use crate::step::{ModelStep, Picked};
 use crate::weights::WeightTensor;
 
-/// The address of a slice. cudarc's event tracking is off and there is one stream, so nothing has to be waited for.
-pub(super) fn address<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> GpuAddress {
-    slice.device_ptr(stream).0
-}
-
-/// Memory that is written before it is read.
-pub(super) fn unset<T: DeviceRepr>(stream: &Arc<CudaStream>, count: usize) -> Result<CudaSlice<T>, ServerError> {
-    // SAFETY: kernels write it before others read it, and every pattern of bits is a number.
-    Ok(unsafe { stream.alloc::<T>(count) }?)
-}
-
 /// A layer's weights, and its pages of keys and values.
 pub(super) struct GpuLayer {
-    pub(super) attention_norm: CudaSlice<bf16>,
-    pub(super) qkv: CudaSlice<bf16>,
-    pub(super) out: CudaSlice<bf16>,
-    pub(super) feed_norm: CudaSlice<bf16>,
-    pub(super) gate_up: CudaSlice<bf16>,
-    pub(super) down: CudaSlice<bf16>,
-    pub(super) keys: CudaSlice<bf16>,
-    pub(super) values: CudaSlice<bf16>,
+    pub(super) attention_norm: Slot<bf16>,
+    pub(super) qkv: Slot<bf16>,
+    pub(super) out: Slot<bf16>,
+    pub(super) feed_norm: Slot<bf16>,
+    pub(super) gate_up: Slot<bf16>,
+    pub(super) down: Slot<bf16>,
+    pub(super) keys: Slot<bf16>,
+    pub(super) values: Slot<bf16>,
 }
 
 /// The weights.
 pub(super) struct Weights {
-    pub(super) embedding: CudaSlice<bf16>,
+    pub(super) embedding: Slot<bf16>,
     pub(super) layers: Vec<GpuLayer>,
-    pub(super) last_norm: CudaSlice<bf16>,
-    pub(super) head: CudaSlice<bf16>,
+    pub(super) last_norm: Slot<bf16>,
+    pub(super) head: Slot<bf16>,
 }
 
 impl Weights {
@@ -48,14 +38,14 @@ impl Weights {
         (shape, limits): (&ModelShape, &ServerLimits),
         seed: u32,
         kernels: &GpuKernels,
-        stream: &Arc<CudaStream>,
+        (stream, arena): (&Arc<CudaStream>, &Arena),
     ) -> Result<Weights, ServerError> {
-        let tensor = |tensor: WeightTensor| -> Result<CudaSlice<bf16>, ServerError> {
+        let mut filled = Launches::new(stream, arena);
+        let mut tensor = |tensor: WeightTensor| -> Result<Slot<bf16>, ServerError> {
             let fill = tensor.fill(shape, seed);
-            let memory = unset(stream, fill.count)?;
-            // SAFETY: the memory has as many numbers as are filled.
-            unsafe { kernels.fill(address(&memory, stream), &fill) }?;
-            Ok(memory)
+            let slot = arena.zeros(fill.count)?;
+            kernels.fill(&mut filled, &slot, &fill)?;
+            Ok(slot)
         };
         let pool = limits.pages * limits.page * shape.kv_heads * shape.head_dim;
         let layers = (0..shape.layers)
@@ -67,13 +57,14 @@ impl Weights {
                     feed_norm: tensor(WeightTensor::FeedNorm(layer))?,
                     gate_up: tensor(WeightTensor::GateUp(layer))?,
                     down: tensor(WeightTensor::Down(layer))?,
-                    keys: stream.alloc_zeros(pool)?,
-                    values: stream.alloc_zeros(pool)?,
+                    keys: arena.zeros(pool)?,
+                    values: arena.zeros(pool)?,
                 })
             })
             .collect::<Result<_, _>>()?;
         let [embedding, last_norm, head] =
             [WeightTensor::Embedding, WeightTensor::LastNorm, WeightTensor::Head].map(tensor);
+        filled.run()?;
         Ok(Weights { embedding: embedding?, layers, last_norm: last_norm?, head: head? })
     }
 }
@@ -81,21 +72,34 @@ impl Weights {
 /// Rows of a step that is not captured are a multiple of this.
 const GRAIN: usize = 16;
 
+/// What the rows of a step are, on the GPU: parts of one slot, so that a step comes by one copy.
+pub(super) struct StepInputs {
+    pub(super) tokens: Slot<i32>,
+    pub(super) positions: Slot<i32>,
+    pub(super) slots: Slot<i32>,
+    pub(super) pick_rows: Slot<i32>,
+    /// The bits of float32 numbers.
+    pub(super) temperatures: Slot<i32>,
+    pub(super) seeds: Slot<i32>,
+    pub(super) targets: Slot<i32>,
+}
+
 /// The buffers of a step. A step's rows are padded to those of its graph; a decode's plan may read and write more rows
 /// than a step has, so there are as many again as sequences.
 pub(super) struct StepBuffers {
-    pub(super) x: CudaSlice<bf16>,
-    pub(super) normed: CudaSlice<bf16>,
-    pub(super) qkv: CudaSlice<bf16>,
-    pub(super) q: CudaSlice<bf16>,
-    pub(super) o: CudaSlice<bf16>,
-    pub(super) gate_up: CudaSlice<bf16>,
-    pub(super) inner: CudaSlice<bf16>,
-    pub(super) logits: CudaSlice<f32>,
+    pub(super) x: Slot<bf16>,
+    pub(super) normed: Slot<bf16>,
+    pub(super) qkv: Slot<bf16>,
+    pub(super) q: Slot<bf16>,
+    pub(super) o: Slot<bf16>,
+    pub(super) gate_up: Slot<bf16>,
+    pub(super) inner: Slot<bf16>,
+    pub(super) logits: Slot<f32>,
     /// Token and gap of each pick.
-    pub(super) out: CudaSlice<i32>,
+    pub(super) out: Slot<i32>,
+    pub(super) inputs: StepInputs,
     /// Three numbers for each row, then four for each pick.
-    inputs: CudaSlice<i32>,
+    words: Slot<i32>,
     host_inputs: PinnedHostSlice<i32>,
     host_out: PinnedHostSlice<i32>,
     rows: usize,
@@ -103,18 +107,24 @@ pub(super) struct StepBuffers {
 }
 
 impl StepBuffers {
-    pub(super) fn new(
-        shape: &ModelShape,
-        limits: &ServerLimits,
-        stream: &Arc<CudaStream>,
-    ) -> Result<StepBuffers, ServerError> {
-        let (rows, picks) = (limits.tokens + limits.batch, limits.batch);
+    pub(super) fn new(shape: &ModelShape, limits: &ServerLimits, arena: &Arena) -> Result<StepBuffers, ServerError> {
+        // Multiples of four numbers, so that every part of the inputs begins at a multiple of 16 bytes.
+        let rows = (limits.tokens + limits.batch).next_multiple_of(4);
+        let picks = limits.batch.next_multiple_of(4);
         let heads = shape.heads * shape.head_dim;
-        let zeros = |columns: usize| stream.alloc_zeros::<bf16>(rows * columns);
-        let words = 3 * rows + 4 * picks;
-        // SAFETY: both are written before they are read: the inputs by `give`, the outputs by the copy of `take`.
-        let [host_inputs, host_out] =
-            unsafe { [stream.context().alloc_pinned(words), stream.context().alloc_pinned_with_flags(2 * picks, 0)] };
+        let zeros = |columns: usize| arena.zeros::<bf16>(rows * columns);
+        let words = arena.zeros(3 * rows + 4 * picks)?;
+        let of_rows = |which: usize| words.part(which * rows..(which + 1) * rows);
+        let of_picks = |which: usize| words.part(3 * rows + which * picks..3 * rows + (which + 1) * picks);
+        let inputs = StepInputs {
+            tokens: of_rows(0)?,
+            positions: of_rows(1)?,
+            slots: of_rows(2)?,
+            pick_rows: of_picks(0)?,
+            temperatures: of_picks(1)?,
+            seeds: of_picks(2)?,
+            targets: of_picks(3)?,
+        };
         Ok(StepBuffers {
             x: zeros(shape.hidden)?,
             normed: zeros(shape.hidden)?,
@@ -123,29 +133,15 @@ impl StepBuffers {
             o: zeros(heads)?,
             gate_up: zeros(2 * shape.inner)?,
             inner: zeros(shape.inner)?,
-            logits: unset(stream, picks * shape.vocab)?,
-            out: stream.alloc_zeros(2 * picks)?,
-            inputs: stream.alloc_zeros(words)?,
-            host_inputs: host_inputs?,
-            host_out: host_out?,
+            logits: arena.zeros(picks * shape.vocab)?,
+            out: arena.zeros(2 * picks)?,
+            inputs,
+            host_inputs: arena.pinned(words.len())?,
+            host_out: arena.pinned(2 * picks)?,
+            words,
             rows,
             picks,
         })
-    }
-
-    /// Where the inputs of a step are.
-    pub(super) fn inputs(&self, stream: &CudaStream) -> StepInputs {
-        let at = |words: usize| address(&self.inputs, stream) + 4 * words as u64;
-        let of_pick = |which: usize| at(3 * self.rows + which * self.picks);
-        StepInputs {
-            tokens: at(0),
-            positions: at(self.rows),
-            slots: at(2 * self.rows),
-            pick_rows: of_pick(0),
-            temperatures: of_pick(1),
-            seeds: of_pick(2),
-            targets: of_pick(3),
-        }
     }
 
     /// The rows and picks that a step is padded to: multiples of [`GRAIN`], so that products have few sizes.
@@ -182,13 +178,13 @@ impl StepBuffers {
             }
             part[step.picks.len()..picks].fill(if at == 3 { -1 } else { 0 });
         }
-        stream.memcpy_htod(&self.host_inputs, &mut self.inputs)?;
-        Ok(())
+        self.words.with(stream, |mut words| Ok(stream.memcpy_htod(&self.host_inputs, &mut words)?))
     }
 
     /// Waits for the step, and reads what its picks gave.
     pub(super) fn take(&mut self, picks: usize, stream: &Arc<CudaStream>) -> Result<Vec<Picked>, ServerError> {
-        stream.memcpy_dtoh(&self.out, &mut self.host_out)?;
+        let StepBuffers { out, host_out, .. } = self;
+        out.with(stream, |out| Ok::<_, ServerError>(stream.memcpy_dtoh(&out, host_out)?))?;
         stream.synchronize()?;
         let pairs = self.host_out.as_slice()?.chunks_exact(2).take(picks);
         Ok(pairs.map(|pair| Picked { token: pair[0] as u32, gap: f32::from_bits(pair[1] as u32) }).collect())

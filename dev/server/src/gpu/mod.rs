@@ -1,22 +1,25 @@
 //! The model on a GPU: products by cuBLASLt, attention by qkvault, the rest by a few kernels of its own.
 //!
-//! Everything runs on one stream, in the order in which it is queued. A decode is a replay of a captured step of the
-//! next larger number of sequences; a step with chunks is queued kernel by kernel.
+//! All memory is of one arena, so a step is a `Launches` over its slots and nothing here is `unsafe`; what cannot be
+//! checked stands in `kernels.rs` and `products.rs`. A decode is a replay of a captured step of the next larger number
+//! of sequences; a step with chunks is put together and queued layer by layer.
 
 mod attention;
 mod graphs;
+#[allow(unsafe_code, reason = "launches of kernels of one's own: each function checks what its kernel reaches")]
 mod kernels;
 mod memory;
+#[allow(unsafe_code, reason = "calls of cuBLASLt: each product checks its operands")]
 mod products;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::CudaStream;
 use qkvault::Runtime;
 use qkvault::cache::VaultOptions;
-use qkvault::exec::Device;
+use qkvault::exec::{Arena, Device, Launches};
 
 use crate::ServerError;
 use crate::config::{ModelShape, ServerLimits};
@@ -27,7 +30,7 @@ use attention::GpuAttention;
 use graphs::Graphs;
 use kernels::GpuKernels;
 pub use kernels::compile;
-use memory::{StepBuffers, Weights, address};
+use memory::{StepBuffers, Weights};
 use products::{Into, ProductSizes, Products};
 
 /// How a model is made.
@@ -48,10 +51,11 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// The model.
 pub struct GpuModel {
-    // Dropped before what its graphs use.
     graphs: Graphs,
     engine: Queue,
     device: Device,
+    /// What the metrics say of the machine.
+    labels: String,
     looked: Option<Instant>,
     used: u64,
 }
@@ -60,6 +64,7 @@ pub struct GpuModel {
 struct Queue {
     shape: ModelShape,
     stream: Arc<CudaStream>,
+    arena: Arena,
     kernels: GpuKernels,
     products: Products,
     weights: Weights,
@@ -76,20 +81,18 @@ impl GpuModel {
     pub fn new(shape: ModelShape, limits: ServerLimits, options: GpuOptions) -> Result<GpuModel, ServerError> {
         let GpuOptions { graphs, build, vault, seed } = options;
         let device = Device::open(0)?;
-        // SAFETY: this model queues everything on one stream, so no event is needed to order it; a capture would be
-        // refused if it waited for one.
-        unsafe { device.context().disable_event_tracking() };
         let stream = device.context().new_stream()?;
-        let kernels = GpuKernels::load(&stream)?;
+        let (arena, kernels) = (Arena::new(&stream), GpuKernels::load(&stream)?);
         let vault = vault.map_or_else(VaultOptions::new, VaultOptions::in_folder).memory(0, 0);
         let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
+        let labels = format!("device=\"{}\",cudnn=\"{}\"", device.name(), runtime.target()?.cudnn);
         let attention = GpuAttention::new(runtime, (&shape, &limits), &stream)?;
-        let products = Products::new(&stream)?;
-        let weights = Weights::new((&shape, &limits), seed, &kernels, &stream)?;
-        let buffers = StepBuffers::new(&shape, &limits, &stream)?;
-        let mut engine = Queue { shape, stream, kernels, products, weights, buffers, attention };
+        let products = Products::new(&stream, &arena)?;
+        let weights = Weights::new((&shape, &limits), seed, &kernels, (&stream, &arena))?;
+        let buffers = StepBuffers::new(&shape, &limits, &arena)?;
+        let mut engine = Queue { shape, stream, arena, kernels, products, weights, buffers, attention };
         let graphs = Graphs::new(&mut engine, &limits, graphs)?;
-        Ok(GpuModel { graphs, engine, device, looked: None, used: 0 })
+        Ok(GpuModel { graphs, engine, device, labels, looked: None, used: 0 })
     }
 }
 
@@ -97,18 +100,17 @@ impl ServedModel for GpuModel {
     fn run(&mut self, step: &ModelStep) -> Result<Vec<Picked>, ServerError> {
         let GpuModel { graphs, engine, .. } = self;
         engine.attention.update(step, &engine.stream)?;
-        let graph = graphs.for_step(step, &engine.attention);
-        let (rows, picks) = match graph {
-            Some((rows, _)) => (rows, rows),
-            None => engine.buffers.padded(step),
-        };
-        engine.buffers.give(step, (rows, picks), &engine.stream)?;
-        match graph {
-            Some((_, graph)) => graph.launch()?,
-            // SAFETY: nothing is captured.
-            None => unsafe { engine.queue((rows, picks), false) }?,
+        match graphs.for_step(step, &engine.attention) {
+            Some((rows, graph)) => {
+                engine.buffers.give(step, (rows, rows), &engine.stream)?;
+                graph.launch()?;
+            }
+            None => {
+                let size = engine.buffers.padded(step);
+                engine.buffers.give(step, size, &engine.stream)?;
+                engine.run(size)?;
+            }
         }
-        graphs.count(graph.is_some());
         let picked = engine.buffers.take(step.picks.len(), &engine.stream)?;
         if engine.attention.builds() > 0 {
             return Err("a plan was built while the server served; the set of plans has a gap".into());
@@ -122,55 +124,77 @@ impl ServedModel for GpuModel {
             self.used = self.device.memory().map_or(0, |memory| memory.total - memory.free);
         }
         Metrics::set(&metrics.device_bytes, self.used);
+        metrics.labels.get_or_init(|| self.labels.clone());
         Metrics::set(&metrics.plans, self.engine.attention.plans() as u64);
         Metrics::set(&metrics.plan_builds_total, self.engine.attention.builds());
         self.graphs.report(metrics);
     }
 }
 
+/// A part of the model.
+#[derive(Clone, Copy)]
+enum ModelPart {
+    Embedding,
+    Layer(usize),
+    Picks,
+}
+
 impl Queue {
-    /// Queues or records the model over the rows that the buffers have.
-    ///
-    /// # Safety
-    ///
-    /// A captured step is replayed only while this value lives.
-    unsafe fn queue(&mut self, (rows, picks): (usize, usize), captured: bool) -> Result<(), ServerError> {
-        let Queue { shape, stream, kernels, products, weights, buffers, attention } = self;
-        let (shape, stream) = (&*shape, &*stream);
-        let at = |slice: &CudaSlice<half::bf16>| address(slice, stream);
-        let inputs = buffers.inputs(stream);
-        let heads = shape.heads * shape.head_dim;
-        let [x, normed, qkv, q, o] = [&buffers.x, &buffers.normed, &buffers.qkv, &buffers.q, &buffers.o].map(at);
-        let [gate_up, inner] = [&buffers.gate_up, &buffers.inner].map(at);
-        let (logits, out) = (address(&buffers.logits, stream), address(&buffers.out, stream));
-        let product = |rows, columns, inner, into| ProductSizes { rows, columns, inner, into };
-        let hidden = shape.hidden;
-        // SAFETY: the buffers have room for the rows and picks, which `give` checks; tokens, slots and picked rows are
-        // those of the scheduler, which keeps them in range; everything is on one stream.
-        unsafe {
-            kernels.embed(x, at(&weights.embedding), &inputs, rows, shape)?;
-            for layer in &weights.layers {
-                kernels.norm(normed, (x, at(&layer.attention_norm)), None, rows, shape)?;
-                products.queue(product(rows, shape.qkv(), hidden, Into::Half), qkv, normed, at(&layer.qkv))?;
-                kernels.rotate(q, (at(&layer.keys), at(&layer.values)), qkv, &inputs, rows, shape)?;
-                attention.launch(layer, buffers, stream, captured)?;
-                products.queue(product(rows, hidden, heads, Into::Added), x, o, at(&layer.out))?;
-                kernels.norm(normed, (x, at(&layer.feed_norm)), None, rows, shape)?;
-                products.queue(
-                    product(rows, 2 * shape.inner, hidden, Into::Half),
-                    gate_up,
-                    normed,
-                    at(&layer.gate_up),
-                )?;
-                kernels.silu(inner, gate_up, rows, shape)?;
-                products.queue(product(rows, hidden, shape.inner, Into::Added), x, inner, at(&layer.down))?;
+    fn parts(&self, picks: usize) -> impl Iterator<Item = ModelPart> + use<> {
+        let layers = (0..self.weights.layers.len()).map(ModelPart::Layer);
+        [ModelPart::Embedding].into_iter().chain(layers).chain((picks > 0).then_some(ModelPart::Picks))
+    }
+
+    /// The model over the rows that the buffers have, as one step.
+    fn whole(&mut self, size: (usize, usize)) -> Result<Launches<'static>, ServerError> {
+        let mut step = Launches::new(&self.stream, &self.arena);
+        self.parts(size.1).try_for_each(|part| self.add(&mut step, part, size))?;
+        Ok(step)
+    }
+
+    /// Queues the model part by part: the GPU works on one while the host puts the next together.
+    fn run(&mut self, size: (usize, usize)) -> Result<(), ServerError> {
+        self.parts(size.1).try_for_each(|part| {
+            let mut step = Launches::new(&self.stream, &self.arena);
+            self.add(&mut step, part, size)?;
+            Ok(step.run()?)
+        })
+    }
+
+    /// Adds a part of the model to a step.
+    fn add(
+        &mut self,
+        step: &mut Launches<'static>,
+        part: ModelPart,
+        (rows, picks): (usize, usize),
+    ) -> Result<(), ServerError> {
+        let Queue { shape, kernels, products, weights, buffers, attention, .. } = self;
+        let (shape, buffers) = (&*shape, &*buffers);
+        let StepBuffers { x, normed, qkv, q, o, gate_up, inner, logits, out, inputs, .. } = buffers;
+        let (hidden, heads) = (shape.hidden, shape.heads * shape.head_dim);
+        let sizes = |rows, columns, inner| ProductSizes { rows, columns, inner };
+        match part {
+            ModelPart::Embedding => kernels.embed(step, (x, &weights.embedding), inputs, rows, shape),
+            ModelPart::Layer(number) => {
+                let layer = &weights.layers[number];
+                kernels.norm(step, normed, (x, &layer.attention_norm), (rows, None), shape)?;
+                products.add(step, sizes(rows, shape.qkv(), hidden), Into::Half(qkv), (normed, &layer.qkv))?;
+                kernels.rotate(step, (q, qkv), (&layer.keys, &layer.values), (inputs, rows), shape)?;
+                attention.add(step, layer, buffers)?;
+                products.add(step, sizes(rows, hidden, heads), Into::Added(x), (o, &layer.out))?;
+                kernels.norm(step, normed, (x, &layer.feed_norm), (rows, None), shape)?;
+                let both = sizes(rows, 2 * shape.inner, hidden);
+                products.add(step, both, Into::Half(gate_up), (normed, &layer.gate_up))?;
+                kernels.silu(step, (inner, gate_up), rows, shape)?;
+                products.add(step, sizes(rows, hidden, shape.inner), Into::Added(x), (inner, &layer.down))
             }
-            if picks > 0 {
-                kernels.norm(normed, (x, at(&weights.last_norm)), Some(inputs.pick_rows), picks, shape)?;
-                products.queue(product(picks, shape.vocab, hidden, Into::Float), logits, normed, at(&weights.head))?;
-                kernels.pick(out, logits, &inputs, picks, shape)?;
+            ModelPart::Picks => {
+                let chosen = (picks, Some(&inputs.pick_rows));
+                kernels.norm(step, normed, (x, &weights.last_norm), chosen, shape)?;
+                let wide = sizes(picks, shape.vocab, hidden);
+                products.add(step, wide, Into::Float(logits), (normed, &weights.head))?;
+                kernels.pick(step, (out, logits), (inputs, picks), shape)
             }
         }
-        Ok(())
     }
 }

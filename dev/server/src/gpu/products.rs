@@ -1,5 +1,6 @@
-//! Matrix products by cuBLASLt: bfloat16 operands, float32 sums. What a product of some sizes needs is asked for once.
-//! While the server starts, the algorithms that cuBLASLt suggests are timed; later the first one is taken.
+//! Matrix products by cuBLASLt as launches of a step: bfloat16 operands, float32 sums. What a product of some sizes
+//! needs is asked for once. While the server starts, the algorithms that cuBLASLt suggests are timed; later the first
+//! one is taken.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -7,25 +8,30 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaSlice, CudaStream};
+use half::bf16;
+use qkvault::exec::{Arena, Launches, Slot};
 
-use super::kernels::GpuAddress;
-use super::memory::{address, unset};
+use super::kernels::place;
 use crate::ServerError;
 
 /// Bytes of scratch memory: what NVIDIA recommends for sm_90.
 const WORKSPACE: usize = 32 << 20;
 
-/// What becomes of the product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Into {
+/// Algorithms that are tried, and launches of each.
+const SUGGESTED: usize = 8;
+const LAUNCHES: usize = 5;
+
+/// What becomes of a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Into<'a> {
     /// It is written as bfloat16.
-    Half,
+    Half(&'a Slot<bf16>),
     /// It is added to bfloat16 numbers.
-    Added,
+    Added(&'a Slot<bf16>),
     /// It is written as float32.
-    Float,
+    Float(&'a Slot<f32>),
 }
 
 /// The sizes of a product: (rows, inner) times (columns, inner), as weights are: a row for each column of the product.
@@ -34,116 +40,146 @@ pub(super) struct ProductSizes {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) inner: usize,
-    pub(super) into: Into,
+}
+
+/// What is asked for once: the sizes, whether the product is added, and whether it is float32.
+type Asked = (ProductSizes, bool, bool);
+
+/// The addresses of a product: of what it is written to, of the rows, of the weights, and of the scratch memory.
+type Places = [u64; 4];
+
+/// A handle of cuBLASLt.
+struct LtHandle(sys::cublasLtHandle_t);
+
+// SAFETY: cuBLASLt's functions may be called with one handle from several threads, and nothing changes it.
+unsafe impl Send for LtHandle {}
+// SAFETY: as above.
+unsafe impl Sync for LtHandle {}
+
+impl Drop for LtHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle was made by `Products::new`. What fails here is lost with the process.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
 }
 
 /// What a product of some sizes is called with.
 struct ReadyProduct {
+    handle: Arc<LtHandle>,
     of: sys::cublasLtMatmulDesc_t,
     first: sys::cublasLtMatrixLayout_t,
     second: sys::cublasLtMatrixLayout_t,
     out: sys::cublasLtMatrixLayout_t,
-    /// The best one first.
-    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
+    added: bool,
 }
 
-/// Algorithms that are tried, and launches of each.
-const SUGGESTED: usize = 8;
-const LAUNCHES: usize = 5;
+// SAFETY: descriptors are memory of the host that cuBLASLt only reads once they are made.
+unsafe impl Send for ReadyProduct {}
+// SAFETY: as above.
+unsafe impl Sync for ReadyProduct {}
 
-/// cuBLASLt on one stream.
+/// A product with its algorithm.
+type Chosen = (Arc<ReadyProduct>, sys::cublasLtMatmulAlgo_t);
+
+/// cuBLASLt for the steps of one arena.
 pub(super) struct Products {
-    handle: sys::cublasLtHandle_t,
-    ready: HashMap<ProductSizes, ReadyProduct>,
-    workspace: CudaSlice<u8>,
+    handle: Arc<LtHandle>,
+    ready: HashMap<Asked, Chosen>,
+    scratch: Slot<u8>,
+    arena: Arena,
     stream: Arc<CudaStream>,
     /// Whether algorithms of new sizes are timed.
     pub(super) timing: bool,
 }
 
 impl Products {
-    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Products, ServerError> {
+    pub(super) fn new(stream: &Arc<CudaStream>, arena: &Arena) -> Result<Products, ServerError> {
         // SAFETY: it only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(
                 "libcublasLt is not there; it is in the CUDA toolkit, put its folder into LD_LIBRARY_PATH".into()
             );
         }
-        let workspace = unset(stream, WORKSPACE)?;
-        let handle = result::create_handle()?;
-        Ok(Products { handle, ready: HashMap::new(), workspace, stream: Arc::clone(stream), timing: false })
+        let scratch = arena.zeros(WORKSPACE)?;
+        let handle = Arc::new(LtHandle(result::create_handle()?));
+        let (arena, stream) = (arena.clone(), Arc::clone(stream));
+        Ok(Products { handle, ready: HashMap::new(), scratch, arena, stream, timing: false })
     }
 
-    /// Queues a product: `out` gets `x` times `weights`.
-    ///
-    /// # Safety
-    ///
-    /// Until it is finished, the operands have as many numbers as the sizes say, are aligned to 16 bytes, and nothing
-    /// outside the stream uses them.
-    pub(super) unsafe fn queue(
+    /// Adds a product to a step: `x` times `weights`.
+    pub(super) fn add(
         &mut self,
+        step: &mut Launches<'static>,
         sizes: ProductSizes,
-        out: GpuAddress,
-        x: GpuAddress,
-        weights: GpuAddress,
+        into: Into<'_>,
+        (x, weights): (&Slot<bf16>, &Slot<bf16>),
     ) -> Result<(), ServerError> {
-        if let Some(ready) = self.ready.get(&sizes) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.launch(ready, &ready.algorithms[0], sizes, (out, x, weights)) };
-        }
-        let mut ready = ReadyProduct::new(self.handle, sizes)?;
-        if self.timing {
-            let mut timed = Vec::new();
-            for (at, algorithm) in ready.algorithms.iter().enumerate() {
-                // SAFETY: the caller's promise. What is added several times is a result of nothing while the server
-                // starts.
-                let time = unsafe { self.time(&ready, algorithm, sizes, (out, x, weights)) };
-                // One that cannot be launched is the slowest.
-                timed.push((time.unwrap_or(f32::INFINITY), at));
+        let ProductSizes { rows, columns, inner } = sizes;
+        let out = match into {
+            Into::Half(out) | Into::Added(out) => place(step, out, rows * columns)?,
+            Into::Float(out) => place(step, out, rows * columns)?,
+        };
+        let (x, weights) = (place(step, x, rows * inner)?, place(step, weights, columns * inner)?);
+        let places = [out, x, weights, place(step, &self.scratch, WORKSPACE)?];
+        let asked = (sizes, matches!(into, Into::Added(_)), matches!(into, Into::Float(_)));
+        let (ready, algorithm) = match self.ready.get(&asked) {
+            Some((ready, algorithm)) => (Arc::clone(ready), *algorithm),
+            None => {
+                let (ready, algorithms) = ReadyProduct::new(&self.handle, asked)?;
+                let algorithm = self.best(&ready, &algorithms, places);
+                self.ready.insert(asked, (Arc::clone(&ready), algorithm));
+                (ready, algorithm)
             }
-            let best = timed.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0, |(_, at)| at);
-            ready.algorithms.swap(0, best);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.launch(&ready, &ready.algorithms[0], sizes, (out, x, weights)) }?;
-        self.ready.insert(sizes, ready);
+        };
+        queue(step, ready, algorithm, places);
         Ok(())
     }
 
-    /// Milliseconds of some launches of an algorithm.
-    unsafe fn time(
+    /// The fastest of some algorithms, or the first without timing.
+    fn best(
         &self,
-        ready: &ReadyProduct,
-        algorithm: &sys::cublasLtMatmulAlgo_t,
-        sizes: ProductSizes,
-        operands: (GpuAddress, GpuAddress, GpuAddress),
+        ready: &Arc<ReadyProduct>,
+        algorithms: &[sys::cublasLtMatmulAlgo_t],
+        places: Places,
+    ) -> sys::cublasLtMatmulAlgo_t {
+        let tried = if self.timing { algorithms } else { &[] };
+        // One that cannot be launched is the slowest.
+        let timed = tried.iter().map(|tried| (self.time(ready, *tried, places).unwrap_or(f32::INFINITY), tried));
+        timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(algorithms[0], |(_, best)| *best)
+    }
+
+    /// Milliseconds of some launches of an algorithm. They write what the server, which starts, does not read.
+    fn time(
+        &self,
+        ready: &Arc<ReadyProduct>,
+        algorithm: sys::cublasLtMatmulAlgo_t,
+        places: Places,
     ) -> Result<f32, ServerError> {
+        let mut step = Launches::new(&self.stream, &self.arena);
+        (0..LAUNCHES).for_each(|_| queue(&mut step, Arc::clone(ready), algorithm, places));
         let event = || self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        // SAFETY: the caller's promise.
-        let launch = || unsafe { self.launch(ready, algorithm, sizes, operands) };
-        launch()?;
+        step.run()?;
         let start = event()?;
-        (0..LAUNCHES).try_for_each(|_| launch())?;
+        step.run()?;
         let end = event()?;
         end.synchronize()?;
         Ok(start.elapsed_ms(&end)?)
     }
+}
 
-    unsafe fn launch(
-        &self,
-        ready: &ReadyProduct,
-        algorithm: &sys::cublasLtMatmulAlgo_t,
-        sizes: ProductSizes,
-        (out, x, weights): (GpuAddress, GpuAddress, GpuAddress),
-    ) -> Result<(), ServerError> {
+/// Adds a product to the step of whose arena its places are.
+fn queue(step: &mut Launches<'static>, ready: Arc<ReadyProduct>, algorithm: sys::cublasLtMatmulAlgo_t, places: Places) {
+    let work = move |stream: &Arc<CudaStream>| {
+        let [out, x, weights, scratch] = places;
         let (one, zero) = (1.0_f32, 0.0_f32);
-        let beta = if sizes.into == Into::Added { &raw const one } else { &raw const zero };
-        let pointer = |address: GpuAddress| address as *const c_void;
-        // SAFETY: the descriptors live as long as this value, the workspace has the size that is given, and the caller
-        // promises the rest.
-        unsafe {
+        let beta = if ready.added { &raw const one } else { &raw const zero };
+        let pointer = |address: u64| address as *const c_void;
+        // SAFETY: `Products::add` has found at each place the numbers that the layouts say, at multiples of 16 bytes,
+        // and the scratch memory; `ready` has the descriptors and the handle. The factors are read when the product is
+        // queued.
+        let queued = unsafe {
             result::matmul(
-                self.handle,
+                ready.handle.0,
                 ready.of,
                 (&raw const one).cast(),
                 beta.cast(),
@@ -156,22 +192,28 @@ impl Products {
                 ready.out,
                 out as *mut c_void,
                 ready.out,
-                algorithm,
-                address(&self.workspace, &self.stream) as *mut c_void,
+                &raw const algorithm,
+                scratch as *mut c_void,
                 WORKSPACE,
-                self.stream.cu_stream().cast(),
+                stream.cu_stream().cast(),
             )
-        }
-        .map_err(|error| format!("cuBLASLt did not queue {sizes:?}: {error}").into())
-    }
+        };
+        queued.map_err(|error| format!("cuBLASLt did not queue a product: {error}").into())
+    };
+    // SAFETY: every place is of a slot of the step's arena, and the product is queued on the stream that is given.
+    unsafe { step.queue(work) };
 }
 
 impl ReadyProduct {
-    fn new(handle: sys::cublasLtHandle_t, sizes: ProductSizes) -> Result<ReadyProduct, ServerError> {
-        let ProductSizes { rows, columns, inner, into } = sizes;
+    /// A product, and the algorithms that cuBLASLt suggests, the likeliest first: one or more.
+    fn new(
+        handle: &Arc<LtHandle>,
+        (sizes, added, float): Asked,
+    ) -> Result<(Arc<ReadyProduct>, Vec<sys::cublasLtMatmulAlgo_t>), ServerError> {
+        let ProductSizes { rows, columns, inner } = sizes;
         let half = sys::cudaDataType::CUDA_R_16BF;
-        let float = sys::cudaDataType::CUDA_R_32F;
-        let of = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, float)?;
+        let single = sys::cudaDataType::CUDA_R_32F;
+        let of = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, single)?;
         let turned = 1_i32;
         let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
         // SAFETY: the descriptor is alive, and the attribute has 32 bits.
@@ -181,54 +223,48 @@ impl ReadyProduct {
         };
         let first = layout(half, (inner, rows))?;
         let second = layout(half, (inner, columns))?;
-        let out = layout(if into == Into::Float { float } else { half }, (columns, rows))?;
+        let out = layout(if float { single } else { half }, (columns, rows))?;
+        let ready = Arc::new(ReadyProduct { handle: Arc::clone(handle), of, first, second, out, added });
+        let algorithms = ready.algorithms()?;
+        match algorithms.is_empty() {
+            true => Err(format!("cuBLASLt has no product for {sizes:?}").into()),
+            false => Ok((ready, algorithms)),
+        }
+    }
+
+    fn algorithms(&self) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, ServerError> {
+        let ReadyProduct { handle, of, first, second, out, added: _ } = self;
         let wish = result::create_matmul_pref()?;
         let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let bytes = WORKSPACE;
         let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); SUGGESTED];
         let (most, mut count) = (SUGGESTED as i32, 0);
         // SAFETY: all descriptors are alive, and the list has room for as many as are asked for.
-        unsafe {
+        let asked = unsafe {
             result::set_matmul_pref_attribute(wish, attribute, (&raw const bytes).cast(), size_of::<usize>())?;
             let list = found.as_mut_ptr().cast();
+            let count = &raw mut count;
             let asked = sys::cublasLtMatmulAlgoGetHeuristic(
-                handle,
-                of,
-                second,
-                first,
-                out,
-                out,
-                wish,
-                most,
-                list,
-                &raw mut count,
+                handle.0, *of, *second, *first, *out, *out, wish, most, list, count,
             );
             result::destroy_matmul_pref(wish)?;
-            asked.result().map_err(|error| format!("cuBLASLt has no product for {sizes:?}: {error}"))?;
-        }
+            asked
+        };
+        asked.result().map_err(|error| format!("cuBLASLt suggests no algorithm: {error}"))?;
         // SAFETY: cuBLASLt has written so many.
         let found = found.iter().take(count.unsigned_abs() as usize).map(|found| unsafe { found.assume_init_ref() });
-        let algorithms: Vec<_> = found.filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect();
-        match algorithms.is_empty() {
-            true => Err(format!("cuBLASLt has no product for {sizes:?}").into()),
-            false => Ok(ReadyProduct { of, first, second, out, algorithms }),
-        }
+        Ok(found.filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect())
     }
 }
 
-impl Drop for Products {
+impl Drop for ReadyProduct {
     fn drop(&mut self) {
-        for ReadyProduct { of, first, second, out, algorithms: _ } in self.ready.values() {
-            // SAFETY: each was made by `ReadyProduct::new` and is destroyed once. What fails here is lost with the
-            // process.
-            unsafe {
-                let _ = result::destroy_matmul_desc(*of);
-                for layout in [*first, *second, *out] {
-                    let _ = result::destroy_matrix_layout(layout);
-                }
+        // SAFETY: each was made by `ReadyProduct::new` and is destroyed once. What fails here is lost with the process.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.of);
+            for layout in [self.first, self.second, self.out] {
+                let _ = result::destroy_matrix_layout(layout);
             }
         }
-        // SAFETY: the handle was made by `Products::new`.
-        let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
