@@ -2,6 +2,7 @@
 //! scripts that run them and write JSON, and programs that measure the same attentions in PyTorch. The host needs no
 //! toolchain.
 
+mod server;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ pub fn run(args: &BundleArgs, options: &fetch::FetchOptions) -> Result<()> {
     cargo::run(&["build", "--release", "--package", "qkvault-cli", "--bins"], &[])?;
     cargo::run(&["build", "--release", "--package", "qkvault-lab", "--bins"], &[])?;
     cargo::run(&["build", "--release", "--package", "qkvault", "--example", "train"], &[])?;
+    server::build()?;
     if out.exists() {
         std::fs::remove_dir_all(&out).with_context(|| format!("{} could not be replaced", out.display()))?;
     }
@@ -100,6 +102,7 @@ fn warm(args: &BundleArgs, models: &[PathBuf], out: &Path, cudnn: &Path, root: &
         let _ = cli::main(&globals, &cli::parse(line)?);
     }
     training::add(root, release, out, &globals, &args.target, cudnn)?;
+    server::add(root, release, out, &globals, &args.target, cudnn)?;
     // Prints refusals itself, as `warm` does.
     lab(release, &globals, &["bench", "plan", "--target", &args.target], cudnn)?;
     let line = ["pack".into(), out.join("vault.qkvpack").into_os_string()];
