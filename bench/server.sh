@@ -19,8 +19,11 @@ wheels=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null
 if [ -z "${QKVAULT_CUDNN_PATH:-}" ] && [ -n "$wheels" ]; then
     export QKVAULT_CUDNN_PATH=$wheels/cudnn/lib
 fi
-for folder in /usr/local/cuda/lib64 "$wheels/cu13/lib"; do
-    [ -d "$folder" ] && export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for folder in "$wheels/cu13/lib" /usr/local/cuda/lib64; do
+    if [ -d "$folder" ]; then
+        export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        break
+    fi
 done
 vault=$PWD/server-vault
 [ -f vault.qkvpack ] && [ -x qkvault ] && ./qkvault --vault "$vault" unpack vault.qkvpack >"$results/unpack.log" 2>&1
