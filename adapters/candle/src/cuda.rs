@@ -124,14 +124,23 @@ impl InplaceOp1 for Numbers {
 
 /// What kernels follow, in the plan's own types.
 fn followed(run: &Run<'_>, ready: &RawReady, device: &CudaDevice) -> candle_core::Result<Vec<(graph::Role, Tensor)>> {
-    let Some(sequences) = run.sequences else { return Ok(Vec::new()) };
     let device = Device::Cuda(device.clone());
-    let followed = ready.order().tensors().iter().filter(|binding| binding.role.is_followed());
-    let tensor = |binding: &graph::Binding| {
-        let dtype = if binding.dtype == graph::DType::I64 { DType::I64 } else { DType::I32 };
-        Ok((binding.role, sequences.tensor(binding.role, &run.entry.valid, dtype, &device)?))
-    };
-    followed.map(tensor).collect()
+    let mut all = Vec::new();
+    for binding in ready.order().tensors() {
+        let role = binding.role;
+        let drawn = match role {
+            graph::Role::DropoutSeed => Some(0),
+            graph::Role::DropoutOffset => Some(1),
+            _ => None,
+        };
+        if let (Some(at), Some((_, numbers))) = (drawn, run.options.dropout) {
+            all.push((role, Tensor::new(&numbers[at..=at], &device)?));
+        } else if let (true, Some(sequences)) = (role.is_followed(), run.sequences) {
+            let dtype = if binding.dtype == graph::DType::I64 { DType::I64 } else { DType::I32 };
+            all.push((role, sequences.tensor(role, &run.entry.valid, dtype, &device)?));
+        }
+    }
+    Ok(all)
 }
 
 /// The memory of a tensor on a stream.

@@ -57,8 +57,6 @@ pub(crate) enum Scalar {
     Scale,
     /// The position of the first query (0) or the first key (1).
     Origin(usize),
-    /// The seed (0) or the offset (1) of dropout.
-    Drawn(usize),
     /// One of the options, by name.
     Named(String),
 }
@@ -106,8 +104,6 @@ impl Entry {
                     Role::Scale => Scalar::Scale,
                     Role::QueryOrigin => Scalar::Origin(0),
                     Role::KeyOrigin => Scalar::Origin(1),
-                    Role::DropoutSeed => Scalar::Drawn(0),
-                    Role::DropoutOffset => Scalar::Drawn(1),
                     _ => continue,
                 };
                 scalars.push((fact.role, fact.dtype, scalar));

@@ -103,7 +103,6 @@ impl<'a> Run<'a> {
                 let position = self.options.origins.map_or(0, |origins| origins[*at]);
                 Number::I32(i32::try_from(position).unwrap_or(i32::MAX))
             }
-            Scalar::Drawn(at) => Number::I64(self.options.dropout.map_or(0, |(_, numbers)| numbers[*at])),
             Scalar::Named(name) => {
                 let given = self.options.scalars.iter().find(|(own, _)| own == name);
                 given.map_or(Number::F32(f32::NAN), |(_, value)| *value)

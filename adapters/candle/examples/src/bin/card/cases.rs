@@ -259,7 +259,8 @@ impl Case {
         // A query that sees one key, or equal ones, has gradients of zero: differences of equal numbers, as rounded.
         let least = 1e-3 * weights.sqr()?.sum_all()?.sqrt()?.to_scalar::<f32>()?;
         let largest = |own: &Var| own.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>();
-        let reach = largest(k)? * largest(v)? / (self.d as f32).sqrt();
+        let reach = |own| Ok::<f32, candle_core::Error>(largest(own)? * largest(v)? / (self.d as f32).sqrt());
+        let reaches = [("dq", reach(k)?), ("dk", reach(q)?)];
         let ours = (ours.to_dtype(DType::F32)? * &weights)?.sum_all()?.backward()?;
         let theirs = (theirs * &weights)?.sum_all()?.backward()?;
         let names = ["dq", "dk", "dv"].into_iter().chain(extra.iter().map(|_| "d of a bias or sink"));
@@ -267,8 +268,9 @@ impl Case {
             let lacking = || candle_core::Error::Msg(format!("{name} is missing"));
             let (a, b) = (ours.get(own).ok_or_else(lacking)?, theirs.get(own).ok_or_else(lacking)?);
             // The oracle judged each launch by its own numbers. Where a row's gradients of scores are multiplied by
-            // equal keys, what is left of their sum of zero is the rounding of O between the two.
-            let least = if name == "dq" && self.family.cancels() { least.max(1e3 * least * reach) } else { least };
+            // equal keys or queries, what is left of their sum of zero is the rounding of O between the two.
+            let reach = reaches.iter().find(|(own, _)| *own == name && self.family.cancels()).map_or(0.0, |own| own.1);
+            let least = least.max(1e3 * least * reach);
             let off = relative(a, b, least)? / (2.0 * half);
             if off.is_nan() || off > worst.1 {
                 worst = (name.to_owned(), off);
