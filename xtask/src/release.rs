@@ -130,8 +130,9 @@ fn packed(command: &[&str], no_verify: bool) -> Result<()> {
     // They depend on a version of `qkvault` that is published before them: here it is this one.
     let this = ["--config", "patch.crates-io.qkvault.path=\"crates/qkvault\""];
     let target = cargo::target()?;
-    OUTSIDE.iter().try_for_each(|manifest| {
-        let words = [&words[..], &this, &["--manifest-path", manifest]].concat();
+    // By name: their workspaces have members that are not published.
+    Published::all(&cargo::root())?.iter().filter(|one| one.outside).try_for_each(|one| {
+        let words = [&words[..], &this, &["--manifest-path", &one.manifest, "--package", &one.name]].concat();
         cargo::run(&words, &[("CARGO_TARGET_DIR", &target)])
     })
 }

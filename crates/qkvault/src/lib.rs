@@ -120,8 +120,3 @@ struct Readme;
 #[cfg(all(doctest, feature = "launch"))]
 #[doc = include_str!("../README.md")]
 struct OwnReadme;
-
-/// Compiles the example of the page on burn.
-#[cfg(all(doctest, feature = "launch"))]
-#[doc = include_str!("../../../adapters/burn/README.md")]
-struct Burn;

@@ -129,6 +129,9 @@ impl Compiler {
             Err(Stop::Failed(failure)) => Err(failure),
             Err(Stop::Refused(reasons)) => {
                 let refusal = refusal(reasons, &messages);
+                if let Some(lacking) = refusal.reasons().iter().find(|reason| words::is_of_machine(reason)) {
+                    return Err(Failure::Lacking { said: lacking.given.clone() });
+                }
                 doubted(|| refusal.to_string())?;
                 Err(Failure::Refused(refusal))
             }

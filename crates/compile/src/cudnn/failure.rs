@@ -80,6 +80,15 @@ pub enum Failure {
     /// cuDNN answered with a status of this machine or this moment.
     #[error("{0}")]
     Here(Box<Here>),
+    /// An engine lacked a library of this machine, so the refusal of all does not speak of the request.
+    #[error(
+        "cuDNN could not use a library that an engine needs ({said}), so that no engine takes this attention says \
+         nothing of it: install the CUDA libraries of this cuDNN, and leave stubs of libcuda.so out of LD_LIBRARY_PATH"
+    )]
+    Lacking {
+        /// What cuDNN says.
+        said: String,
+    },
     /// A refusal near a limit on memory may be caused by the limit.
     #[error(
         "cuDNN refused while memory was short ({limit}), and may accept with enough memory; raise the limit and ask \

@@ -100,6 +100,12 @@ pub(crate) fn code(status: &str) -> Code {
     Code::from(format!("library.{}", status.to_lowercase().replace(['_', ' '], "-")))
 }
 
+/// Whether a cause is a library that this machine lacks: where cuDNN tells it of one engine in its messages, the status
+/// of the whole may still be that of another engine, which the request does not fit.
+pub(crate) fn is_of_machine(reason: &Reason) -> bool {
+    reason.code == code("NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,5 +164,18 @@ Process=3322; Thread=3322; GPU=NULL"#;
         assert_eq!(reasons.len(), 1);
         assert_eq!(reasons[0].code, Code::from("library.bad-param"));
         assert_eq!(reasons[0].given, "dim < 1");
+    }
+
+    /// A stub of libcuda.so in the search path made every attention of some engines refused, for ever: the refusal was
+    /// kept in the vault.
+    #[test]
+    fn a_library_that_an_engine_lacks_is_of_the_machine() {
+        let told =
+            "Warning: CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING; Reason: cannot load libcuda at: true";
+        let reasons = reasons(&[message(told)]);
+        assert!(reasons.len() == 1 && is_of_machine(&reasons[0]), "{reasons:?}");
+        let other =
+            super::reasons(&[message("Warning: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; Reason: not a multiple of 8 at: x")]);
+        assert!(other.len() == 1 && !is_of_machine(&other[0]), "{other:?}");
     }
 }

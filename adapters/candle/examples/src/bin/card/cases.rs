@@ -260,15 +260,15 @@ impl Case {
         let least = 1e-3 * weights.sqr()?.sum_all()?.sqrt()?.to_scalar::<f32>()?;
         let largest = |own: &Var| own.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>();
         let reach = |own| Ok::<f32, candle_core::Error>(largest(own)? * largest(v)? / (self.d as f32).sqrt());
-        let reaches = [("dq", reach(k)?), ("dk", reach(q)?)];
+        let reaches = [("dq", reach(k)?), ("dk", reach(q)?), (OTHER, largest(v)?)];
         let ours = (ours.to_dtype(DType::F32)? * &weights)?.sum_all()?.backward()?;
         let theirs = (theirs * &weights)?.sum_all()?.backward()?;
-        let names = ["dq", "dk", "dv"].into_iter().chain(extra.iter().map(|_| "d of a bias or sink"));
+        let names = ["dq", "dk", "dv"].into_iter().chain(extra.iter().map(|_| OTHER));
         for (name, own) in names.zip(variables.iter().chain(&extra)) {
             let lacking = || candle_core::Error::Msg(format!("{name} is missing"));
             let (a, b) = (ours.get(own).ok_or_else(lacking)?, theirs.get(own).ok_or_else(lacking)?);
-            // The oracle judged each launch by its own numbers. Where a row's gradients of scores are multiplied by
-            // equal keys or queries, what is left of their sum of zero is the rounding of O between the two.
+            // The oracle judged each launch by its own numbers. Where a row's gradients of scores cancel, what is
+            // left is the rounding of O between the two.
             let reach = reaches.iter().find(|(own, _)| *own == name && self.family.cancels()).map_or(0.0, |own| own.1);
             let least = least.max(1e3 * least * reach);
             let off = relative(a, b, least)? / (2.0 * half);
@@ -316,6 +316,9 @@ impl Case {
         Ok((String::from("o over pages"), worst / if self.dtype == DType::BF16 { 0.02 } else { 0.005 }))
     }
 }
+
+/// The name of a gradient that is none of Q, K and V.
+const OTHER: &str = "d of a bias or sink";
 
 impl Kind {
     const fn is_dense(&self) -> bool {
