@@ -122,6 +122,16 @@ fn lab(release: &Path, globals: &Globals, words: &[&str], cudnn: &Path) -> Resul
     Ok(())
 }
 
+/// Lets a program of the bundle compile its own plans into the bundle's vault.
+fn plans(program: &Path, globals: &Globals, words: &[&str], cudnn: &Path) -> Result<()> {
+    let vault = globals.vault.as_ref().context("the bundle has no vault folder")?;
+    let mut plan = std::process::Command::new(program);
+    plan.args(words).arg("--vault").arg(vault).env("QKVAULT_CUDNN_PATH", cudnn);
+    let status = plan.status().with_context(|| format!("{} could not be started", program.display()))?;
+    anyhow::ensure!(status.success(), "the plans of {} were not compiled ({status})", program.display());
+    Ok(())
+}
+
 fn models(root: &Path) -> Result<Vec<PathBuf>> {
     let mut list = Vec::new();
     for entry in std::fs::read_dir(root.join("models"))? {

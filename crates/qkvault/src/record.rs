@@ -11,10 +11,6 @@ use std::time::Duration;
 use qkvault_graph::{Valid, text, validate};
 use qkvault_models::{AttentionEntry, LARGEST_CONFIG, Manifest, Phase};
 
-/// The variable that names the file.
-#[cfg(feature = "launch")]
-pub(crate) const VARIABLE: &str = "QKVAULT_RECORD";
-
 /// Most attentions that one process records. A service with more of them has a size that grows without bounds.
 const MOST: usize = 10_000;
 

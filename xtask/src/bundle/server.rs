@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use qkvault_cli::Globals;
 
-use super::copy;
+use super::{copy, plans};
 use crate::cargo;
 
 /// The model that is measured.
@@ -46,14 +46,7 @@ pub(super) fn add(
     for program in ["server", "load"] {
         copy(&release.join(program), &out.join(program))?;
     }
-    let vault = globals.vault.as_ref().context("the bundle has no vault folder")?;
-    for pages in [&[][..], &["--pages", SMALL_POOL]] {
-        let mut plan = Command::new(out.join("server"));
-        plan.args(["--model", MODEL, "--plan", target]).args(pages).arg("--vault").arg(vault);
-        let status = plan.env("QKVAULT_CUDNN_PATH", cudnn).status().context("the server could not be started")?;
-        if !status.success() {
-            bail!("the server's plans were not compiled ({status})");
-        }
-    }
-    Ok(())
+    [&[][..], &["--pages", SMALL_POOL]].into_iter().try_for_each(|pages| {
+        plans(&out.join("server"), globals, &[&["--model", MODEL, "--plan", target], pages].concat(), cudnn)
+    })
 }

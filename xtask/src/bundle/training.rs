@@ -1,12 +1,11 @@
 //! The training part of a bundle: the cases of `bench`, the example, their scripts, and their plans.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use qkvault_cli::Globals;
 
-use super::{copy, lab};
+use super::{copy, lab, plans};
 
 /// Copies programs and scripts into the bundle, and compiles their plans into the vault of `globals`.
 pub(super) fn add(
@@ -27,14 +26,6 @@ pub(super) fn add(
     copy(&release.join("examples/train"), &example)?;
     let cases = out.join("training.txt").display().to_string();
     lab(release, globals, &["bench", "attentions", "--plan", "--cases", &cases, "--target", target], cudnn)?;
-    let vault = globals.vault.as_ref().context("the bundle has no vault folder")?;
-    for dtype in ["bf16", "f16"] {
-        let mut plan = Command::new(&example);
-        plan.args(["--plan", target, "--dtype", dtype, "--vault"]).arg(vault).env("QKVAULT_CUDNN_PATH", cudnn);
-        let status = plan.status().context("the example could not be started")?;
-        if !status.success() {
-            bail!("the example's plans were not compiled ({status})");
-        }
-    }
-    Ok(())
+    let plan = |dtype| plans(&example, globals, &["--plan", target, "--dtype", dtype], cudnn);
+    ["bf16", "f16"].into_iter().try_for_each(plan)
 }

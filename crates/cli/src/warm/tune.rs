@@ -74,13 +74,13 @@ pub(super) fn run(
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     let changed: Vec<&TuneRow> = rows.iter().filter(|row| row.status == "timed" && row.chosen != row.usual).collect();
     if globals.json {
-        let all = |list: &mut dyn Iterator<Item = &TuneRow>| list.map(TuneRow::json).collect::<Vec<_>>();
         out::json(&json!({
             "gpu": gpu, "timed": count("timed"), "alone": count("alone"), "failed": count("failed"),
             // The default beside the fastest: the largest and the mean.
             "usual_over_best": over_best(&rows, |row| row.usual),
             "chosen_over_best": over_best(&rows, |row| row.chosen),
-            "changed": all(&mut changed.iter().copied()), "attentions": all(&mut rows.iter()),
+            "changed": changed.into_iter().map(TuneRow::json).collect::<Vec<_>>(),
+            "attentions": rows.iter().map(TuneRow::json).collect::<Vec<_>>(),
         }));
     } else {
         let engines: Vec<EngineId> = planner.engines().iter().map(Engine::id).collect();

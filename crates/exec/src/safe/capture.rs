@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::CUgraphInstantiate_flags;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DriverError, result};
 use qkvault_graph::Role;
 
@@ -12,7 +12,7 @@ use crate::safe::args::Args;
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
 use crate::safe::element::Element;
-use crate::safe::graph_update::{RecordedGraph, UpdateRefused, update};
+use crate::safe::graph_update::{RecordedGraph, UpdateRefused, recorded, update};
 use crate::safe::order::{driver_error, is_captured};
 
 /// A captured launch. It owns the bound plan, because the graph has the addresses of its slices and workspace.
@@ -92,17 +92,8 @@ impl<'a> Bound<'a> {
         let raw = &self.raw;
         // SAFETY: the stream is of this context, which is current, and lives as long as the lease.
         let mut lease = unsafe { raw.lease(stream.cu_stream().cast()) }?;
-        // Other threads may allocate during the capture.
-        stream
-            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(|e| driver_error("begin a capture (the default stream cannot be captured)", &e))?;
         // SAFETY: the stream is of this context, which is current. Nothing runs now; `Captured::launch` orders replays.
-        let launched = unsafe { raw.launch_on(&mut lease, stream.cu_stream().cast()) };
-        // The capture must end also after a failed launch.
-        let ended = end();
-        drop(lease);
-        launched?;
-        ended.map_err(|e| driver_error("end the capture", &e))
+        recorded(stream, || unsafe { raw.launch_on(&mut lease, stream.cu_stream().cast()) }, end)
     }
 }
 
@@ -146,9 +137,9 @@ impl<'a> Captured<'a> {
         let Captured { graph, stream, bound } = self;
         let next = bound.another(args, stream)?;
         // SAFETY: the stream is alive, and its capture is what ends here.
-        let recorded = next.record(stream, || unsafe { RecordedGraph::end(stream) })?.ok_or_else(empty)?;
+        let other = next.record(stream, || unsafe { RecordedGraph::end(stream) })?.ok_or_else(empty)?;
         // SAFETY: both graphs are alive, and this thread alone has them.
-        let updated = match unsafe { update(graph.cu_graph_exec(), &recorded) } {
+        let updated = match unsafe { update(graph.cu_graph_exec(), &other) } {
             Ok(()) => Updated::InPlace,
             Err(UpdateRefused(detail)) => {
                 tracing::debug!(detail, what = next.plan().facts().what, "a graph is made anew");

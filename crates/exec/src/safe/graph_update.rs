@@ -3,10 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{CUgraph, CUgraphExec};
+use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 use cudarc::driver::{CudaStream, DriverError, result};
 
 use crate::driver::open;
+use crate::raw::launch_error::LaunchError;
+use crate::safe::order::driver_error;
 
 /// A graph that was recorded and not instantiated. It is destroyed when the value is dropped.
 pub(crate) struct RecordedGraph(CUgraph);
@@ -31,6 +33,27 @@ impl Drop for RecordedGraph {
             tracing::warn!(%error, "a recorded graph was not destroyed");
         }
     }
+}
+
+/// Records what `queue` queues on a stream that is not captured, and ends the capture with `end`.
+///
+/// # Errors
+///
+/// The driver refuses the capture, as it does on the default stream; the error of `queue`, or of `end`.
+pub(crate) fn recorded<R, E: From<LaunchError>>(
+    stream: &CudaStream,
+    queue: impl FnOnce() -> Result<(), E>,
+    end: impl FnOnce() -> Result<R, DriverError>,
+) -> Result<R, E> {
+    // Other threads may allocate during the capture.
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .map_err(|e| driver_error("begin a capture (the default stream cannot be captured)", &e))?;
+    let queued = queue();
+    // The capture must end also after a failed launch.
+    let ended = end();
+    queued?;
+    Ok(ended.map_err(|e| driver_error("end the capture", &e))?)
 }
 
 /// Why the driver did not update a graph.

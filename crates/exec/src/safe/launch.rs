@@ -13,7 +13,6 @@ use crate::check::{ByRole, FaultSink, StopAtFirst, check_operands, faults};
 use crate::driver::memory_kind;
 use crate::raw::launch_error::LaunchError;
 use crate::raw::{DeviceBuffer, RawArgs};
-use crate::safe::arena_memory::ArenaMemory;
 use crate::safe::args::{Args, GivenOperand};
 use crate::safe::device::ready;
 use crate::safe::matching::{Matched, Matcher, OfBatch, SeenOperand};
@@ -89,8 +88,13 @@ impl LoadedPlan {
         };
         let Args { operands, batch, interleaved, .. } = &mut args;
         let other = (order == OrderedBy::Caller).then(|| aside(stream));
-        let arenas: SmallVec<[Arc<ArenaMemory>; 2]> =
-            operands.iter().filter_map(|one| one.held.arena().cloned()).collect();
+        // Locked and ordered over the launch where another one may use it: a leased block cannot be.
+        let mut shared = Shared::default();
+        if order == OrderedBy::Events {
+            workspace.iter().filter(|_| leased.is_none()).for_each(|one| shared.add_workspace(one));
+            batch.iter().for_each(|batch| shared.add_batch(&batch.memory));
+            operands.iter().filter_map(|one| one.held.arena()).for_each(|arena| shared.add_arena(arena));
+        }
         let mut guards: Short<SyncOnDrop<'_>> = SmallVec::new();
         for (at, operand) in operands.iter_mut().enumerate() {
             let (address, guard) = operand.held.acquire(other.as_ref().unwrap_or(stream));
@@ -104,13 +108,6 @@ impl LoadedPlan {
         let tensors: Short<DeviceBuffer> =
             self.raw().tensors().iter().map(|tensor| bindings.buffer(tensor.role)).collect();
         let scalars: Values = self.raw().scalars().iter().filter_map(|scalar| bindings.number(scalar.role)).collect();
-        // Locked and ordered over the launch where another one may use it: a leased block cannot be.
-        let mut shared = Shared::default();
-        if order == OrderedBy::Events {
-            workspace.iter().filter(|_| leased.is_none()).for_each(|one| shared.add_workspace(one));
-            batch.iter().for_each(|batch| shared.add_batch(&batch.memory));
-            arenas.iter().for_each(|arena| shared.add_arena(arena));
-        }
         let locked = shared.lock(stream).map_err(|e| driver_error(WAIT, &e))?;
         let workspace = workspace.as_ref().map_or_else(DeviceBuffer::default, |memory| memory.buffer());
         let raw = RawArgs { tensors: &tensors, scalars: &scalars, workspace, interleaved };

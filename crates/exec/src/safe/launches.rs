@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::CUgraphInstantiate_flags;
 use cudarc::driver::{CudaGraph, CudaStream, DeviceRepr, DriverError, result};
 
 use crate::bindings::Number;
@@ -14,7 +14,7 @@ use crate::safe::args::{Args, Which};
 use crate::safe::bound::{BindFailure, Bound};
 use crate::safe::device::ready;
 use crate::safe::element::Element;
-use crate::safe::graph_update::{RecordedGraph, UpdateRefused, update};
+use crate::safe::graph_update::{RecordedGraph, UpdateRefused, recorded, update};
 use crate::safe::launches_error::LaunchesError;
 use crate::safe::order::{WAIT, driver_error, is_captured};
 use crate::safe::plan::LoadedPlan;
@@ -216,15 +216,7 @@ impl<'a> Launches<'a> {
         if self.acts.is_empty() {
             return Err(empty());
         }
-        // Other threads may allocate during the capture.
-        stream
-            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(|e| driver_error("begin a capture (the default stream cannot be captured)", &e))?;
-        let queued = queue(&mut self.acts, &stream);
-        // The capture must end also after a failed launch.
-        let ended = end(&stream);
-        queued?;
-        let graph = ended.map_err(|e| driver_error("end the capture", &e))?;
+        let graph = recorded(&stream, || queue(&mut self.acts, &stream), || end(&stream))?;
         graph.ok_or_else(empty)
     }
 
@@ -305,9 +297,9 @@ impl<'a> LaunchGraph<'a> {
         let bound = bounds(&mut step.acts).nth(launch).ok_or(LaunchesError::NoSuchLaunch { launch, launches })?;
         bound.set_scalar(which, value)?;
         // SAFETY: the stream is alive, and its capture is what ends here.
-        let recorded = step.record(|stream| unsafe { RecordedGraph::end(stream) })?;
+        let other = step.record(|stream| unsafe { RecordedGraph::end(stream) })?;
         // SAFETY: both graphs are alive, and this thread alone has them.
-        if let Err(UpdateRefused(detail)) = unsafe { update(graph.cu_graph_exec(), &recorded) } {
+        if let Err(UpdateRefused(detail)) = unsafe { update(graph.cu_graph_exec(), &other) } {
             tracing::debug!(detail, "the graph of a step is made anew");
             *graph = step.record(|stream| stream.end_capture(CUgraphInstantiate_flags(0)))?;
         }

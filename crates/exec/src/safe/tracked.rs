@@ -179,10 +179,8 @@ impl<'a> TrackedOperands<'a> {
         let mut shared = Shared::default();
         workspace.iter().for_each(|one| shared.add_workspace(one));
         batch.iter().for_each(|one| shared.add_batch(one));
-        let track = |(role, held)| {
-            if let HeldOperand::Slot(slot) = &held {
-                shared.add_arena(&slot.memory);
-            }
+        let track = |(role, held): (Role, HeldOperand<'a>)| {
+            held.arena().into_iter().for_each(|arena| shared.add_arena(arena));
             TrackedOperand { role, held, event: None, waited: false }
         };
         let all = held.map(track).collect();

@@ -22,7 +22,8 @@ use qkvault_probe::Explanation;
 use qkvault_sys::{Library, Search};
 
 use crate::offline::{self, Offline};
-use crate::record::{Recorder, VARIABLE};
+use crate::record::Recorder;
+use crate::runtime::RECORD_VARIABLE;
 use crate::{Error, RuntimeOptions};
 pub use ready::{PrepareTimes, RawReady};
 
@@ -69,7 +70,7 @@ impl RuntimeOptions {
     ///
     /// [`ErrorKind::Vault`](crate::ErrorKind::Vault) if the vault cannot be used.
     pub fn open_raw(self) -> Result<RawRuntime, Error> {
-        let recorder = self.recorder(std::env::var_os(VARIABLE));
+        let recorder = self.recorder(std::env::var_os(RECORD_VARIABLE));
         let RuntimeOptions { search, vault, session, compile, on_miss, .. } = self;
         let SessionOptions { workspace_limit, handles } = session;
         // Sessions are the process's, so a limit of one runtime cannot be theirs.

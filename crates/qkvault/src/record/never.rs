@@ -2,9 +2,6 @@
 
 use qkvault_graph::Valid;
 
-/// The variable that names the file.
-pub(crate) const VARIABLE: &str = "QKVAULT_RECORD";
-
 /// What no runtime has.
 #[derive(Debug)]
 pub(crate) enum Recorder {}

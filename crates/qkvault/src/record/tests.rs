@@ -155,6 +155,10 @@ fn a_service_whose_sizes_never_repeat_does_not_fill_the_disk() {
 #[test]
 fn the_variable_is_on_the_page_of_the_environment() {
     let page = include_str!("../../../../docs/environment.md");
-    let row = format!("| `{}` |", super::VARIABLE);
-    assert!(page.lines().any(|line| line.starts_with(&row)), "docs/environment.md has no row of {}", super::VARIABLE);
+    let row = format!("| `{}` |", crate::runtime::RECORD_VARIABLE);
+    assert!(
+        page.lines().any(|line| line.starts_with(&row)),
+        "docs/environment.md has no row of {}",
+        crate::runtime::RECORD_VARIABLE
+    );
 }

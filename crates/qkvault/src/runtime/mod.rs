@@ -19,9 +19,10 @@ use qkvault_graph::{Valid, ValidCombination, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::offline::{Offline, profile};
-use crate::record::{Recorder, VARIABLE};
+use crate::record::Recorder;
 use crate::{Error, ErrorKind};
 use loaded::LoadedPlans;
+pub(crate) use options::RECORD_VARIABLE;
 pub use options::RuntimeOptions;
 pub use preload::Preload;
 pub use warm::Warmed;
@@ -112,7 +113,7 @@ impl Runtime {
     }
 
     fn with(options: RuntimeOptions) -> Result<Runtime, Error> {
-        let recorder = options.recorder(std::env::var_os(VARIABLE));
+        let recorder = options.recorder(std::env::var_os(RECORD_VARIABLE));
         let RuntimeOptions { gpu, device, search, vault, session, compile, on_miss, plans, plan_bytes, .. } = options;
         let device = device.map_or_else(|| Device::open(gpu), Ok)?;
         let offline = Offline::new(Vault::open(vault)?, &search, compile);
@@ -123,7 +124,7 @@ impl Runtime {
 
     fn elsewhere(options: RuntimeOptions, gpu: &str) -> Result<Runtime, Error> {
         profile(gpu)?;
-        let recorder = options.recorder(std::env::var_os(VARIABLE));
+        let recorder = options.recorder(std::env::var_os(RECORD_VARIABLE));
         let RuntimeOptions { search, vault, compile, on_miss, .. } = options;
         let offline = Offline::new(Vault::open(vault)?, &search, compile);
         let place = Place::Elsewhere(gpu.to_owned(), Box::default());

@@ -13,8 +13,9 @@ use qkvault_sys::Search;
 use super::Runtime;
 use crate::Error;
 use crate::record::Recorder;
-#[cfg(not(feature = "models"))]
-use crate::record::VARIABLE;
+
+/// The variable that names the file of [`RuntimeOptions::record`].
+pub(crate) const RECORD_VARIABLE: &str = "QKVAULT_RECORD";
 
 /// Options of a [`Runtime`].
 ///
@@ -152,7 +153,7 @@ impl RuntimeOptions {
     pub(crate) fn recorder(&self, variable: Option<OsString>) -> Option<Recorder> {
         if variable.is_some_and(|file| !file.is_empty()) {
             tracing::warn!(
-                "{VARIABLE} is set, and nothing is recorded: qkvault was built without the feature `models`"
+                "{RECORD_VARIABLE} is set, and nothing is recorded: qkvault was built without the feature `models`"
             );
         }
         None
