@@ -191,8 +191,8 @@ fn every_problem_is_reported_with_its_place() {
     assert_eq!(
         text,
         [
-            "at add.left > select.yes > exp: the only operand of 'exp' is int, but float is needed; convert it with to_float()",
-            "at add.left > select.no > div: the left operand of 'div' is int, but float is needed; convert it with to_float(), or divide integers with floor_div (`//` in text)",
+            "at add.left > select.yes > exp: the only operand of 'exp' is int, but float is needed; convert it with to_float() (`float(x)` in text)",
+            "at add.left > select.no > div: the left operand of 'div' is int, but float is needed; convert it with to_float() (`float(x)` in text), or divide integers with floor_div (`//` in text)",
             "at add.right > &: the right operand of '&' is int, but bool is needed; compare it with something to get a truth value",
         ]
     );

@@ -45,11 +45,38 @@ fn derivatives_are_printed_with_the_operands_they_use() {
 }
 
 #[test]
+fn what_other_languages_write_is_told_in_the_words_of_this_one() {
+    for (text, column, expected) in [
+        ("key < 4 and query > 2", 9, "`&`"),
+        ("key < 4 && query > 2", 10, "one `&`"),
+        ("key < 4 || query > 2", 10, "one `|`"),
+        ("score ** 2.0", 8, "`pow(a, b)`"),
+        ("score ^ 2.0", 7, "`pow(a, b)`"),
+        ("key < 4 ? score : 0.0", 9, "`select(condition, a, b)`"),
+        ("score if key < 4 else 0.0", 7, "`select(condition, a, b)`"),
+        ("score + + 1.0", 9, "an expression"),
+    ] {
+        let problem = parse_expr(text).expect_err(text);
+        let ParseError::Syntax { column: at, expected: told, .. } = &problem else { panic!("{text}: {problem}") };
+        assert_eq!((*at, told.as_str()), (column, expected), "{text}");
+    }
+}
+
+/// The page once said that integers and floats do not mix.
+#[test]
+fn an_integer_that_meets_a_float_becomes_one_as_the_page_says() {
+    for text in ["score * 2", "score - (query - key)", "score + exp(float(key))"] {
+        assert!(parse_expr(text).is_ok_and(|parsed| parsed.root_ty() == Ty::Float), "{text}");
+    }
+    assert!(parse_expr("score + exp(key)").is_err());
+}
+
+#[test]
 fn errors_have_the_place_and_what_was_expected() {
     for (text, line, column, expected, found) in [
         ("", 1, 1, "an expression", "the end"),
         ("score +", 1, 8, "an expression", "the end"),
-        ("score\n  + ?", 2, 5, "an expression", "'?'"),
+        ("score\n  + ;", 2, 5, "an expression", "';'"),
         ("score score", 1, 7, "an operator or the end", "'score'"),
         (
             "unknown + 1",

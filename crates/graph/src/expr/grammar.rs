@@ -41,13 +41,19 @@ pub(super) fn is_call(word: &str) -> bool {
     matches!(word, "float" | "select") || Unary::from_name(word).is_some() || Binary::from_name(word).is_some()
 }
 
-/// Words of other languages, and what is written here.
+/// Words and signs of other languages, and what is written here.
 const OTHERS: &[(&str, &str)] = &[
     ("softcap", "`tanh(score / $cap) * $cap`"),
     ("alibi", "`score + @slopes * float(key - position)` with `tensor @slopes: f32[1, 32, 1, 1] alibi 32;`"),
     ("causal", "the field `mask: causal`, or `key <= position`"),
     ("sliding_window", "the field `mask: causal window 128`, or `position - key < 128`"),
     ("where", "`select(condition, a, b)`"),
+    ("if", "`select(condition, a, b)`"),
+    ("?", "`select(condition, a, b)`"),
+    ("**", "`pow(a, b)`"),
+    ("^", "`pow(a, b)`"),
+    ("&&", "one `&`"),
+    ("||", "one `|`"),
     ("maximum", "`max(a, b)`"),
     ("minimum", "`min(a, b)`"),
     ("clamp", "`min(max(x, a), b)`"),
@@ -62,6 +68,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("int", "an integer as it is; `floor(x)` rounds a float"),
 ];
 
+/// What is written here for a word or a sign of another language.
+pub(super) fn here(other: &str) -> Option<&'static str> {
+    OTHERS.iter().find(|(word, _)| *word == other).map(|(_, here)| *here)
+}
+
 /// What is expected in the place of a name that nothing defines: how it is declared, or which words there are. `call`:
 /// a parenthesis follows.
 pub(super) fn undefined((kind, name): (char, &str), call: bool) -> String {
@@ -71,8 +82,8 @@ pub(super) fn undefined((kind, name): (char, &str), call: bool) -> String {
             "its declaration before: begin with `tensor @{name}: f32[1, 1, 1, 512];`, extents over batch, head, query, \
              key, 1 where it is the same for all"
         ),
-        _ => match OTHERS.iter().find(|(word, _)| *word == name) {
-            Some((_, here)) => here.to_string(),
+        _ => match here(name) {
+            Some(here) => here.to_owned(),
             None if call => format!("an operation: {}", calls().join(", ")),
             None => format!(
                 "score, {}, position, {}, an operation, or a name that `let {name} = ..;` defines before",

@@ -3,6 +3,7 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
+use super::grammar::here;
 use super::limits::MAX_TOKENS;
 use super::parse_error::ParseError;
 
@@ -92,7 +93,10 @@ impl<'t> Lexer<'t> {
                     }
                     Token::Sign(sign)
                 }
-                None => return Err(self.error(start, "an expression".to_owned(), format!("{c:?}"))),
+                None => {
+                    let expected = here(&c.to_string()).unwrap_or("an expression");
+                    return Err(self.error(start, expected.to_owned(), format!("{c:?}")));
+                }
             },
         };
         Ok(Placed { token, start })

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use super::grammar::{COMPARE, PREFIX, infix, is_call, leaf, undefined};
+use super::grammar::{COMPARE, PREFIX, here, infix, is_call, leaf, undefined};
 use super::handle::Expr;
 use super::lex::{Placed, Token, syntax, tokens};
 use super::ops::{Binary, Unary};
@@ -71,7 +71,8 @@ impl<'t> Parser<'_, 't> {
         let expr = self.expression(0)?;
         self.take_if(";");
         if *self.peek() != Token::End {
-            return Err(self.expected("an operator or the end"));
+            let other = if let Token::Word(word) = *self.peek() { here(word) } else { None };
+            return Err(self.expected(other.unwrap_or("an operator or the end")));
         }
         if let Some(((kind, name), _)) = self.names.iter().filter(|(_, (_, used))| !used).min_by_key(|(key, _)| **key) {
             return Err(self.expected(&format!("a use of '{}{name}'", kind.to_string().trim())));
@@ -155,6 +156,9 @@ impl<'t> Parser<'_, 't> {
                 let inner = self.expression(0)?;
                 self.sign(")")?;
                 Ok(inner)
+            }
+            Token::Sign(sign) if self.at > 1 && self.tokens[self.at - 2].token == token => {
+                Err(self.before(here(&sign.repeat(2)).unwrap_or("an expression")))
             }
             Token::Sign(_) | Token::End => Err(self.before("an expression")),
         }

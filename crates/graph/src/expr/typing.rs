@@ -14,8 +14,8 @@ pub(super) struct Mismatch {
     pub(super) fix: &'static str,
 }
 
-const TO_FLOAT: &str = "convert it with to_float()";
-const WHOLE: &str = "convert it with to_float(), or divide integers with floor_div (`//` in text)";
+const TO_FLOAT: &str = "convert it with to_float() (`float(x)` in text)";
+const WHOLE: &str = "convert it with to_float() (`float(x)` in text), or divide integers with floor_div (`//` in text)";
 const OF_INTEGERS: &str = "write floor(a / b) for floats";
 const NO_NUMBER: &str = "turn the truth value into a number with select(1.0, 0.0)";
 const NO_TRUTH: &str = "compare it with something to get a truth value";
