@@ -13,7 +13,7 @@ use qkvault_models::LARGEST_CONFIG;
 ///
 /// The file cannot be read, is no text, or has more than [`LARGEST_CONFIG`] bytes.
 pub(super) fn text(path: &Path) -> anyhow::Result<String> {
-    let cannot = || format!("{} could not be read", path.display());
+    let cannot = || format!("{} could not be read", name(path));
     let mut bytes = Vec::new();
     let file: Box<dyn Read> = match path.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
@@ -24,4 +24,12 @@ pub(super) fn text(path: &Path) -> anyhow::Result<String> {
     let most = LARGEST_CONFIG;
     anyhow::ensure!(bytes.len() as u64 <= most, "{}: it has more than {most} bytes, and no such text has", cannot());
     String::from_utf8(bytes).map_err(|error| anyhow::anyhow!("it is no text in UTF-8: {error}")).with_context(cannot)
+}
+
+/// What a message calls a file that an option names.
+pub(super) fn name(path: &Path) -> String {
+    match path.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
 }

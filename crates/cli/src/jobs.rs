@@ -195,7 +195,8 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     };
     for path in &args.text {
         let given = crate::file::text(path)?;
-        let attention = text::parse(&given).with_context(|| format!("{} is not a description", path.display()))?;
+        let attention =
+            text::parse(&given).with_context(|| format!("{} is not a description", crate::file::name(path)))?;
         let usage = Use::described(&attention);
         add(validate(attention), usage);
     }

@@ -130,8 +130,9 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
     let require_seal = args.require_seal || vault_options(globals).resolve()?.require_seal;
     let options = UnpackOptions { seal: seal(args.seal.as_deref())?, require_seal, ..UnpackOptions::default() };
     let file = File::open(&args.input).with_context(|| format!("{} could not be opened", args.input.display()))?;
+    let refused = || format!("{} cannot be unpacked", args.input.display());
     if args.verify_only {
-        let manifest = verify_pack(file, &options)?;
+        let manifest = verify_pack(file, &options).with_context(refused)?;
         if globals.json {
             out::json(&json!({ "entries": manifest.entries.len(), "plain_bytes": manifest.plain_len() }));
         } else {
@@ -142,7 +143,8 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
     }
     let vault = open_vault(globals)?;
     let select = &args.select;
-    let report = vault.unpack(file, |e| select.selects(&e.target, &e.what, &e.key.to_string()), &options)?;
+    let report = vault.unpack(file, |e| select.selects(&e.target, &e.what, &e.key.to_string()), &options);
+    let report = report.with_context(refused)?;
     if globals.json {
         out::json(&json!({
             "entries": report.entries, "selected": report.selected, "stored": report.stored, "already": report.already,

@@ -34,6 +34,10 @@ pub(crate) fn object(text: &str) -> Result<Map<String, Value>, Refusal> {
         Ok(Value::Array(_)) => Err(refused("an array".to_owned()).into()),
         Ok(Value::String(_)) => Err(refused("a string".to_owned()).into()),
         Ok(_) => Err(refused("a bare value".to_owned()).into()),
+        Err(error) if is_text_form(text) => {
+            let fix = "give a description in the text form to `--text`, and a config.json to `--model`";
+            Err(refused(format!("a description in the text form: {error}")).with_fix(fix).into())
+        }
         Err(error) if is_comment(text, &error) => {
             let fix = "remove the comments (// and /* */), which JSON does not have";
             Err(refused(format!("a comment: {error}")).with_fix(fix).into())
@@ -47,6 +51,11 @@ pub(crate) fn object(text: &str) -> Result<Map<String, Value>, Refusal> {
 pub(crate) fn too_large(bytes: u64) -> Refusal {
     let needed = format!("at most {LARGEST_CONFIG} bytes");
     codes::CONFIG_SIZE.reason(format!("{bytes} bytes")).with_needed(needed).into()
+}
+
+/// Whether the text is an attention in the text form, of which Q is the field that each has.
+fn is_text_form(text: &str) -> bool {
+    !text.trim_start().starts_with(['{', '[']) && text.lines().any(|line| line.trim_start().starts_with("q:"))
 }
 
 /// Whether the text stops being JSON where a comment begins.

@@ -17,7 +17,10 @@ pub enum PackError {
         source: io::Error,
     },
     /// The stream does not start with the magic bytes of a pack.
-    #[error("this is not a pack: it starts with {found:02x?}")]
+    #[error(
+        "this is not a pack, which `qkvault pack FILE` writes: it starts with {:?}",
+        String::from_utf8_lossy(found)
+    )]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
@@ -43,7 +46,7 @@ pub enum PackError {
         found: u16,
     },
     /// The pack is sealed and no key was given.
-    #[error("the pack is sealed: give the seal's secret to check it")]
+    #[error("the pack is sealed: give the seal's secret to check it (`qkvault unpack --seal FILE`)")]
     SealKeyNeeded,
     /// A key was given and the pack has no seal.
     #[error(

@@ -68,7 +68,7 @@ fn a_sealed_pack_opens_only_with_its_secret() {
     from.run(&format!("pack {pack} --seal {secret}")).good();
     let to = Place::new();
     to.run(&format!("unpack {pack} --seal {wrong}")).failed(1, &["seal"]);
-    to.run(&format!("unpack {pack}")).failed(1, &["seal"]);
+    to.run(&format!("unpack {pack}")).failed(1, &["sealed.qkvpack", "`qkvault unpack --seal FILE`"]);
     assert!(to.entries().is_empty(), "nothing was stored");
     to.run(&format!("unpack {pack} --seal {secret}")).good();
     assert_eq!(to.entries().len(), 4);
