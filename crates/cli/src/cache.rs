@@ -185,7 +185,7 @@ fn shown(listed: &Listed) -> impl Iterator<Item = String> {
             let facts = codec::decode::<PlanFacts>(&header.meta).ok().filter(|_| header.kind == EntryKind::Plan);
             if let Some(facts) = facts {
                 let scratch = facts.scratch().bytes;
-                rows.push(("engine", facts.engine.clone()));
+                rows.push(("engine", crate::warm::computed_by(&facts)));
                 rows.push(("code", out::bytes(facts.blob_bytes)));
                 rows.push(("workspace", out::bytes(scratch)));
                 rows.push(("compiled", format!("in {} ms", facts.compile_ms)));

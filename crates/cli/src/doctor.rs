@@ -187,7 +187,8 @@ fn kernels() -> DoctorFinding {
             (text, json!({ "present": true, "version": format!("{major}.{minor}"), "path": found.path() }))
         }
         Err(error) => {
-            let why = on_one_line(&error.to_string()).into_owned();
+            let lines: Vec<String> = error.to_string().lines().map(|line| on_one_line(line.trim()).into()).collect();
+            let why = lines.join("; ");
             (format!("no NVRTC, so none is compiled here: {why}"), json!({ "present": false, "why": why }))
         }
     };

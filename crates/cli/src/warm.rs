@@ -24,8 +24,8 @@ use crate::threads::threads;
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
 use part::PlanPart;
 use progress::Progress;
-pub(crate) use report::chosen;
 use report::{TargetReport, WarmRow};
+pub(crate) use report::{chosen, computed_by};
 use sharing::Sharing;
 
 /// Options of `warm`.

@@ -67,7 +67,8 @@ impl fmt::Display for Budget {
             Basis::Given => write!(f, "{bytes} bytes, the given budget"),
             Basis::Free { total } => write!(f, "{bytes} bytes, which are free on the GPU now, of {total}"),
             Basis::Total => {
-                write!(f, "{bytes} bytes, all memory of the target, of which others may use some")
+                let gigabytes = *bytes as f64 / 1e9;
+                write!(f, "{gigabytes:.1} GB, all memory of the target, of which others may use some")
             }
         }
     }

@@ -26,9 +26,14 @@ use crate::jobs::{self, ModelArgs};
 use crate::target::{LibraryArgs, TargetArgs, is_target, profile};
 use crate::{Globals, Outcome, out};
 
+/// Rules answer without a library, so none is searched for a default.
+const CUDNN_HELP: &str = "The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the newest that rules know; \
+                     with --library the first one found, with --matrix several)";
+
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix", "known_wrong"])))]
+#[command(mut_arg("cudnn", |arg| arg.help(CUDNN_HELP)))]
 pub struct ProbeArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -8,19 +8,28 @@ use serde_json::json;
 
 use super::{RunArgs, RunRow};
 use crate::jobs::AttentionJob;
+use crate::out;
 
 /// Multiply-adds beyond which a run on the CPU would take minutes.
 const MOST_WORK: f64 = 4e10;
 
 pub(super) fn run(args: &RunArgs, policy: &CompileOptions, jobs: &[AttentionJob]) -> Vec<RunRow> {
-    jobs.iter()
-        .map(|job| match &job.attention {
-            Err(refusal) => RunRow::failed(job, "refused", refusal.to_string()),
-            Ok(attention) => {
-                one(args, policy, job, attention).unwrap_or_else(|(status, why)| RunRow::failed(job, status, why))
-            }
-        })
-        .collect()
+    let of = |job: &AttentionJob| match &job.attention {
+        Err(refusal) => RunRow::failed(job, "refused", refusal.to_string()),
+        Ok(attention) => {
+            one(args, policy, job, attention).unwrap_or_else(|(status, why)| RunRow::failed(job, status, why))
+        }
+    };
+    let mut rows = Vec::with_capacity(jobs.len());
+    for (at, job) in jobs.iter().enumerate() {
+        let row = of(job);
+        // One takes seconds to a minute.
+        if jobs.len() > 1 {
+            out::note(&format!("{} {} ({} of {})", row.status, row.what, at + 1, jobs.len()));
+        }
+        rows.push(row);
+    }
+    rows
 }
 
 fn one(

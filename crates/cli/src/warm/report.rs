@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use qkvault_base::on_one_line;
 use qkvault_cache::{Source, StoreError};
-use qkvault_compile::{Because, CUDNN, EngineChoice, PlanError, PlanFacts, Resolution, Why};
+use qkvault_compile::{Because, CUDNN, EngineChoice, OwnFacts, PlanError, PlanFacts, Resolution, Why};
 use qkvault_cudnn::Target;
 use qkvault_graph::{PlanKey, Refusal};
 use serde_json::{Value, json};
@@ -277,6 +277,14 @@ fn worth_telling(choice: &EngineChoice) -> Option<String> {
     told.then(|| choice.to_string())
 }
 
+/// What computes a plan, by a name that says whose engine it is.
+pub(crate) fn computed_by(facts: &PlanFacts) -> String {
+    match &facts.own {
+        OwnFacts::Cudnn(_) => format!("cuDNN {}", facts.engine),
+        OwnFacts::Kernels(_) | OwnFacts::Other(_) => facts.engine.clone(),
+    }
+}
+
 fn print(rows: &[&WarmRow<'_>]) {
     let columns = ["what", "key", "engine", ">bytes", ">workspace", ">compile ms", "status"];
     let cells: Vec<Vec<String>> = rows
@@ -289,7 +297,7 @@ fn print(rows: &[&WarmRow<'_>]) {
             vec![
                 row.what(),
                 key,
-                plan.map_or_else(dash, |p| p.engine.clone()),
+                plan.map_or_else(dash, computed_by),
                 plan.map_or_else(dash, |p| p.blob_bytes.to_string()),
                 plan.map_or_else(dash, |p| p.scratch().bytes.to_string()),
                 plan.map_or_else(dash, |p| p.compile_ms.to_string()),

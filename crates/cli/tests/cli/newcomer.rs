@@ -196,3 +196,28 @@ fn a_refusal_of_cudnn_comes_with_the_rule_that_knows_it() {
     }
     assert!(!done.out.contains("leave it to cuDNN"), "{}", done.out);
 }
+
+/// A text that was given to `--model` was once told to remove its comments.
+#[test]
+fn a_text_is_named_by_its_option_and_goes_to_text() {
+    let place = Place::new();
+    let file = place.file("a.txt", &format!("# a comment\n{SOFTCAP}"));
+    place.run(&format!("warm --model {file}")).failed(1, &["a.txt", "a description in the text form", "`--text`"]);
+    place.run("probe --text -").failed(1, &["standard input is not a description", "the field q"]);
+}
+
+/// The first line of what NVRTC lacks once ended in a backslash and an n.
+#[test]
+fn doctor_says_on_one_line_why_no_kernels_are_compiled() {
+    let text = Place::new().set("QKVAULT_NVRTC_PATH", "/nonexistent").run("doctor").out;
+    let line = text.lines().find(|line| line.contains("kernels")).unwrap();
+    assert!(line.contains("/nonexistent") && line.contains("; ") && !line.contains("\\n"), "{line}");
+}
+
+#[test]
+fn a_run_on_the_cpu_tells_how_far_it_is() {
+    let place = Place::new();
+    let [a, b] = [32, 64].map(|n| place.file(&format!("{n}.txt"), &format!("q: bf16 [1,2,{n},16]\n")));
+    let done = place.run(&format!("run --cpu --text {a} --text {b}"));
+    assert!(done.code == 0 && done.err.contains("(2 of 2)"), "{}{}", done.out, done.err);
+}
