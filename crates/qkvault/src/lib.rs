@@ -29,7 +29,7 @@
 //! ```
 //! use qkvault::graph::expr::{library, score, scalar, vjp};
 //! use qkvault::graph::{Attention, BackwardOptions, DType, Role, validate};
-//! use qkvault_reference::{Inputs, check_gradients};
+//! use qkvault::reference::{Inputs, check_gradients};
 //!
 //! // Gemma's softcap with ALiBi on top, and several documents in one sequence: 2 sequences, 4 query and 2 key heads.
 //! let modified = library::alibi(library::softcap(score(), scalar("softcap")), 4).build_score_mod()?;
