@@ -14,7 +14,7 @@ pub enum PlanError {
     #[error(
         "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
          build it ahead with `{warm}`{load}, or use OnMiss::Compile",
-        warm = warm(text.as_deref()),
+        warm = warm(text.as_deref(), target),
         place = if *memory_alone { "the memory of this process" } else { "the vault" },
         load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]
@@ -81,11 +81,13 @@ pub enum PlanError {
 }
 
 /// The command that builds a plan, on one line, so that a line of a log is enough to warm it.
-fn warm(text: Option<&str>) -> String {
+fn warm(text: Option<&str>, target: &str) -> String {
     match text {
         Some(text) => {
+            let version = target.split_once("cudnn ").and_then(|(_, rest)| rest.split(' ').next());
+            let cudnn = version.map_or_else(String::new, |version| format!(" --cudnn {version}"));
             let text = text.trim_end().replace('\n', "\\n");
-            format!("printf '%b' '{text}' | qkvault warm --text - --target GPU")
+            format!("printf '%b' '{text}' | qkvault warm --text - --target GPU{cudnn}")
         }
         None => "qkvault warm".to_owned(),
     }
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(told.lines().count(), 1, "{told}");
         let (_, rest) = told.split_once("`printf '%b' '").unwrap_or_else(|| panic!("{told}"));
         let (form, rest) = rest.split_once('\'').expect("it ends");
-        assert!(rest.starts_with(" | qkvault warm --text - --target GPU`"), "{told}");
+        assert!(rest.starts_with(" | qkvault warm --text - --target GPU --cudnn 9.27.0`"), "{told}");
         let again = text::parse(&form.replace("\\n", "\n")).expect("it is the text form");
         assert_eq!(validate(again).expect("sound"), attention);
         assert!(ask(OnMiss::Memory).expect_err("empty").to_string().contains("ahead with `qkvault warm` and load it"));
