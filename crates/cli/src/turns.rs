@@ -22,6 +22,11 @@ const FAR: f64 = 3.0;
 /// Microseconds of all rounds of a plan after which there are no more, but two.
 const ENOUGH_US: f64 = 300_000.0;
 
+/// A launch of so many microseconds is long: it warms the card by itself and needs no others beside it, and half as
+/// much more than the fastest is far. A step of 8,192 new tokens over latent caches takes half a second.
+const LONG_US: f64 = 20_000.0;
+const LONG_FAR: f64 = 1.5;
+
 /// Times of plans of one attention on the GPU, in microseconds and in their order: medians of `rounds` rounds, each of
 /// which replays the graph of every plan once, in turns; every other round begins with the last one. `beside` is called
 /// once in each round too, and in one more before them, with which everything warms up. A plan that is far from the
@@ -55,15 +60,16 @@ pub fn in_turns(
     let mut graphs = Vec::new();
     for (at, (bound, once)) in bound.iter_mut().zip(&once).enumerate() {
         // Of a short launch most is the launch itself, which a graph has not.
-        if *once > GRAPH_US && *once > FAR * least {
+        let far = if *once > LONG_US { LONG_FAR } else { FAR };
+        if *once > GRAPH_US && *once > far * least {
             times[at].push(*once);
             continue;
         }
-        let calls = ((GRAPH_US / once) as usize).clamp(2, 200);
+        let calls = ((GRAPH_US / once) as usize).clamp(if *once > LONG_US { 1 } else { 2 }, 200);
         graphs.push((at, calls, Recorded::new(bound, stream, calls)?));
     }
     let rounds = rounds.min(((ENOUGH_US / least.max(GRAPH_US)) as usize).max(2));
-    for round in 0..=rounds {
+    for round in usize::from(least > LONG_US)..=rounds {
         let backwards = round % 2 == 1;
         graphs.sort_by_key(|(at, ..)| if backwards { plans.len() - at } else { *at });
         // Long launches leave a card warm and slow: who comes behind them must not be the same in all rounds.

@@ -7,15 +7,17 @@ use qkvault_graph::{PlanKey, codec};
 
 use crate::plan::BadPlan;
 
-/// The entry under a plan's key, from memory or, if that may be asked, from everywhere else.
-pub(crate) fn stored(vault: &Vault, key: &PlanKey, memory_alone: bool) -> Option<(Source, Arc<Entry>)> {
+/// The entry under a plan's key, from memory or, if that may be asked, from everywhere else; or why what is there is not
+/// read, if something is.
+pub(crate) fn stored(vault: &Vault, key: &PlanKey, memory_alone: bool) -> Result<(Source, Arc<Entry>), Option<String>> {
     let key = vault_key(key);
     match vault.recall(&key) {
-        Some(entry) => Some((Source::Memory, entry)),
-        None if memory_alone => None,
+        Some(entry) => Ok((Source::Memory, entry)),
+        None if memory_alone => Err(None),
         None => match vault.get(&key) {
-            Lookup::Hit(entry) => Some((Source::Disk, entry)),
-            Lookup::Absent | Lookup::Rejected(_) => None,
+            Lookup::Hit(entry) => Ok((Source::Disk, entry)),
+            Lookup::Absent => Err(None),
+            Lookup::Rejected(why) => Err(Some(why.to_string())),
         },
     }
 }

@@ -43,7 +43,7 @@ impl Machine {
             sm: target.sm(),
             multi_processors: target.device.multi_processor_count,
             driver: target.device.driver_ver,
-            memory_bus: target.device.memory_bus_width,
+            memory_bus: target.as_reported().device.memory_bus_width,
             ordinal: i32::try_from(target.device.cuda_device_id).unwrap_or(0),
         }
     }

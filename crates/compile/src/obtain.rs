@@ -76,15 +76,19 @@ fn find(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>, how: How<'_>) -
         OnMiss::Compile => obtain(vault, engine, (work, key)),
         OnMiss::Load | OnMiss::Memory => {
             let memory_alone = how.on_miss == OnMiss::Memory;
-            if let Some((source, entry)) = stored(vault, &key, memory_alone) {
-                match work.read(key, &entry) {
+            let unused = match stored(vault, &key, memory_alone) {
+                Ok((source, entry)) => match work.read(key, &entry) {
                     Ok(outcome) => return Ok((source, None, outcome)),
-                    Err(bad) => discredit(vault, &key, &entry, &bad),
-                }
-            }
+                    Err(bad) => {
+                        discredit(vault, &key, &entry, &bad);
+                        Some(bad.to_string())
+                    }
+                },
+                Err(unused) => unused,
+            };
             // Who looks into the memory alone asks often, and finds another way.
             let text = if memory_alone { None } else { work.text() };
-            Err(PlanError::Missing { key, what: work.what(), text, target: work.target(), memory_alone })
+            Err(PlanError::Missing { key, what: work.what(), text, target: work.target(), memory_alone, unused })
         }
     }
 }

@@ -12,9 +12,10 @@ use crate::engine::{EngineId, Gap};
 pub enum PlanError {
     /// The plan is missing, and building was not allowed.
     #[error(
-        "no plan {key} ({what} for {target}) is in {place}, and building it is not allowed here; \
+        "no plan {key} ({what} for {target}) is in {place}{unused}, and building it is not allowed here; \
          build it ahead with `{warm}`{load}, or use OnMiss::Compile",
         warm = warm(text.as_deref(), target),
+        unused = unused.as_ref().map_or_else(String::new, |why| format!(" (an entry of this key is there and not used: {why})")),
         place = if *memory_alone { "the memory of this process" } else { "the vault" },
         load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]
@@ -29,6 +30,8 @@ pub enum PlanError {
         target: String,
         /// Whether the lookup was only in memory ([`OnMiss::Memory`](crate::OnMiss::Memory)).
         memory_alone: bool,
+        /// Why an entry that the vault has under the key is not used, if it has one.
+        unused: Option<String>,
     },
     /// The plan must be built, and there is no compiler.
     #[error(
@@ -101,7 +104,10 @@ impl PlanError {
         match self {
             PlanError::NoCompiler { why, .. } if !why.is_empty() => why.clone(),
             PlanError::Failed { error, .. } => error.to_string(),
-            PlanError::Missing { memory_alone: false, .. } => "it is not in the vault".to_owned(),
+            PlanError::Missing { memory_alone: false, unused: None, .. } => "it is not in the vault".to_owned(),
+            PlanError::Missing { memory_alone: false, unused: Some(why), .. } => {
+                format!("its entry is not used: {why}")
+            }
             PlanError::Missing { memory_alone: true, .. } => "it is not in the memory of this process".to_owned(),
             other => other.to_string(),
         }
@@ -133,7 +139,44 @@ mod tests {
     use qkvault_cudnn::{CompileOptions, Profile};
     use qkvault_graph::{CudnnVersion, LibrarySet, text, validate};
 
+    use qkvault_cache::Key;
+
     use crate::{OnMiss, Planner};
+
+    /// A profile has what the newest cuDNN tells of a GPU. Of older ones the card told less, its plans said what they
+    /// were compiled for as a fact, and every plan that was compiled without a GPU was thrown away where it should run.
+    #[test]
+    fn a_plan_for_a_profile_is_found_by_a_card_whose_cudnn_tells_less_of_itself() {
+        let attention = validate(text::parse("q: bf16 [1,8,512,128]\n").expect("a description")).expect("sound");
+        for version in [CudnnVersion::v9(14, 0), CudnnVersion::v9(19, 0), CudnnVersion::v9(27, 0)] {
+            let named = Profile::named("h200").expect("built in").target(version, LibrarySet::Full);
+            let told = named.device.json_for(version).expect("every property");
+            let mut card = named.clone();
+            card.device = serde_json::from_str(&told).expect("what a card's cuDNN writes");
+            let folder = tempfile::tempdir().expect("a folder");
+            let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+            let (key, entry) = Planner::entry_over(&attention, &named, &[1, 2, 3]).expect("lowers");
+            vault.replace(&Key(*key.bytes()), entry).expect("kept");
+            let planner = Planner::new(vault, None);
+            let found = planner.plan(&attention, &card, &CompileOptions::cudnn(), OnMiss::Load);
+            assert!(found.as_ref().is_ok_and(|answer| answer.outcome.is_ok()), "{version}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_that_is_there_and_not_used_says_why() {
+        let attention = validate(text::parse("q: bf16 [1,8,512,128]\n").expect("a description")).expect("sound");
+        let other = validate(text::parse("q: bf16 [1,8,256,128]\n").expect("a description")).expect("sound");
+        let target = Profile::named("h200").expect("built in").target(CudnnVersion::v9(27, 0), LibrarySet::Slim);
+        let folder = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(VaultOptions::in_folder(folder.path())).expect("a vault");
+        let (key, _) = Planner::entry_over(&attention, &target, &[1]).expect("lowers");
+        let (_, of_other) = Planner::entry_over(&other, &target, &[1]).expect("lowers");
+        vault.replace(&Key(*key.bytes()), of_other).expect("kept");
+        let planner = Planner::new(vault, None);
+        let told = planner.plan(&attention, &target, &CompileOptions::cudnn(), OnMiss::Load).expect_err("not used");
+        assert!(told.to_string().contains("an entry of this key is there and not used: "), "{told}");
+    }
 
     /// A line of a log said that an attention has a `score_mod`, and not which.
     #[test]

@@ -35,6 +35,13 @@ impl Target {
         self.to_string()
     }
 
+    /// The target as its own cuDNN tells of it: without the properties of a profile that this version does not report.
+    /// Targets of one key are equal in this form.
+    #[must_use]
+    pub fn as_reported(&self) -> Target {
+        Target { device: self.device.known_to(self.cudnn), ..self.clone() }
+    }
+
     /// Everything of the target that enters a plan's key.
     pub(crate) fn identity(&self) -> impl Serialize + use<'_> {
         let Target { cudnn, libraries, toolchain, device } = self;

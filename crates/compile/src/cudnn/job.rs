@@ -56,7 +56,8 @@ impl<'a> Job<'a> {
         let options = unlimited(options);
         let graph = Arc::new(lowered(attention, target, &options)?);
         let key = plan_key_of(&graph, target, &options, choice);
-        Ok(Job { attention, graph, target: target.clone(), options, choice, key, compiler })
+        // A card tells what its cuDNN knows, a profile more; facts of both are compared.
+        Ok(Job { attention, graph, target: target.as_reported(), options, choice, key, compiler })
     }
 
     /// The facts of the plan, with what compiling told.
