@@ -7,8 +7,8 @@ use qkvault_graph::{PlanKey, codec};
 
 use crate::plan::BadPlan;
 
-/// The entry under a plan's key, from memory or, if that may be asked, from everywhere else; or why what is there is not
-/// read, if something is.
+/// The entry under a plan's key, from memory or, if that may be asked, from everywhere else; or why what is there is
+/// not read, if something is.
 pub(crate) fn stored(vault: &Vault, key: &PlanKey, memory_alone: bool) -> Result<(Source, Arc<Entry>), Option<String>> {
     let key = vault_key(key);
     match vault.recall(&key) {

@@ -19,9 +19,14 @@ use crate::{Globals, Outcome, flush_remote, open_vault, out};
 /// Rounds; each times every engine once.
 const ROUNDS: usize = 9;
 
+/// A launch that is foretold to take so many milliseconds and so many times as long as the fastest is not tried: a step
+/// of 8,192 new tokens over latent caches takes cuDNN minutes, and a launch cannot be stopped.
+const LONG: (f64, f64) = (50.0, 3.0);
+
 /// The result for one attention.
 struct TuneRow {
     what: String,
+    backward: bool,
     /// The engines in order before and after.
     usual: EngineId,
     chosen: EngineId,
@@ -53,7 +58,7 @@ pub(super) fn run(
             in_turns(&stream, attention, plans, ROUNDS, |_| Ok(()))
         });
         let mut row = tuned.unwrap_or_else(|error| failed(attention, session.gpu().sm, format!("{error:#}")));
-        row.what = job.uses[0].label();
+        (row.what, row.backward) = (job.uses[0].label(), attention.is_backward());
         // After a fault every call fails, so what follows would tell nothing of its attention.
         if let Err(error) = device.context().synchronize() {
             let why = row.notes.join("; ");
@@ -155,7 +160,17 @@ fn tune(
     let usual = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto);
     let candidates = &usual.engines;
     let (mut engines, mut plans, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let foretold = |engine| planner.engines().expected(engine, attention, session.gpu().sm).map(|told| told.us / 1e3);
+    let least = candidates.iter().filter_map(|engine| foretold(*engine)).fold(f64::INFINITY, f64::min);
     for &engine in candidates {
+        if let Some(ms) = foretold(engine).filter(|ms| *ms > LONG.0 && *ms > LONG.1 * least) {
+            notes.push(format!(
+                "{}: not tried, {ms:.0} ms and {:.1} times the fastest by the table",
+                engine.title(),
+                ms / least
+            ));
+            continue;
+        }
         let options = CompileOptions { engine: engine.policy(), ..*policy };
         match session.prepare(planner, attention, &options, OnMiss::Compile) {
             Ok(prepared) => {
@@ -165,20 +180,20 @@ fn tune(
             Err(error) => notes.push(format!("{}: {error}", engine.title())),
         }
     }
-    let (what, first, mut times) = (String::new(), candidates[0], Times::default());
+    let (what, backward, first, mut times) = (String::new(), false, candidates[0], Times::default());
     if plans.len() < 2 {
         let chosen = engines.first().copied().unwrap_or(first);
-        return Ok(TuneRow { what, usual: first, chosen, times, notes, status: "alone" });
+        return Ok(TuneRow { what, backward, usual: first, chosen, times, notes, status: "alone" });
     }
     engines.iter().zip(time(&plans)?).for_each(|(engine, us)| times.set(*engine, us));
     let chosen = usual.timed(&times).engines[0];
-    Ok(TuneRow { what, usual: first, chosen, times, notes, status: "timed" })
+    Ok(TuneRow { what, backward, usual: first, chosen, times, notes, status: "timed" })
 }
 
 fn failed(attention: &Valid, sm: u32, why: String) -> TuneRow {
     let usual = Engines::built_in().candidates(attention, sm, EnginePolicy::Auto).engines[0];
-    let (what, times) = (String::new(), Times::default());
-    TuneRow { what, usual, chosen: usual, times, notes: vec![why], status: "failed" }
+    let (what, backward, times) = (String::new(), false, Times::default());
+    TuneRow { what, backward, usual, chosen: usual, times, notes: vec![why], status: "failed" }
 }
 
 impl TuneRow {
@@ -188,9 +203,9 @@ impl TuneRow {
     }
 
     fn json(&self) -> Value {
-        let TuneRow { what, usual, chosen, times, notes, status } = self;
+        let TuneRow { what, backward, usual, chosen, times, notes, status } = self;
         json!({
-            "what": what, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
+            "what": what, "direction": if *backward { "backward" } else { "forward" }, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
             "notes": notes,
         })
     }
@@ -205,7 +220,7 @@ mod tests {
     fn row(usual: EngineId, chosen: EngineId, times: &[(EngineId, f64)], status: &'static str) -> TuneRow {
         let mut all = Times::default();
         times.iter().for_each(|(engine, us)| all.set(*engine, *us));
-        TuneRow { what: String::new(), usual, chosen, times: all, notes: Vec::new(), status }
+        TuneRow { what: String::new(), backward: false, usual, chosen, times: all, notes: Vec::new(), status }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! `--anew` does it alone, after the fit or the kinds of cases have changed.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use qkvault_compile::EngineId;
@@ -11,14 +11,20 @@ use serde_json::Value;
 
 use super::cases::EngineCase;
 use super::rows::MeasuredCase;
-use super::{ENGINES, before, models, rows, thin};
+use super::{ENGINES, before, models, rows, thin, tuned};
 
-/// Writes the table that follows from a record, and what it chooses into the record.
+/// Writes the table that follows from a record, and what it chooses into the record. Before that, a record from before
+/// gives times of peers, and tunings give times of models.
 ///
 /// # Errors
 ///
 /// A file cannot be read or written, or the record has a case that is not among `list`.
-pub(super) fn run(out: &Path, table: &Path, earlier: Option<&Path>, list: Vec<EngineCase>) -> anyhow::Result<()> {
+pub(super) fn run(
+    out: &Path,
+    table: &Path,
+    (earlier, tunings): (Option<&Path>, &[PathBuf]),
+    list: Vec<EngineCase>,
+) -> anyhow::Result<()> {
     let read =
         |file: &Path| std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()));
     let what = |file: &Path| format!("{} is not what this command writes", file.display());
@@ -26,6 +32,7 @@ pub(super) fn run(out: &Path, table: &Path, earlier: Option<&Path>, list: Vec<En
     if let Some(earlier) = earlier {
         before::keep_peers(&mut record, &rows::record_rows(&read(earlier)?).with_context(|| what(earlier))?);
     }
+    tunings.iter().try_for_each(|file| tuned::take(&mut record, file))?;
     let old: Value = serde_json::from_str(&read(table)?).with_context(|| what(table))?;
     let mut known: HashMap<(String, &str), EngineCase> =
         list.into_iter().map(|case| ((case.name.clone(), case.direction().name()), case)).collect();
@@ -95,7 +102,7 @@ mod tests {
         std::fs::write(&record, json!({ "machine": "m", "rows": rows }).to_string()).expect("writes");
         std::fs::write(&table, json!({ "gpu": "a GPU", "source": "a source", "rows": [] }).to_string())
             .expect("writes");
-        run(&record, &table, None, cases::list().expect("valid")).expect("writes both");
+        run(&record, &table, (None, &[]), cases::list().expect("valid")).expect("writes both");
         let read = |file| serde_json::from_str::<Value>(&std::fs::read_to_string(file).expect("reads")).expect("JSON");
         let (found, text) = (read(&record), read(&table));
         assert_eq!((&found["rows"][0]["engine"], &found["rows"][0]["ours_ms"]), (&json!("cudnn"), &json!(0.0075)));
@@ -103,9 +110,10 @@ mod tests {
         let table: Table = serde_json::from_value(text).expect("a table");
         assert_eq!((table.rows.len(), table.gpu.as_str(), table.source.as_str()), (2, "a GPU", "a source"));
         assert_eq!(table.rows[0].times.us(CUDNN), Some(7.5));
+        let table_file = folder.path().join("table.json");
         let other = json!({ "machine": "m", "rows": [row("nothing", 1.0, 1.0)] }).to_string();
         std::fs::write(&record, other).expect("writes");
-        let error = run(&record, &folder.path().join("table.json"), None, Vec::new()).expect_err("unknown").to_string();
+        let error = run(&record, &table_file, (None, &[]), Vec::new()).expect_err("unknown").to_string();
         assert!(error.contains("'nothing, forward'") && error.contains("--models"), "{error}");
     }
 }

@@ -13,6 +13,7 @@ mod request;
 mod rows;
 mod thin;
 mod tilings;
+mod tuned;
 mod varlen;
 
 use std::path::{Path, PathBuf};
@@ -78,6 +79,10 @@ pub(super) struct EnginesArgs {
     /// With --anew: a record from before, whose times of peers stay where this one could not ask them
     #[arg(long, value_name = "FILE", requires = "anew")]
     before: Option<PathBuf>,
+    /// With --anew: what `qkvault warm --autotune --json` printed, whose times of models are taken into the record; may
+    /// be given several times
+    #[arg(long, value_name = "FILE", requires = "anew")]
+    tuned: Vec<PathBuf>,
     /// Only print the cases
     #[arg(long)]
     show: bool,
@@ -105,7 +110,7 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     let wanted = |case: &EngineCase| args.only.is_empty() || args.only.iter().any(|words| case.name.contains(words));
     let all = || anyhow::Ok(cases::list()?.into_iter().chain(models::list(&args.models)?));
     if let Some(table) = args.table.as_deref().filter(|_| args.anew) {
-        anew::run(&args.out, table, args.before.as_deref(), all()?.collect())?;
+        anew::run(&args.out, table, (args.before.as_deref(), &args.tuned), all()?.collect())?;
         return Ok(Outcome::Good);
     }
     let list: Vec<EngineCase> = all()?.filter(wanted).collect();
@@ -166,7 +171,7 @@ pub(super) fn run(globals: &Globals, args: &EnginesArgs) -> anyhow::Result<Outco
     }
     // Rows of models that the others foretell go.
     if let Some(table) = &args.table {
-        anew::run(&args.out, table, None, all()?.collect()).context("the table has every row")?;
+        anew::run(&args.out, table, (None, &[]), all()?.collect()).context("the table has every row")?;
     }
     Ok(if measured.is_empty() { Outcome::Bad } else { Outcome::Good })
 }

@@ -77,13 +77,19 @@ fn engine(of: &MeasuredCase, table: &Table) -> Option<EngineId> {
     row.map_or(&of.times, |row| &row.times).order(&taken, CLEAR).first().copied()
 }
 
-/// Milliseconds, to a nanosecond; of long ones to a microsecond.
+/// Milliseconds, to a nanosecond; of one and more to ten, of ten and more to a microsecond.
 pub(super) fn ms(us: f64) -> f64 {
     rounded(us / 1e3)
 }
 
 fn rounded(ms: f64) -> f64 {
-    let scale = if ms < 10.0 { 1e6 } else { 1e3 };
+    let scale = if ms < 1.0 {
+        1e6
+    } else if ms < 10.0 {
+        1e5
+    } else {
+        1e3
+    };
     (ms * scale).round() / scale
 }
 
@@ -146,8 +152,8 @@ pub(super) fn record_rows(text: &str) -> Option<Vec<Value>> {
 }
 
 /// The record as the file has it: machines and reasons once, nothing that is null or empty, of a refusal what comes
-/// before what is needed, nothing of attentions, which `--show` tells, and of models nothing but the times: there are
-/// hundreds.
+/// before what is needed, nothing of attentions, which `--show` tells, and of models nothing but the times and the
+/// engine: there are hundreds.
 pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
     fn once(list: &mut Vec<Value>, value: &Value) -> Value {
         let at = list.iter().position(|known| known == value);
@@ -167,7 +173,8 @@ pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
                 ("machine", machine) => once(&mut machines, machine),
                 // The first is told by `--show`, the other by `peers_ms`.
                 ("attention" | "best_peer_ms", _) => continue,
-                ("refused", _) if of_model => continue,
+                // The time is that of the engine.
+                ("refused" | "ours_ms", _) if of_model => continue,
                 ("refused", Value::Array(list)) => list
                     .iter()
                     .filter_map(Value::as_str)
