@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{ENGINES, models, rows};
 
-/// Puts what a file of `warm --autotune --json` measured over the rows of the same attentions, and behind the others. An
-/// engine that it did not try keeps its time.
+/// Puts what a file of `warm --autotune --json` measured over the rows of the same attentions, and behind the others.
+/// An engine that it did not try keeps its time.
 pub(super) fn take(record: &mut Vec<Value>, file: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let what = || format!("{} is not what `warm --autotune --json` prints", file.display());
