@@ -228,6 +228,9 @@ fn vault(globals: &Globals) -> DoctorFinding {
             let usage = vault.usage();
             let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
             let mut text = format!("{}: {} entries, {}", Shown(&folder), usage.entries, out::bytes(usage.bytes));
+            if vault.folder().is_some_and(|folder| !folder.is_dir()) {
+                text += "; the folder is not there, the first plan that is kept makes it";
+            }
             if vault.settings().mode == Mode::ReadOnly {
                 text += "\nnote: it is read only (QKVAULT_CACHE), so nothing that is compiled is kept";
             }

@@ -87,8 +87,15 @@ fn find(vault: &Vault, engine: EngineId, (work, key): Keyed<'_>, how: How<'_>) -
                 Err(unused) => unused,
             };
             // Who looks into the memory alone asks often, and finds another way.
-            let text = if memory_alone { None } else { work.text() };
-            Err(PlanError::Missing { key, what: work.what(), text, target: work.target(), memory_alone, unused })
+            let text = if memory_alone { None } else { work.text().map(Into::into) };
+            Err(PlanError::Missing {
+                key,
+                what: work.what(),
+                text,
+                target: work.target(),
+                memory_alone,
+                unused: unused.map(Into::into),
+            })
         }
     }
 }

@@ -25,13 +25,13 @@ pub enum PlanError {
         /// Its attention.
         what: String,
         /// Its text form, for `qkvault warm --text`; `None` if it is no attention or only memory was asked.
-        text: Option<String>,
+        text: Option<Box<str>>,
         /// Its target.
         target: String,
         /// Whether the lookup was only in memory ([`OnMiss::Memory`](crate::OnMiss::Memory)).
         memory_alone: bool,
         /// Why an entry that the vault has under the key is not used, if it has one.
-        unused: Option<String>,
+        unused: Option<Box<str>>,
     },
     /// The plan must be built, and there is no compiler.
     #[error(

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::matrix::{MODELS, Matrix, MatrixLine};
 
 const NOTE: &str = "qkvault's rules give these answers. They were tested against cuDNN itself without a GPU; the H200 alone was also verified on \
-                    a GPU. Regenerate with `cargo xtask probe --matrix docs/support --model models/*.json`.";
+                    a GPU. `qkvault probe --matrix NAME` writes this page, of other models, GPUs and versions too.";
 
 /// The matrix in words: what runs everywhere, and the codes of the rest. HTML and JSON have every cell.
 pub(super) fn markdown(matrix: &Matrix) -> String {
