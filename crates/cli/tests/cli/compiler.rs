@@ -2,7 +2,7 @@
 
 use crate::kit::{Place, fields, numbers};
 
-const WORDS: &str = "warm --model ../../models/llama-3.1-8b.json --phase prefill --seq 128 --batch 1";
+const WORDS: &str = "warm --model ../../models/llama-3.1-8b.json --phase prefill --seq 128 --batch 1 --engine cudnn";
 
 /// Once, plans with and without the variable had one key, and the first one compiled was served for both.
 #[test]

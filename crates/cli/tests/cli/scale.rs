@@ -107,7 +107,7 @@ fn several_targets_in_one_call_have_a_report_each() {
 #[test]
 fn several_versions_in_one_call_have_a_process_each() {
     let (Some(place), Some(_)) = (Place::with_cudnn("9.27.0"), Place::with_cudnn("9.19.0")) else { return };
-    let words = format!("warm {} --phase prefill --seq 128 --batch 1", MODELS[0]);
+    let words = format!("warm {} --phase prefill --seq 128 --batch 1 --engine cudnn", MODELS[0]);
     let (code, report) = place.json(&format!("{words} --cudnn 9.19,9.27,9.27.0 --target h200,b200"));
     assert_eq!((code, numbers(&report, ["built", "hits", "errors"])), (0, [4, 0, 0]), "{report:#}");
     let runs = report["runs"].as_array().unwrap();

@@ -154,7 +154,7 @@ fn the_table_has_a_row_for_each_plan() {
 #[test]
 fn attentions_that_models_share_are_compiled_once_and_options_that_matter_are_not_shared() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
-    let shape = "--phase prefill --seq 128 --batch 1";
+    let shape = "--phase prefill --seq 128 --batch 1 --engine cudnn";
     let warm = |options: &str| place.json(&format!("warm {LLAMA} {options} {shape}")).1;
     // At 128 tokens a window of 4096 hides nothing.
     let both = warm("--model ../../models/mistral-7b-v0.1.json");
