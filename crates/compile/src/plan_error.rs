@@ -15,7 +15,10 @@ pub enum PlanError {
         "no plan {key} ({what} for {target}) is in {place}{unused}, and building it is not allowed here; \
          build it ahead with `{warm}`{load}, or use OnMiss::Compile",
         warm = warm(text.as_deref(), target),
-        unused = unused.as_ref().map_or_else(String::new, |why| format!(" (an entry of this key is there and not used: {why})")),
+        unused = match unused {
+            Some(why) => format!(" (an entry of this key is there and not used: {why})"),
+            None => String::new(),
+        },
         place = if *memory_alone { "the memory of this process" } else { "the vault" },
         load = if *memory_alone { " and load it with OnMiss::Load" } else { "" },
     )]

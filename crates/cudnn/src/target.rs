@@ -39,7 +39,8 @@ impl Target {
     /// Targets of one key are equal in this form.
     #[must_use]
     pub fn as_reported(&self) -> Target {
-        Target { device: self.device.known_to(self.cudnn), ..self.clone() }
+        let Target { cudnn, libraries, ref toolchain, ref device } = *self;
+        Target { cudnn, libraries, toolchain: toolchain.clone(), device: device.known_to(cudnn) }
     }
 
     /// Everything of the target that enters a plan's key.

@@ -27,8 +27,9 @@ use crate::target::{LibraryArgs, TargetArgs, is_target, profile};
 use crate::{Globals, Outcome, out};
 
 /// Rules answer without a library, so none is searched for a default.
-const CUDNN_HELP: &str = "The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2 (default: the newest that rules know; \
-                     with --library the first one found, with --matrix several)";
+const CUDNN_HELP: &str = "The cuDNN version, such as 9.27 (which is 9.27.0) or 9.10.2 \
+                          (default: the newest that rules know; \
+                          with --library the first one found, with --matrix several)";
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]

@@ -132,8 +132,9 @@ fn build(
 ) -> anyhow::Result<()> {
     let valid = jobs.iter().filter_map(|job| Some((job, job.attention.as_ref().ok()?)));
     let plans = valid.flat_map(|(job, attention)| {
-        let candidates = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto).engines;
-        candidates.into_iter().map(move |engine| (job, attention, engine))
+        let sm = session.gpu().sm;
+        let candidates = planner.engines().candidates(attention, sm, EnginePolicy::Auto).engines;
+        tried(planner, attention, sm, &candidates).0.into_iter().map(move |engine| (job, attention, engine))
     });
     let plans: Vec<_> = plans.collect();
     let progress = Progress::new(plans.len());
@@ -149,6 +150,24 @@ fn build(
     Ok(())
 }
 
+/// The candidates whose plans are built and timed, and why the others are not.
+fn tried(planner: &Planner, attention: &Valid, sm: u32, of: &[EngineId]) -> (Vec<EngineId>, Vec<String>) {
+    let foretold = |engine| planner.engines().expected(engine, attention, sm).map(|told| told.us / 1e3);
+    let told: Vec<(EngineId, Option<f64>)> = of.iter().map(|engine| (*engine, foretold(*engine))).collect();
+    let least = told.iter().filter_map(|(_, ms)| *ms).fold(f64::INFINITY, f64::min);
+    let (mut tried, mut notes) = (Vec::new(), Vec::new());
+    for (engine, ms) in told {
+        match ms.filter(|ms| *ms > LONG.0 && *ms > LONG.1 * least) {
+            None => tried.push(engine),
+            Some(ms) => {
+                let (title, times) = (engine.title(), ms / least);
+                notes.push(format!("{title}: not tried, {ms:.0} ms and {times:.1} times the fastest by the table"));
+            }
+        }
+    }
+    (tried, notes)
+}
+
 /// The times of the plans of all candidates, as far as they have one here.
 fn tune(
     session: &Session,
@@ -159,18 +178,9 @@ fn tune(
 ) -> anyhow::Result<TuneRow> {
     let usual = planner.engines().candidates(attention, session.gpu().sm, EnginePolicy::Auto);
     let candidates = &usual.engines;
-    let (mut engines, mut plans, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let foretold = |engine| planner.engines().expected(engine, attention, session.gpu().sm).map(|told| told.us / 1e3);
-    let least = candidates.iter().filter_map(|engine| foretold(*engine)).fold(f64::INFINITY, f64::min);
-    for &engine in candidates {
-        if let Some(ms) = foretold(engine).filter(|ms| *ms > LONG.0 && *ms > LONG.1 * least) {
-            notes.push(format!(
-                "{}: not tried, {ms:.0} ms and {:.1} times the fastest by the table",
-                engine.title(),
-                ms / least
-            ));
-            continue;
-        }
+    let (mut engines, mut plans) = (Vec::new(), Vec::new());
+    let (tried, mut notes) = tried(planner, attention, session.gpu().sm, candidates);
+    for engine in tried {
         let options = CompileOptions { engine: engine.policy(), ..*policy };
         match session.prepare(planner, attention, &options, OnMiss::Compile) {
             Ok(prepared) => {
@@ -205,8 +215,8 @@ impl TuneRow {
     fn json(&self) -> Value {
         let TuneRow { what, backward, usual, chosen, times, notes, status } = self;
         json!({
-            "what": what, "direction": if *backward { "backward" } else { "forward" }, "status": status, "usual": usual.name(), "chosen": chosen.name(), "times": times,
-            "notes": notes,
+            "what": what, "direction": if *backward { "backward" } else { "forward" }, "status": status,
+            "usual": usual.name(), "chosen": chosen.name(), "times": times, "notes": notes,
         })
     }
 }

@@ -44,12 +44,14 @@ mod tests {
     fn times_of_autotune_replace_older_ones_and_add_models() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tune.json");
-        let of = |what: &str, status: &str| json!({ "what": what, "status": status, "times": { "fa4_us": 500.0, "kernels_us": 700.0 } });
+        let times = json!({ "fa4_us": 500.0, "kernels_us": 700.0 });
+        let of = |what: &str, status: &str| json!({ "what": what, "status": status, "times": times });
         let told = json!({ "gpu": "a GPU", "attentions": [of("m decode", "timed"), of("n decode", "timed"),
             of("o decode", "alone")] });
         std::fs::write(&file, told.to_string()).expect("writes");
         let mut record = vec![
-            json!({ "case": "model m decode", "direction": "forward", "fa4_ms": 2.0, "cudnn_ms": 3.0, "machine": "old" }),
+            json!({ "case": "model m decode", "direction": "forward", "fa4_ms": 2.0, "cudnn_ms": 3.0,
+                "machine": "old" }),
             json!({ "case": "model m decode", "direction": "backward", "fa4_ms": 9.0 }),
         ];
         take(&mut record, &file).expect("a record");
