@@ -83,17 +83,17 @@ pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<O
                 }));
             } else {
                 let (was, gone) = (out::bytes(report.bytes), out::bytes(report.evicted_bytes));
-                out::line(&format!("{} of {} entries deleted ({gone} of {was})", report.evicted, report.entries));
+                out::line(&format!("{} of {} deleted ({gone} of {was})", report.evicted, out::entries(report.entries)));
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
                 if report.failed > 0 {
-                    out::line(&format!("{} entries could not be deleted", report.failed));
+                    out::line(&format!("{} could not be deleted", out::entries(report.failed)));
                 }
                 if report.over {
                     let minutes = limits.grace.as_secs().div_ceil(60);
                     out::line(&format!(
-                        "more is left than the limit: {} entries were used within {minutes} minutes and stay; run it \
-                         again later, or `cache clear`",
-                        report.spared
+                        "more is left than the limit: {} used within {minutes} minutes stay; run it again later, or \
+                         `cache clear`",
+                        out::entries(report.spared)
                     ));
                 }
             }
@@ -106,7 +106,7 @@ pub(super) fn run(globals: &Globals, command: &CacheCommand) -> anyhow::Result<O
                     "entries": usage.entries, "bytes": usage.bytes, "older": older::json(&older),
                 }));
             } else {
-                out::line(&format!("{} entries deleted ({})", usage.entries, out::bytes(usage.bytes)));
+                out::line(&format!("{} deleted ({})", out::entries(usage.entries), out::bytes(usage.bytes)));
                 older.iter().for_each(|one| out::line(&older::deleted(one)));
             }
         }

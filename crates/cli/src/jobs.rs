@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use clap::ArgGroup;
 use qkvault_exec::Training;
 use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, text, validate};
 use qkvault_models::{Model, Phase};
@@ -19,13 +20,17 @@ use crate::ranks::RanksArgs;
 use crate::serve::ServeArgs;
 use crate::traffic::{TrafficArgs, TrafficLengths};
 
+/// The group of options of which one at least says what is asked about.
+pub const WHAT: &str = "what";
+
 /// Options that select the attentions of a model.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Attentions")]
+#[command(group(ArgGroup::new(WHAT).args(["model", "text"]).required(true).multiple(true)))]
 pub struct ModelArgs {
     /// A Hugging Face config.json, a GGUF file, a folder that has one, a name in the cache of the hub, such as
     /// Qwen/Qwen3-8B, or a manifest (see `model --manifest`); may be given several times
-    #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME", required_unless_present = "text")]
+    #[arg(long, visible_alias = "manifest", value_name = "FILE|DIR|NAME")]
     pub model: Vec<PathBuf>,
     /// An attention in the text form, beside models or instead of them (`-` is standard input); may be given several
     /// times
@@ -179,6 +184,7 @@ fn sizes<'a>(args: &'a ModelArgs, traffic: &'a TrafficLengths, phase: Phase) -> 
 pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
     let mut jobs: Vec<AttentionJob> = Vec::new();
     let mut known: BTreeMap<GraphKey, usize> = BTreeMap::new();
+    args.serve.only_with(&args.phase)?;
     let traffic = args.traffic.lengths()?;
     let mut notes = traffic.notes.clone();
     let mut add = |attention: Result<Valid, Refusal>, usage: Use| {

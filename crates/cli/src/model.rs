@@ -115,7 +115,7 @@ fn manifest(
     if globals.json {
         out::json(&serde_json::json!({ "file": file, "entries": entries }));
     } else {
-        out::line(&format!("{}: {entries} entries", file.display()));
+        out::line(&format!("{}: {}", file.display(), out::entries(entries)));
     }
     Ok(Outcome::Good)
 }

@@ -13,7 +13,12 @@ pub(super) fn notes(vault: &Vault) -> impl Iterator<Item = String> {
 /// The line about a deleted older format.
 pub(super) fn deleted(older: &Older) -> String {
     let Older { path, format, entries, bytes, .. } = older;
-    format!("{entries} entries of the older format {format} deleted ({}): {}", out::bytes(*bytes), path.display())
+    format!(
+        "{} of the older format {format} deleted ({}): {}",
+        out::entries(*entries),
+        out::bytes(*bytes),
+        path.display()
+    )
 }
 
 /// Older formats as JSON.

@@ -23,6 +23,12 @@ pub fn record(value: &serde_json::Value) {
     let _ = writeln!(out, "{}", in_quotes(&value.to_string())).and_then(|()| out.flush());
 }
 
+/// So many entries, as a sentence says it.
+pub fn entries(count: impl TryInto<u64> + std::fmt::Display + Copy) -> String {
+    let one = count.try_into().is_ok_and(|n: u64| n == 1);
+    format!("{count} {}", if one { "entry" } else { "entries" })
+}
+
 /// Prints a line on standard output.
 pub fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{}", on_one_line(text));

@@ -6,6 +6,10 @@ use qkvault_serving::{Buckets, Growth, PageLayout, ServePolicy};
 
 use crate::jobs::Use;
 
+/// Tokens of a page, and pages of a pool, where none are named.
+const PAGE_SIZE: i64 = 64;
+const PAGES: i64 = 8192;
+
 /// Limits of a serving engine's steps, and its page pool.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sizes of --phase serve")]
@@ -23,10 +27,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = ServePolicy::default().keys)]
     max_keys: i64,
     /// Tokens per page
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = PAGE_SIZE)]
     page_size: i64,
     /// Pages in the pool of one layer's keys, and as many for its values
-    #[arg(long, value_name = "N", default_value_t = 8192)]
+    #[arg(long, value_name = "N", default_value_t = PAGES)]
     pages: i64,
     /// nhd (page, token, head, head dim) or hnd (page, head, token, head dim)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
@@ -78,6 +82,30 @@ fn padded(growth: &Growth) -> String {
 }
 
 impl ServeArgs {
+    /// Refuses limits of steps where no serving engine's plans are asked for, which would ignore them.
+    pub(super) fn only_with(&self, phases: &[Phase]) -> anyhow::Result<()> {
+        let ServeArgs { max_batch, max_new, max_tokens, max_keys, page_size, pages, page_layout, kv, growth } = self;
+        let usual = ServePolicy::default();
+        let given = [
+            ("--max-batch", *max_batch != usual.batch),
+            ("--max-new", *max_new != usual.queries),
+            ("--max-tokens", max_tokens.is_some()),
+            ("--max-keys", *max_keys != usual.keys),
+            ("--page-size", *page_size != PAGE_SIZE),
+            ("--pages", *pages != PAGES),
+            ("--page-layout", *page_layout != PageLayout::Nhd),
+            ("--kv", kv.is_some()),
+            ("--growth", growth.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) if !phases.contains(&Phase::Serve) => anyhow::bail!(
+                "{name} is a limit of a serving engine's steps, and the phase is not serve; add --phase serve, or give \
+                 the sizes of launches with --batch and --seq"
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// The policy for a model.
     pub(super) fn policy(&self, model: &Model) -> ServePolicy {
         let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));

@@ -33,7 +33,8 @@ const CUDNN_HELP: &str = "The cuDNN version, such as 9.27 (which is 9.27.0) or 9
 
 /// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
-#[command(mut_arg("model", |arg| arg.required(false).num_args(1..).required_unless_present_any(["text", "matrix", "known_wrong"])))]
+#[command(mut_arg("model", |arg| arg.num_args(1..)))]
+#[command(mut_group(jobs::WHAT, |group| group.args(["matrix", "known_wrong"])))]
 #[command(mut_arg("cudnn", |arg| arg.help(CUDNN_HELP)))]
 pub struct ProbeArgs {
     #[command(flatten)]

@@ -67,7 +67,7 @@ fn entries_of_an_older_format_are_reported_and_gc_deletes_them() {
     fields(&list, &["entries", "older"]);
     fields(&list["older"][0], &["path", "layer", "format", "entries", "bytes"]);
     assert_eq!((code, numbers(&list["older"][0], ["format", "entries"])), (0, [1, 1]));
-    assert!(place.run("cache gc").good().contains("1 entries of the older format 1 deleted"));
+    assert!(place.run("cache gc").good().contains("1 entry of the older format 1 deleted"));
     assert!(!place.path("vault/v1").exists());
     assert_eq!(place.json("cache ls").1["older"], serde_json::json!([]));
 }

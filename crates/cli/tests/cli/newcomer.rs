@@ -47,7 +47,7 @@ fn gc_says_what_stays_and_show_is_text() {
     let file = place.file("a.txt", SOFTCAP);
     place.run(&format!("warm --text {file} --engine cudnn")).good();
     let said = place.run("cache gc --max-bytes 1").good().to_owned();
-    assert!(said.contains("0 of 1 entries deleted") && said.contains("1 entries were used within"), "{said}");
+    assert!(said.contains("0 of 1 entry deleted") && said.contains("1 entry used within"), "{said}");
     let key = place.entries()[0].file_stem().unwrap().to_string_lossy()[..12].to_owned();
     let shown = place.run(&format!("cache show {key}")).good().to_owned();
     assert!(shown.lines().count() < 20 && shown.contains("\nengine ") && shown.contains("score_mod"), "{shown}");
@@ -220,4 +220,18 @@ fn a_run_on_the_cpu_tells_how_far_it_is() {
     let [a, b] = [32, 64].map(|n| place.file(&format!("{n}.txt"), &format!("q: bf16 [1,2,{n},16]\n")));
     let done = place.run(&format!("run --cpu --text {a} --text {b}"));
     assert!(done.code == 0 && done.err.contains("(2 of 2)"), "{}{}", done.out, done.err);
+}
+
+#[test]
+fn a_command_without_anything_to_do_names_all_that_it_takes() {
+    for (command, more) in [("warm", ""), ("run", ""), ("probe", "|--matrix <FILE>|--known-wrong")] {
+        let wanted = format!("--text <FILE>{more}");
+        Place::new().run(command).failed(2, &["--model <FILE|DIR|NAME>", &wanted]);
+    }
+}
+
+#[test]
+fn limits_of_a_serving_engine_without_its_phase_are_an_error() {
+    let probe = "probe --model qwen3-8b.json --max-batch 64";
+    Place::new().run(probe).failed(1, &["--max-batch is a limit", "add --phase serve"]);
 }

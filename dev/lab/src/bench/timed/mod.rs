@@ -25,7 +25,7 @@ use turns::Turns;
 
 /// Options of `bench attentions`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("model", |arg| arg.required_unless_present_any(["text", "cases"])))]
+#[command(mut_group(qkvault_cli::jobs::WHAT, |group| group.arg("cases")))]
 pub(in crate::bench) struct TimedArgs {
     /// The file of cases (bench/training.txt describes the format)
     #[arg(long, value_name = "FILE", required_unless_present_any = ["model", "text"])]
