@@ -53,6 +53,14 @@ entries![
                  extents and steps of tensors",
         ..FA4
     },
+    FA4_INVARIANT = Entry {
+        code: "fa4.invariant",
+        cause: "FlashAttention-4's kernels divide keys and rows by what is in the batch.",
+        field: "invariant",
+        needed: "an attention without it, or qkvault's kernels",
+        fix: "take qkvault's kernels (engine: kernels)",
+        ..FA4
+    },
     FA4_OUTPUTS = Entry {
         code: "fa4.outputs",
         cause: "FlashAttention-4's kernels write O and Stats only.",

@@ -66,6 +66,9 @@ pub struct Attention {
     pub outputs: Outputs,
     /// The content of output rows beyond a sequence's length after a launch.
     pub padded_rows: PaddedRows,
+    /// Whether a row of O has the same bits whatever else is computed with it: alone or in any batch, in any chunk of
+    /// its prompt, over any pages, as a prompt or as a decode. Own kernels alone do that; it is part of the key.
+    pub invariant: bool,
     /// FP8 scaling; `None` for 16-bit formats.
     pub fp8: Option<Fp8>,
     /// Forward or backward.

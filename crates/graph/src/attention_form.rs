@@ -59,12 +59,19 @@ pub(crate) struct AttentionForm {
     #[serde(deserialize_with = "crate::codec::present")]
     fp8: Option<Fp8>,
     pass: Pass,
-    // These are last, because a list of fields without them is shorter. The first is written, as null if there is none,
-    // if the second is.
+    // These are last, because a list of fields without them is shorter. Each is written, as null if there is none, if
+    // one after it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     score_mod_bprop: Option<Option<ScoreModBprop>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    origins: Option<Origins>,
+    origins: Option<Option<Origins>>,
+    #[serde(default, skip_serializing_if = "is_off")]
+    invariant: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_off(flag: &bool) -> bool {
+    !*flag
 }
 
 /// The error for an attention without a format number.
@@ -93,11 +100,12 @@ impl TryFrom<AttentionForm> for Attention {
             block_mask,
             outputs,
             padded_rows,
+            invariant,
             fp8,
             pass,
         } = form;
         let Format = qkvault.ok_or(NoFormat)?;
-        let score_mod_bprop = score_mod_bprop.flatten();
+        let (score_mod_bprop, origins) = (score_mod_bprop.flatten(), origins.flatten());
         Ok(Attention {
             q,
             k,
@@ -112,6 +120,7 @@ impl TryFrom<AttentionForm> for Attention {
             block_mask,
             outputs,
             padded_rows,
+            invariant,
             fp8,
             pass,
         })
@@ -134,10 +143,12 @@ impl From<Attention> for AttentionForm {
             block_mask,
             outputs,
             padded_rows,
+            invariant,
             fp8,
             pass,
         } = attention;
         let qkvault = Some(Format);
+        let origins = (origins.is_some() || invariant).then_some(origins);
         let score_mod_bprop = (score_mod_bprop.is_some() || origins.is_some()).then_some(score_mod_bprop);
         AttentionForm {
             qkvault,
@@ -154,6 +165,7 @@ impl From<Attention> for AttentionForm {
             block_mask,
             outputs,
             padded_rows,
+            invariant,
             fp8,
             pass,
         }

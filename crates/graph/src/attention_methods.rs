@@ -25,6 +25,7 @@ impl Attention {
             block_mask: false,
             outputs: Outputs::default(),
             padded_rows: PaddedRows::default(),
+            invariant: false,
             fp8: None,
             pass: Pass::Forward,
         }
@@ -103,6 +104,13 @@ impl Attention {
         self
     }
 
+    /// Asks for the same bits whatever else is computed in a launch ([`Attention::invariant`]).
+    #[must_use]
+    pub const fn invariant(mut self) -> Attention {
+        self.invariant = true;
+        self
+    }
+
     /// Adds a predicate that selects the keys that are seen.
     #[must_use]
     pub fn with_mask_mod(mut self, mask_mod: ScoreExpr) -> Attention {
@@ -159,6 +167,7 @@ impl Attention {
     /// The backward of this forward: the same description with the gradients added.
     ///
     /// The backward reads the forward's Stats. If the forward does not output them, validation refuses the backward.
+    /// Gradients are no part of what an [invariant](Attention::invariant) forward promises: any engine computes them.
     #[must_use]
     pub fn backward(&self, options: BackwardOptions) -> Attention {
         let BackwardOptions { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = options;
@@ -178,7 +187,7 @@ impl Attention {
             d_sink,
             deterministic,
         });
-        Attention { pass, ..self.clone() }
+        Attention { pass, invariant: false, ..self.clone() }
     }
 
     /// The forward of this backward: the same description without gradients.

@@ -34,6 +34,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         pass,
     } = canonical;
@@ -86,6 +87,10 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
             Origins::EveryQuerySeesAKey => 2,
         };
         bytes.extend(codec::encode(&code));
+    }
+    // A flag, where origins are a number; keys of other attentions stay unchanged.
+    if *invariant {
+        bytes.extend(codec::encode(invariant));
     }
     bytes
 }

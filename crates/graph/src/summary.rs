@@ -20,6 +20,7 @@ impl fmt::Display for Attention {
             block_mask,
             outputs,
             padded_rows: _,
+            invariant,
             fp8,
             pass,
         } = self;
@@ -47,6 +48,7 @@ impl fmt::Display for Attention {
             (origins.is_some(), "origins"),
             (*sink, "sink"),
             (*block_mask, "blocks"),
+            (*invariant, "invariant"),
         ] {
             if on {
                 write!(f, " {word}")?;

@@ -1087,6 +1087,11 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("q: bf16 [1,8,512,64]\ndropout: philox 0.1", "h200", "9.27"),
     ),
     (
+        "not-built.invariant",
+        ("q: bf16 [1,8,512,64]\ninvariant: yes", "h200", "9.27"),
+        ("q: bf16 [1,8,512,64]", "h200", "9.27"),
+    ),
+    (
         "not-built.outputs",
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: max sum_exp", "h200", "9.27"),
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: stats", "h200", "9.27"),

@@ -34,6 +34,7 @@ pub(super) struct Recipe {
     block_mask: bool,
     outputs: Outputs,
     padded_rows: bool,
+    invariant: bool,
     fp8: Option<(Fp8, [bool; 2])>,
     backward: Option<(bool, bool)>,
     /// Whether every query sees a key.
@@ -51,6 +52,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         backward,
         origins,
@@ -76,7 +78,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         sometimes(dropout, 0.2, move || (any::<bool>(), probability.clone())),
         flag(block_mask, 0.1),
         (any::<bool>(), flag(outputs, 0.3), flag(outputs, 0.3)),
-        flag(padded_rows, 0.3),
+        (flag(padded_rows, 0.3), flag(invariant, 0.2)),
     );
     let regimes = (
         sometimes(fp8, 0.2, || {
@@ -91,7 +93,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             (batch, heads, seq, (d_qk, d_v)),
             (layouts, storage, room, bf16),
             (band, lengths, mask_mod, score, own),
-            (sink, dropout, block_mask, (stats, max, sum_exp), padded_rows),
+            (sink, dropout, block_mask, (stats, max, sum_exp), (padded_rows, invariant)),
             (fp8, amax, backward, origins),
         )| Recipe {
             batch,
@@ -110,6 +112,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             block_mask,
             outputs: Outputs { stats, max, sum_exp, amax },
             padded_rows,
+            invariant,
             fp8,
             backward,
             origins,
@@ -162,6 +165,7 @@ impl Recipe {
         a.block_mask = self.block_mask;
         a.outputs = self.outputs;
         a.padded_rows = if self.padded_rows { PaddedRows::Zero } else { PaddedRows::Undefined };
+        a.invariant = self.invariant;
         a.fp8 = self.fp8.map(|(scaling, _)| scaling);
         if let Some((d_sink, deterministic)) = self.backward {
             a.outputs.stats = true;

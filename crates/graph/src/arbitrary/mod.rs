@@ -62,6 +62,7 @@ pub struct Features {
     /// Max and Sum_exp.
     pub outputs: bool,
     pub padded_rows: bool,
+    pub invariant: bool,
     pub fp8: bool,
     pub backward: bool,
     pub origins: bool,
@@ -78,6 +79,7 @@ impl Features {
         block_mask: true,
         outputs: true,
         padded_rows: true,
+        invariant: true,
         fp8: true,
         backward: true,
         origins: true,
@@ -93,6 +95,7 @@ impl Features {
         block_mask: false,
         outputs: false,
         padded_rows: false,
+        invariant: false,
         fp8: false,
         backward: false,
         origins: false,

@@ -23,6 +23,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         pass,
     } = a;
@@ -67,6 +68,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         block_mask: *block_mask,
         outputs: *outputs,
         padded_rows: *padded_rows,
+        invariant: *invariant,
         fp8: *fp8,
         ..Attention::forward(q, k, v, o)
     };

@@ -78,6 +78,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
         block_mask,
         outputs,
         padded_rows: _,
+        invariant: _,
         fp8,
         pass,
     } = attention;

@@ -8,7 +8,7 @@ use crate::expr::ScoreExpr;
 use crate::{Band, Dropout, Fp8, Lengths, Origins, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-pub(super) const NAMES: [&str; 25] = [
+pub(super) const NAMES: [&str; 26] = [
     "pass",
     "q",
     "k",
@@ -26,6 +26,7 @@ pub(super) const NAMES: [&str; 25] = [
     "block_mask",
     "outputs",
     "padded_rows",
+    "invariant",
     "fp8",
     "d_o",
     "d_q",
@@ -58,6 +59,7 @@ pub(super) struct Fields {
     pub(super) block_mask: Option<bool>,
     pub(super) outputs: Option<Outputs>,
     pub(super) padded_rows: Option<PaddedRows>,
+    pub(super) invariant: Option<bool>,
     pub(super) fp8: Option<Option<Fp8>>,
     pub(super) d_sink: Option<bool>,
     pub(super) deterministic: Option<bool>,
@@ -118,6 +120,7 @@ impl Fields {
                 ];
                 self.fp8 = Some(c.choice(&choices)?);
             }
+            "invariant" => self.invariant = Some(value::flag(c)?),
             "d_sink" => self.d_sink = Some(value::flag(c)?),
             "deterministic" => self.deterministic = Some(value::flag(c)?),
             "d_o_half" if c.peek_word() == "none" => {
@@ -138,7 +141,8 @@ impl Fields {
 
     /// The first field that only a backward has.
     pub(super) fn gradient_field(&self) -> Option<(&'static str, usize)> {
-        let gradients = &NAMES[18..];
+        let gradients = NAMES.iter().skip_while(|name| **name != "d_o");
+        let gradients: Vec<&str> = gradients.copied().collect();
         self.places.iter().find(|(name, _)| gradients.contains(name)).copied()
     }
 }

@@ -43,6 +43,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         d_sink,
         deterministic,
@@ -89,6 +90,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         block_mask: block_mask.unwrap_or(false),
         outputs: outputs.unwrap_or(if backward { Outputs::STATS } else { Outputs::NONE }),
         padded_rows: padded_rows.unwrap_or(PaddedRows::Undefined),
+        invariant: invariant.unwrap_or(false),
         fp8: fp8.flatten(),
         pass: Pass::Forward,
     };

@@ -35,6 +35,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         pass,
     } = attention;
@@ -91,6 +92,9 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         PaddedRows::Zero => "zero",
     };
     writeln!(f, "padded_rows: {padded_rows}")?;
+    if *invariant {
+        writeln!(f, "invariant: yes")?;
+    }
     let fp8 = match fp8 {
         None => "none",
         Some(Fp8::Delayed) => "delayed",

@@ -37,6 +37,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         pass,
     } = attention;
@@ -77,6 +78,7 @@ pub(super) fn form(attention: Attention) -> Attention {
             Lengths::Full => PaddedRows::Undefined,
             Lengths::PerSequence => padded_rows,
         },
+        invariant,
         fp8,
         pass: match pass {
             Pass::Forward => Pass::Forward,

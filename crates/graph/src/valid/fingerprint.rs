@@ -38,6 +38,7 @@ impl Fingerprint {
             block_mask: _,
             outputs: _,
             padded_rows: _,
+            invariant: _,
             fp8: _,
             pass: _,
         } = attention;

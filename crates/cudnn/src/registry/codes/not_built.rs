@@ -38,6 +38,16 @@ declare![
         }),
         ..Entry::not_built()
     },
+    NOT_BUILT_INVARIANT = Entry {
+        code: "not-built.invariant",
+        cause: "cuDNN divides its work by what is in the batch and by its own choice of engines.",
+        field: "invariant",
+        needed: "qkvault's kernels on compute capability 9.0, or an attention without it",
+        fix: "take qkvault's kernels (engine: kernels), or leave invariant out",
+        source: SOURCE,
+        applies: Applies::Lowering(|f| given(f.a.invariant, "the same bits in any batch")),
+        ..Entry::not_built()
+    },
     NOT_BUILT_OUTPUTS = Entry {
         code: "not-built.outputs",
         cause: "With a sink, cuDNN includes the sink in Max and Sum_exp; these outputs are defined without it.",

@@ -49,6 +49,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
         block_mask,
         outputs,
         padded_rows,
+        invariant,
         fp8,
         pass,
     } = a;
@@ -83,6 +84,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
             PaddedRows::Zero => PaddedRows::Undefined,
         };
     });
+    list.change("invariant", Effect::Changes, |a| a.invariant = !invariant);
     list.change("fp8", Effect::Changes, |a| {
         a.fp8 = match fp8 {
             None => Some(Fp8::Current),
