@@ -64,10 +64,19 @@ entries![
         needed: "O, or O and Stats",
         ..KERNELS
     },
+    KERNELS_INVARIANT = Entry {
+        code: "kernels.invariant",
+        cause: "The kernels keep the sums of an invariant attention's spans beside its tiles, and divide keys by their \
+                places in memory.",
+        field: "invariant",
+        needed: "head dims of at most 256, and no origins",
+        fix: "take head dims of at most 256 without origins, or an attention without invariant",
+        ..KERNELS
+    },
     KERNELS_STORAGE = Entry {
         code: "kernels.storage",
-        cause: "The kernels read dense keys and values, or both in pages of one size.",
-        needed: "dense or paged keys and values",
+        cause: "The kernels read keys and values that are both dense, both varlen, or both in pages of one size.",
+        needed: "keys and values that are stored alike",
         ..KERNELS
     },
     KERNELS_SIZE = Entry {

@@ -29,15 +29,20 @@ impl SourceWriter<'_> {
             ("KEYS", keys),
             ("LENGTHS", lengths),
             ("ORIGINS", flag(a.origins.is_some())),
+            ("INVARIANT", flag(sizes.invariant)),
+            ("SPANS_SHARED", flag(self.tiling.span_bytes(sizes) > 0)),
+            ("PIECES", self.pieces()),
             ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
             ("PAGED", flag(a.k.is_paged())),
             ("PAGE", self.page()),
             ("PAGE_ROWS", self.part_rows()),
             ("TABLE", a.k.pages_per_sequence().unwrap_or(0)),
             ("VARLEN_Q", varlen(&a.q)),
+            ("VARLEN_K", varlen(&a.k)),
             ("VARLEN_O", varlen(&a.o)),
             ("VARLEN_STATS", varlen(&rows)),
             ("NATURAL", flag(a.score_mod.is_some())),
+            ("PREDICATE", flag(a.mask.mask_mod.is_some())),
             ("STATS", flag(a.outputs.stats)),
             ("SINK", flag(a.sink)),
             ("TILE", tile.into()),
@@ -58,6 +63,8 @@ impl SourceWriter<'_> {
         ];
         for (names, tensor) in [
             (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
+            (["K_BATCH", "K_HEAD", "K_ROW"], &a.k),
+            (["V_BATCH", "V_HEAD", "V_ROW"], &a.v),
             (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
             (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
         ] {
@@ -76,8 +83,7 @@ impl SourceWriter<'_> {
         text
     }
 
-    /// The functions that the expressions become: the score of a point, in units of the base-2 logarithm where there is
-    /// no expression (`exponential` in `work.cu`), and whether a key is seen.
+    /// The functions that the expressions become: the score of a point, if there is one, and whether a key is seen.
     pub(crate) fn functions(&self) -> String {
         let a = self.attention;
         let origins = a.origins.is_some();
@@ -86,17 +92,15 @@ impl SourceWriter<'_> {
              struct Point { int batch, head, query, key, queries, keys; };\n\n",
         );
         let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
-        text.push_str(
-            "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {\n",
-        );
-        match &a.score_mod {
-            None => text.push_str("  return product * (p.scale * LOG2E);\n"),
-            Some(e) => {
-                let (body, root) = statements(e.program(), 0, 0, "s", origins);
-                let _ = write!(text, "  const float score = product * p.scale;\n{body}  return {root};\n");
-            }
+        if let Some(e) = &a.score_mod {
+            let (body, root) = statements(e.program(), 0, 0, "s", origins);
+            let _ = write!(
+                text,
+                "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {{\n  \
+                   const float score = product * p.scale;\n{body}  return {root};\n}}\n\n"
+            );
         }
-        text.push_str("}\n\n__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
+        text.push_str("__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
         match &a.mask.mask_mod {
             None => text.push_str("  return true;\n"),
             Some(e) => {

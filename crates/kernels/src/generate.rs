@@ -7,6 +7,7 @@ use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
+use crate::spans;
 use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
@@ -15,6 +16,7 @@ pub(crate) const WORK: &str = include_str!("cuda/work.cu");
 pub(crate) const BRING: &str = include_str!("cuda/bring.cu");
 pub(crate) const ATTEND: &str = include_str!("cuda/attend.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
+pub(crate) const MERGE_IN_ORDER: &str = include_str!("cuda/merge_in_order.cu");
 
 /// Threads of a block of `merge`.
 const MERGE_THREADS: u32 = 128;
@@ -75,6 +77,7 @@ impl Shape {
             head_dim: count(head_dim),
             value_dim: count(a.v.head_dim()),
             rows: count(queries.saturating_mul(group)),
+            invariant: a.invariant,
         };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }
@@ -102,6 +105,14 @@ impl SourceWriter<'_> {
         common(self.page(), self.tiling.tile.into())
     }
 
+    /// Pieces of items that a block has room for: of one that it continues and of one that it begins; of an invariant
+    /// attention what it begins, and the spans behind.
+    pub(crate) fn pieces(&self) -> i64 {
+        let keys = (self.shape.keys + i64::from(self.tiling.tile) - 1) / i64::from(self.tiling.tile)
+            * i64::from(self.tiling.tile);
+        if self.shape.sizes.invariant { 1 + spans::count(keys) } else { 2 }
+    }
+
     /// Whether values may be the first columns of keys in the same memory, as in a latent cache.
     pub(crate) fn may_share(&self) -> bool {
         let (k, v) = (&self.attention.k, &self.attention.v);
@@ -111,7 +122,7 @@ impl SourceWriter<'_> {
     fn write(&self, sm: u32) -> Generated {
         let (tiling, sizes) = (self.tiling, self.shape.sizes);
         let rows = tiling.piece_rows(sizes);
-        let pieces = u64::from(tiling.blocks()) * 2 * u64::from(rows);
+        let pieces = u64::from(tiling.blocks()) * self.pieces().unsigned_abs() * u64::from(rows);
         let sums = (pieces * u64::from(sizes.value_dim) * 4).next_multiple_of(SCRATCH_ALIGNMENT);
         let params = self.params(sums);
         let mut source = self.defines();
@@ -122,10 +133,13 @@ impl SourceWriter<'_> {
         source.push_str(&params.text());
         source.push_str(FUNCTIONS);
         source.push_str(&self.functions());
+        if sizes.invariant {
+            source.push_str(&spans::functions());
+        }
         source.push_str(WORK);
         source.push_str(BRING);
         source.push_str(ATTEND);
-        source.push_str(MERGE);
+        source.push_str(if sizes.invariant { MERGE_IN_ORDER } else { MERGE });
         let param = params.param();
         // `merge` takes the same struct and reads no tile, so a launch makes no tensor maps for it.
         let mut without_maps = param.clone();
@@ -183,6 +197,8 @@ impl SourceWriter<'_> {
         pointer(a.k.is_paged(), "const int", "table_k", Role::PageTableK);
         pointer(a.v.is_paged(), "const int", "table_v", Role::PageTableV);
         pointer(is_varlen(&a.q), "const i64", "offsets_q", Role::Offsets(Varlen::Q));
+        pointer(is_varlen(&a.k), "const i64", "offsets_k", Role::Offsets(Varlen::K));
+        pointer(is_varlen(&a.v), "const i64", "offsets_v", Role::Offsets(Varlen::V));
         pointer(is_varlen(&a.o), "const i64", "offsets_o", Role::Offsets(Varlen::O));
         pointer(
             a.outputs.stats && is_varlen(&a.row_tensor()),

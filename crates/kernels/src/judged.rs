@@ -26,6 +26,9 @@ const WHOLE_PAGE: i64 = 16;
 pub struct Judged {
     /// The kernels that compute attention, by path.
     pub attention: JudgedSources,
+    /// The same of invariant attentions.
+    #[serde(default)]
+    pub invariant: JudgedSources,
     /// The kernel that lists tiles for FlashAttention-4.
     pub lists: JudgedSources,
 }
@@ -59,15 +62,17 @@ impl Judged {
 
     /// Adds the right cases of a run of today's sources on a GPU; those of other sources are left behind.
     pub fn add<'a>(&mut self, gpu: &str, right: impl Iterator<Item = &'a Valid>, engine_of_lists: bool) {
-        let (part, sources) =
-            if engine_of_lists { (&mut self.lists, digest(&LISTS)) } else { (&mut self.attention, digest(&ATTENTION)) };
-        if part.sources != sources {
-            *part = JudgedSources { sources, ..JudgedSources::default() };
-        }
-        gpu.clone_into(&mut part.gpu);
         for attention in right {
-            let all = if engine_of_lists { list_path(attention).into_iter().collect() } else { paths(attention) };
-            all.into_iter().for_each(|path| *part.right.entry(path.to_owned()).or_default() += 1);
+            let (part, sources, all) = match (engine_of_lists, attention.invariant) {
+                (true, _) => (&mut self.lists, digest(&LISTS, false), list_path(attention).into_iter().collect()),
+                (false, true) => (&mut self.invariant, digest(&INVARIANT, true), paths(attention)),
+                (false, false) => (&mut self.attention, digest(&ATTENTION, false), paths(attention)),
+            };
+            if part.sources != sources {
+                *part = JudgedSources { sources, ..JudgedSources::default() };
+            }
+            gpu.clone_into(&mut part.gpu);
+            all.into_iter().for_each(|path: &str| *part.right.entry(path.to_owned()).or_default() += 1);
         }
     }
 }
@@ -76,15 +81,43 @@ impl Judged {
 const ATTENTION: [&str; 6] =
     [generate::MACHINE, generate::WORK, generate::BRING, generate::ATTEND, generate::MERGE, expression::FUNCTIONS];
 
+/// Those of invariant attentions.
+const INVARIANT: [&str; 6] = [
+    generate::MACHINE,
+    generate::WORK,
+    generate::BRING,
+    generate::ATTEND,
+    generate::MERGE_IN_ORDER,
+    expression::FUNCTIONS,
+];
+
 /// Those of the kernel that lists tiles.
 const LISTS: [&str; 5] = [bounds::BOUNDS, blocks::EXTREMES, blocks::LOOK, blocks::BLOCKS, expression::FUNCTIONS];
 
-/// A digest of code: a comment or an empty line changes nothing that a GPU could judge.
-fn digest(sources: &[&str]) -> String {
+/// A digest of code as a compiler sees it, with or without what invariant attentions have: a comment or an empty line
+/// changes nothing that a GPU could judge.
+fn digest(sources: &[&str], invariant: bool) -> String {
     let mut hasher = blake3::Hasher::new();
+    // For each condition that is open, whether its lines are compiled, if it asks for that.
+    let mut open: Vec<Option<bool>> = Vec::new();
     for line in sources.iter().flat_map(|source| source.lines()) {
         let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
-        if !code.is_empty() {
+        let conditional = match code.split_whitespace().next() {
+            Some("#if" | "#ifdef" | "#ifndef") => {
+                open.push((code == "#if INVARIANT").then_some(invariant));
+                open.last().copied().flatten()
+            }
+            Some("#else") => {
+                let last = open.last_mut().and_then(Option::as_mut);
+                last.map(|compiled| {
+                    *compiled = !*compiled;
+                    *compiled
+                })
+            }
+            Some("#endif") => open.pop().flatten(),
+            _ => None,
+        };
+        if !code.is_empty() && conditional.is_none() && open.iter().all(|compiled| *compiled != Some(false)) {
             hasher.update(code.as_bytes()).update(b"\n");
         }
     }
@@ -100,6 +133,7 @@ fn paths(a: &Valid) -> Vec<&'static str> {
         ("pages", a.k.is_paged()),
         ("small pages", page_size(&a.k).is_some_and(|rows| rows < WHOLE_PAGE)),
         ("packed queries", is_varlen(&a.q)),
+        ("packed keys", is_varlen(&a.k)),
         ("latent", a.v.head_dim() != a.q.head_dim()),
         ("wide heads", a.q.head_dim() > 256),
         ("many queries", a.seq().0 > 64),
@@ -138,8 +172,12 @@ fn list_path(a: &Valid) -> Option<&'static str> {
 /// Why the kernels are chosen for an attention that they take only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    static SOURCES: OnceLock<String> = OnceLock::new();
-    let (sources, judged) = (SOURCES.get_or_init(|| digest(&ATTENTION)), &Judged::built_in().attention);
+    static SOURCES: OnceLock<[String; 2]> = OnceLock::new();
+    let [usual, invariant] = SOURCES.get_or_init(|| [digest(&ATTENTION, false), digest(&INVARIANT, true)]);
+    let (sources, judged) = match attention.invariant {
+        true => (invariant, &Judged::built_in().invariant),
+        false => (usual, &Judged::built_in().attention),
+    };
     let not = paths(attention).into_iter().any(|path| judged.why_not(sources, path));
     not.then_some("no GPU has judged these kernels on one of their paths, or since their sources changed")
 }
@@ -148,7 +186,7 @@ pub fn unproven(attention: &Valid) -> Option<&'static str> {
 #[must_use]
 pub fn unproven_lists(attention: &Valid) -> Option<&'static str> {
     static SOURCES: OnceLock<String> = OnceLock::new();
-    let (sources, judged) = (SOURCES.get_or_init(|| digest(&LISTS)), &Judged::built_in().lists);
+    let (sources, judged) = (SOURCES.get_or_init(|| digest(&LISTS, false)), &Judged::built_in().lists);
     let not = list_path(attention).is_some_and(|path| judged.why_not(sources, path));
     not.then_some("no GPU has judged its lists of tiles for this mask, or since their sources changed")
 }

@@ -30,6 +30,7 @@ mod params;
 mod products;
 pub mod recipe;
 mod sequences;
+mod spans;
 mod takes;
 pub mod tiling;
 

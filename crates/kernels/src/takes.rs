@@ -9,6 +9,9 @@ pub const HEAD_DIM: i64 = 576;
 /// The largest head dim of values.
 pub const VALUE_DIM: i64 = 512;
 
+/// The same of an invariant attention, whose sums of spans lie in shared memory beside its tiles.
+pub(crate) const INVARIANT_DIM: i64 = 256;
+
 /// The compute capability that the kernels are written for.
 pub const SM: u32 = 90;
 
@@ -38,15 +41,19 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     for (field, dim, most) in [("q", a.q.head_dim(), HEAD_DIM), ("v", a.v.head_dim(), VALUE_DIM)] {
         when(dim % 16 != 0 || dim > most, &|| codes::KERNELS_HEAD_DIM.reason(dim.to_string()).at(field));
     }
+    for (field, dim) in [("q", a.q.head_dim()), ("v", a.v.head_dim())] {
+        when(a.invariant && dim > INVARIANT_DIM, &|| {
+            codes::KERNELS_INVARIANT.reason(format!("head dim {dim}")).at(field)
+        });
+    }
+    when(a.invariant && a.origins.is_some(), &|| codes::KERNELS_INVARIANT.reason("origins").at("origins"));
     when(a.k.heads() != a.v.heads(), &|| {
         codes::KERNELS_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))
     });
     when(a.dropout.is_some(), &|| codes::KERNELS_DROPOUT.reason("dropout"));
     when(a.block_mask, &|| codes::KERNELS_BLOCK_MASK.reason("a block mask"));
     when(a.outputs.max || a.outputs.sum_exp, &|| codes::KERNELS_OUTPUTS.reason("Max or Sum_exp"));
-    for (field, tensor) in [("k", &a.k), ("v", &a.v)] {
-        when(is_varlen(tensor), &|| codes::KERNELS_STORAGE.reason("varlen").at(field));
-    }
+    when(is_varlen(&a.k) != is_varlen(&a.v), &|| codes::KERNELS_STORAGE.reason("one of K and V varlen").at("v"));
     when(page_size(&a.k) != page_size(&a.v), &|| codes::KERNELS_STORAGE.reason("pages of other sizes").at("v"));
     // Rows behind a varlen sequence belong to the next one.
     when((is_varlen(&a.q) || is_varlen(&a.o)) && a.padded_rows == PaddedRows::Zero, &|| {
@@ -54,7 +61,8 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     });
     let (rows, keys) = (a.q.seq().saturating_mul(a.q.heads() / a.k.heads()), a.k.seq());
     let counts = [("q.dims[0]", a.batch()), ("q.dims[1]", a.q.heads()), ("q.dims[2]", rows), ("k.dims[2]", keys)];
-    for (field, count) in counts {
+    let tokens = [("k.dims[2]", &a.k), ("v.dims[2]", &a.v)].map(|(field, tensor)| (field, tensor.extents()[2]));
+    for (field, count) in counts.into_iter().chain(tokens) {
         when(count > COUNT, &|| codes::KERNELS_SIZE.reason(count.to_string()).at(field));
     }
     let up = |n: i64, of: i64| (n - 1) / of + 1;

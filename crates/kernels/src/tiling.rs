@@ -49,6 +49,8 @@ pub struct Sizes {
     pub value_dim: u32,
     /// Rows of a sequence and a head of keys: queries times the heads that share the keys.
     pub rows: u32,
+    /// Whether rows have the same bits whatever their number is.
+    pub invariant: bool,
 }
 
 impl Sizes {
@@ -81,8 +83,9 @@ impl Tiling {
         };
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),
-            ..=16 => of(1, 4, false),
-            17..=64 => of(4, 1, true),
+            // Other instructions add products in another order.
+            ..=16 if !sizes.invariant => of(1, 4, false),
+            ..=64 => of(4, 1, true),
             _ if wide => of(4, 1, true),
             _ => of(8, 1, true),
         };
@@ -168,21 +171,32 @@ impl Tiling {
 
     fn shared_beside(self, sizes: Sizes) -> u32 {
         let sums = (self.warps_keys - 1) * self.piece_rows(sizes) * (sizes.value_dim + 2) * 4;
-        self.query_bytes(sizes) + sums
+        self.query_bytes(sizes) + sums + self.span_bytes(sizes)
+    }
+
+    /// Bytes of shared memory for the sums of the spans before, where registers have no room for them.
+    #[must_use]
+    pub const fn span_bytes(self, sizes: Sizes) -> u32 {
+        if sizes.invariant && sizes.value_dim > 128 { self.rows() * self.columns(sizes) * 4 } else { 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::takes::{HEAD_DIM, VALUE_DIM};
+    use crate::takes::{HEAD_DIM, INVARIANT_DIM, VALUE_DIM};
 
     #[test]
     fn every_size_fits_a_multiprocessor_with_two_stages_at_least() {
         for head_dim in (16..=HEAD_DIM as u32).step_by(16) {
             for value_dim in (16..=VALUE_DIM as u32).step_by(16) {
-                for rows in [1, 4, 16, 17, 64, 65, 512, 4096] {
-                    let sizes = Sizes { head_dim, value_dim, rows };
+                for (rows, invariant) in
+                    [1, 4, 16, 17, 64, 65, 512, 4096].into_iter().flat_map(|n| [(n, false), (n, true)])
+                {
+                    if invariant && head_dim.max(value_dim) > INVARIANT_DIM as u32 {
+                        continue;
+                    }
+                    let sizes = Sizes { head_dim, value_dim, rows, invariant };
                     let tiling = Tiling::for_sizes(sizes);
                     assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
                     let shared = (tiling.shared(sizes) + FIXED_SHARED) * tiling.blocks_per_sm;

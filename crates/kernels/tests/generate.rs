@@ -86,8 +86,9 @@ fn every_reason_names_what_is_not_taken() {
     assert!(refused(Attention::bshd(2, (8, 2), (4, 512), 592, DType::BF16), SM).has(&codes::KERNELS_HEAD_DIM));
     let mut varlen = plain().with_lengths();
     varlen.k = Tensor::thd(2, 2, 512, 128, 1024, DType::BF16);
+    assert!(refused(varlen.clone(), SM).has(&codes::KERNELS_STORAGE));
     varlen.v = varlen.k;
-    assert!(refused(varlen, SM).has(&codes::KERNELS_STORAGE));
+    assert_eq!(takes(&validate(varlen).expect("is valid"), SM), Ok(()));
     let mut packed = plain().with_lengths();
     packed.q = Tensor::thd(2, 8, 4, 128, 8, DType::BF16);
     packed.o = packed.q;

@@ -290,7 +290,7 @@ const FAULTS: [(&str, &str, &str); 8] = [
     ("barrier_wait(empty + 8 * slot, parity);", "", "more arrivals at a barrier than"),
     ("if (lane == 0) barrier_arrive(empty + 8 * slot);", "", "no thread of the block can go on"),
     ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
-    ("top[half] = most;\n        float more", "float more", "wrong"),
+    ("top[half] = most[half];", "", "wrong"),
     ("to[n * 32 + column] = ", "to[(n << 20) + column] = ", "signal"),
     ("from + lane == 0, row)", "false, row)", "wrong"),
     ("  to = keys;", "  to = keys - 1;", "what roundings explain"),

@@ -19,7 +19,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     fence_barriers();
   }
   wait_for_previous();
+#if INVARIANT
+  Share share = share_of(p, blockIdx.x, THREADS, memory);
+  if (share.from < share.to) share.to = share.from + reach(share.item, share.at, (int)(share.to - share.from));
+  else share.to = share.from;
+#else
   const Share share = share_of(p, blockIdx.x, THREADS, memory);
+#endif
   let_next_begin();
   int left = (int)(share.to - share.from);
   if (left == 0) return;
@@ -33,6 +39,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #if MOVE_REGISTERS
   take_registers();
 #endif
+  if (warp >= 4) give_turn(warp);
+  const Signs signs(p.scale);
+  const float unit = unit_of(p.scale);
   Item item = share.item;
   int tile = share.at, slot = 0;
   u32 parity = 0;
@@ -53,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       const u16* const from = q + (i64)(at / GROUP) * Q_ROW + (i64)(item.head * GROUP + at % GROUP) * Q_HEAD + (lane & 3) * 2;
 #pragma unroll
       for (int step = 0; step < HEAD_DIM / 16; step++) {
-        const u32 low = *(const u32*)(from + step * 16), high = *(const u32*)(from + step * 16 + 8);
+        const u32 low = signs.of(*(const u32*)(from + step * 16)), high = signs.of(*(const u32*)(from + step * 16 + 8));
         held[step][half] = row < rows ? low : 0;
         held[step][2 + half] = row < rows ? high : 0;
       }
@@ -63,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     for (int i = thread; i < ROWS * (HEAD_DIM / 8); i += CONSUMERS) {
       const int row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), at = item.rows_from + (row < rows ? row : 0);
       uint4 value = *(const uint4*)(q + (i64)(at / GROUP) * Q_ROW + (i64)(item.head * GROUP + at % GROUP) * Q_HEAD + part * 8);
-      if (row >= rows) value = make_uint4(0, 0, 0, 0);
+      value = row < rows ? make_uint4(signs.of(value.x), signs.of(value.y), signs.of(value.z), signs.of(value.w)) : make_uint4(0, 0, 0, 0);
       *(uint4*)(queries + place(row, part, ROWS)) = value;
     }
 #if WARPGROUPS
@@ -74,9 +83,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     float out[COLUMNS / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.f, 0.f};
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
-    for (int i = 0; i < count; i++) {
+    float score[WARP_KEYS / 8][4];
+    u32 weight[WARP_KEYS / 16][4], values = 0;
+#if INVARIANT
+    // The sums of the spans before, in this thread's own places, and where the span ends that is being summed.
+#if SPANS_SHARED
+#define SPAN_STEP CONSUMERS
+    float* const whole = (float*)(queries + QUERY_BYTES) + thread;
+#else
+#define SPAN_STEP 1
+    float whole[COLUMNS / 2];
+#endif
+    float whole_top[2] = {-INFINITE, -INFINITE}, whole_sum[2] = {0.f, 0.f};
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 2; n++) whole[n * SPAN_STEP] = 0.f;
+    const int pieces = begins ? 0 : pieces_before(item, share);
+    int span_end = end_of_span((item.first + tile) * TILE);
+    // Adds a span's sums to those before it, or writes them as a piece of their own; the next span begins with nothing.
+    auto end_span = [&](const float (&span_top)[2], const float (&span_sum)[2]) {
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        float all = span_sum[half] + __shfl_xor_sync(~0u, span_sum[half], 1);
+        all += __shfl_xor_sync(~0u, all, 2);
+        if (begins) {
+          float of_whole;
+          const float of_span = add_span(whole_top[half], whole_sum[half], span_top[half], all, of_whole);
+#pragma unroll
+          for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+            for (int e = half * 2; e < half * 2 + 2; e++) {
+              float& at = whole[(n * 4 + e) * SPAN_STEP];
+              at = __fmaf_rn(at, of_whole, __fmul_rn(out[n][e], of_span));
+            }
+        } else if (const int row = warp_row * 16 + half * 8 + (lane >> 2); row < rows) {
+          const i64 at = piece_row(pieces + span_index(span_end - 1), row);
+          float* const to = p.sums + at * VALUE_DIM + (lane & 3) * 2;
+#pragma unroll
+          for (int n = 0; n < COLUMNS / 8; n++) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
+          if ((lane & 3) == 0) *(float2*)&p.ends[at * 2] = make_float2(span_top[half], all);
+        }
+      }
+    };
+#endif
+    // Waits for tile `i`.
+    auto await_tile = [&](int i) {
       barrier_wait(full + 8 * slot, parity);
-      const u32 keys = stages + slot * STAGE, values = keys + (MAY_SHARE && shared_rows[slot] ? 0 : K_BOXES * BOX);
+      const u32 keys = stages + slot * STAGE;
+      values = keys + (MAY_SHARE && shared_rows[slot] ? 0 : K_BOXES * BOX);
       const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS;
       if (key_from + WARP_KEYS > item.end) {
         // Rows that no copy brought, or that lie beyond the sequence: they may hold no numbers.
@@ -89,19 +142,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         sync_some(2 + warp / 4, 128);
 #endif
       }
-      float score[WARP_KEYS / 8][4];
+    };
+    // Multiplies queries by the keys of the tile.
+    auto multiply_tile = [&] {
+      const u32 keys = stages + slot * STAGE;
 #if WARPGROUPS
+      // Matrices lie at fixed distances, which descriptors count in 16 bytes.
+      const u64 of_queries = matrix((u32)__cvta_generic_to_shared(queries) + (warp_row >> 2) * 8192, 1, 64);
+      const u64 of_keys = matrix(keys + warp_key * WARP_KEYS * 128, 1, 64);
       products_begin();
 #pragma unroll
       for (int step = 0; step < HEAD_DIM / 16; step++)
-        multiply_keys(score,
-                      matrix((u32)__cvta_generic_to_shared(queries) + (step >> 2) * ROWS * 128 + (warp_row >> 2) * 8192 + (step & 3) * 32, 1, 64),
-                      matrix(keys + (step >> 2) * BOX + warp_key * WARP_KEYS * 128 + (step & 3) * 32, 1, 64), step > 0);
-      products_end();
-#pragma unroll
-      for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) settle(score[n][e]);
+        multiply_keys(score, of_queries + ((step >> 2) * ROWS * 8 + (step & 3) * 2), of_keys + ((step >> 2) * (BOX >> 4) + (step & 3) * 2), step > 0);
+      products_commit();
 #else
 #pragma unroll
       for (int n = 0; n < WARP_KEYS / 8; n++) score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.f;
@@ -123,64 +176,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         }
       }
 #endif
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int row = item.rows_from + warp_row * 16 + half * 8 + (lane >> 2), query = row / GROUP;
-        Point point{item.batch, item.head * GROUP + row % GROUP, query, 0, item.queries, item.keys};
-        int from, to;
-        seen(p, query, item.queries, item.keys, from, to);
-        const bool edge = key_from + WARP_KEYS > to || key_from < from;
-        float most = top[half];
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-          for (int e = 0; e < 2; e++) {
-            point.key = key_from + n * 8 + (lane & 3) * 2 + e;
-            float x = modified(p, point, score[n][half * 2 + e]);
-            if ((edge && (point.key < from || point.key >= to)) || !visible(p, point)) x = -INFINITE;
-            score[n][half * 2 + e] = x;
-            most = fmaxf(most, x);
-          }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float base = most == -INFINITE ? 0.f : most, fade = exponential(top[half] - base);
-        top[half] = most;
-        float more = 0.f;
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-          for (int e = 0; e < 2; e++) {
-            const float x = exponential(score[n][half * 2 + e] - base);
-            score[n][half * 2 + e] = x;
-            more += x;
-          }
-        sum[half] = sum[half] * fade + more;
-        if (__any_sync(~0u, fade != 1.f)) {
-#pragma unroll
-          for (int n = 0; n < COLUMNS / 8; n++) {
-            out[n][half * 2] *= fade;
-            out[n][half * 2 + 1] *= fade;
-          }
-        }
-      }
-      u32 weight[WARP_KEYS / 16][4];
-#pragma unroll
-      for (int k = 0; k < WARP_KEYS / 16; k++) {
-        weight[k][0] = pack(score[2 * k][0], score[2 * k][1]);
-        weight[k][1] = pack(score[2 * k][2], score[2 * k][3]);
-        weight[k][2] = pack(score[2 * k + 1][0], score[2 * k + 1][1]);
-        weight[k][3] = pack(score[2 * k + 1][2], score[2 * k + 1][3]);
-      }
+    };
+    // Multiplies the weights of a tile by its values.
+    auto multiply_weights = [&](u32 values) {
 #if WARPGROUPS
+      const u64 of_values = matrix(values + column_from / 64 * BOX + warp_key * WARP_KEYS * 128, BOX >> 4, 64);
       products_begin();
 #pragma unroll
-      for (int k = 0; k < WARP_KEYS / 16; k++)
-        multiply_values(out, weight[k], matrix(values + column_from / 64 * BOX + warp_key * WARP_KEYS * 128 + k * 2048, BOX >> 4, 64));
-      products_end();
-#pragma unroll
-      for (int n = 0; n < COLUMNS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) settle(out[n][e]);
+      for (int k = 0; k < WARP_KEYS / 16; k++) multiply_values(out, weight[k], of_values + k * 128);
+      products_commit();
 #else
 #pragma unroll
       for (int k = 0; k < WARP_KEYS / 16; k++)
@@ -192,18 +196,194 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           multiply(out[2 * n + 1], weight[k], of_values[2], of_values[3]);
         }
 #endif
+    };
+    // Lets the place of a tile be filled anew.
+    auto release = [&](int slot) {
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * slot);
+    };
+    float fade[2];
+    // The softmax of tile `i`, of one or both of a thread's rows: scores become weights, less the largest score so far,
+    // and what was summed before fades.
+    auto soften = [&](int i, int row_from, int row_end) {
+      const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS, first_key = key_from + (lane & 3) * 2;
+      Point points[2];
+      int from[2], to[2];
+      bool edge = PREDICATE;
+#pragma unroll
+      for (int half = row_from; half < row_end; half++) {
+        const int row = item.rows_from + warp_row * 16 + half * 8 + (lane >> 2), query = row / GROUP;
+        points[half] = Point{item.batch, item.head * GROUP + row % GROUP, query, 0, item.queries, item.keys};
+        seen(p, query, item.queries, item.keys, from[half], to[half]);
+        edge |= key_from + WARP_KEYS > to[half] || key_from < from[half];
+      }
+#if NATURAL
+#pragma unroll
+      for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+        for (int e = row_from * 2; e < row_end * 2; e++) {
+          Point& point = points[e >> 1];
+          point.key = first_key + n * 8 + (e & 1);
+          score[n][e] = modified(p, point, score[n][e]);
+        }
+#endif
+      // Most tiles lie within what all rows see, and compare no keys.
+      if (__any_sync(~0u, edge)) {
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+          for (int e = row_from * 2; e < row_end * 2; e++) {
+            Point& point = points[e >> 1];
+            const int at = n * 8 + (e & 1);
+            point.key = first_key + at;
+            if (at < from[e >> 1] - first_key || at >= to[e >> 1] - first_key || !visible(p, point)) score[n][e] = -INFINITE;
+          }
+      }
+      float most[2], base[2], more[2] = {0.f, 0.f};
+#pragma unroll
+      for (int half = row_from; half < row_end; half++) most[half] = score[0][half * 2];
+#pragma unroll
+      for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+        for (int half = row_from; half < row_end; half++)
+          most[half] = fmaxf(most[half], fmaxf(score[n][half * 2], score[n][half * 2 + 1]));
+#pragma unroll
+      for (int half = row_from; half < row_end; half++) {
+        most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
+        most[half] = fmaxf(top[half], fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * unit);
+        base[half] = most[half] == -INFINITE ? 0.f : most[half];
+        // There is nothing yet that could fade.
+        fade[half] = top[half] == -INFINITE ? 1.f : exponential(top[half] - base[half]);
+        top[half] = most[half];
+      }
+#pragma unroll
+      for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+        for (int e = row_from * 2; e < row_end * 2; e++) {
+          score[n][e] = weight_of(score[n][e], unit, base[e >> 1]);
+          more[e >> 1] += score[n][e];
+        }
+#pragma unroll
+      for (int half = row_from; half < row_end; half++) sum[half] = sum[half] * fade[half] + more[half];
+    };
+    auto soften_tile = [&](int i) {
+#if WARPGROUPS
+      soften(i, 0, 1);
+      soften(i, 1, 2);
+#else
+      soften(i, 0, 2);
+#endif
+    };
+    auto pack_weights = [&] {
+#pragma unroll
+      for (int k = 0; k < WARP_KEYS / 16; k++) {
+        weight[k][0] = pack(score[2 * k][0], score[2 * k][1]);
+        weight[k][1] = pack(score[2 * k][2], score[2 * k][3]);
+        weight[k][2] = pack(score[2 * k + 1][0], score[2 * k + 1][1]);
+        weight[k][3] = pack(score[2 * k + 1][2], score[2 * k + 1][3]);
+      }
+    };
+    auto settle_scores = [&] {
+#if WARPGROUPS
+#pragma unroll
+      for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) settle(score[n][e]);
+#endif
+    };
+    auto settle_sums = [&] {
+#if WARPGROUPS
+#pragma unroll
+      for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) settle(out[n][e]);
+#endif
+    };
+    await_tile(0);
+    multiply_tile();
+    products_wait<0>();
+    settle_scores();
+    soften_tile(0);
+    pack_weights();
+    for (int i = 1; i < count; i++) {
+      const u32 values_before = values;
+      const int slot_before = slot;
       if (++slot == STAGES) {
         slot = 0;
         parity ^= 1;
       }
+#if WARPGROUPS
+      // The values of the tile before are multiplied beside the softmax of this one.
+      await_tile(i);
+      take_turn(warp);
+      multiply_tile();
+      multiply_weights(values_before);
+      give_turn(warp);
+      products_wait<1>();
+      settle_scores();
+#else
+      multiply_weights(values_before);
+      release(slot_before);
+      await_tile(i);
+      multiply_tile();
+#endif
+#if INVARIANT
+      const bool new_span = (item.first + tile + i) * TILE == span_end;
+      const float span_top[2] = {top[0], top[1]}, span_sum[2] = {sum[0], sum[1]};
+      if (new_span) {
+        top[0] = top[1] = -INFINITE;
+        sum[0] = sum[1] = 0.f;
+      }
+#endif
+      soften_tile(i);
+#if WARPGROUPS
+      products_wait<0>();
+      settle_sums();
+      release(slot_before);
+#endif
+#if INVARIANT
+      if (new_span) {
+        end_span(span_top, span_sum);
+        span_end = end_of_span(span_end);
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
+      } else
+#endif
+      if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) out[n][e] *= fade[e >> 1];
+      }
+      pack_weights();
     }
+    multiply_weights(values);
+    products_wait<0>();
+    settle_sums();
+    release(slot);
+    if (++slot == STAGES) {
+      slot = 0;
+      parity ^= 1;
+    }
+#if INVARIANT
+    span_end = end_of_span((item.first + tile + count) * TILE - 1);
+    end_span(top, sum);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      top[half] = whole_top[half];
+      sum[half] = whole_sum[half];
+    }
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) out[n][e] = whole[(n * 4 + e) * SPAN_STEP];
+#else
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
       sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
     }
+#endif
 #if WARPS_KEYS > 1
     // The warps that share rows: the first one takes the sums of the others.
     float* const sums = (float*)(queries + QUERY_BYTES);
@@ -266,12 +446,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           if (query >= item.queries) whole = 0.f;
           const float factor = whole == 0.f ? 0.f : fade / whole;
           u16* const to = p.o + out_at(p, item.batch, head, query) + column_from + (lane & 3) * 2;
+#if INVARIANT
+#pragma unroll
+          for (int n = 0; n < COLUMNS / 8; n++) *(u32*)(to + n * 8) = pack(result(out[n][half * 2], factor), result(out[n][half * 2 + 1], factor));
+#else
 #pragma unroll
           for (int n = 0; n < COLUMNS / 8; n++)
             if (WARPS_COLUMNS == 1 || n * 8 < columns) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
+#endif
           if ((lane & 3) == 0 && column_from == 0) write_stats(p, item.batch, head, query, most, whole);
         } else {
+#if INVARIANT
+          // Pieces behind the first cut are written.
+          if (!begins) continue;
+          const i64 at = piece_row(blockIdx.x * PIECES, row);
+#else
           const i64 at = piece_at(blockIdx.x, begins, row);
+#endif
           float* const to = p.sums + at * VALUE_DIM + column_from + (lane & 3) * 2;
 #pragma unroll
           for (int n = 0; n < COLUMNS / 8; n++)
@@ -285,6 +476,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     if (left > 0) {
       advance(p, item);
       tile = 0;
+#if INVARIANT
+      left = reach(item, 0, left);
+#endif
     }
 #if WARPS_KEYS > 1
     sync_consumers();

@@ -23,6 +23,16 @@ __device__ __forceinline__ u32 place(int row, int part, int rows) {
 
 __device__ __forceinline__ void sync_consumers() { sync_some(1, CONSUMERS); }
 
+// Two groups of warps take turns at the products, so that one multiplies while the other computes a softmax. Ends of
+// spans would hold both up.
+#define TAKES_TURNS (WARPGROUPS && WARPS == 8 && !INVARIANT)
+__device__ __forceinline__ void take_turn(int warp) {
+  if (TAKES_TURNS) sync_some(4 + warp / 4, CONSUMERS);
+}
+__device__ __forceinline__ void give_turn(int warp) {
+  if (TAKES_TURNS) arrive_some(5 - warp / 4, CONSUMERS);
+}
+
 // The page of a part of a tile of keys or values. Without pages it is the sequence.
 __device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {
 #if PAGED
@@ -30,7 +40,7 @@ __device__ __forceinline__ int page_of(const Params& p, const Item& item, int ti
   const int* table = (key ? p.table_k : p.table_v) + (i64)item.batch * TABLE;
   return at < item.end ? __ldg(table + at / PAGE) : 0;
 #else
-  return item.batch;
+  return VARLEN_K ? 0 : item.batch;
 #endif
 }
 
@@ -46,6 +56,15 @@ __device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item
   return __all_sync(~0u, same);
 #else
   return false;
+#endif
+}
+
+// Where the keys or values of an item begin among the rows of their map.
+__device__ __forceinline__ int first_row(const Params& p, const Item& item, bool key) {
+#if VARLEN_K
+  return (int)(key ? p.offsets_k[item.batch] / K_ROW : p.offsets_v[item.batch] / V_ROW);
+#else
+  return 0;
 #endif
 }
 
@@ -67,10 +86,13 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
       if (tile == item.tiles) {
         advance(p, item);
         tile = 0;
+#if INVARIANT
+        left = 1 + reach(item, 0, left - 1);
+#endif
       }
       page = page_of(p, item, tile, lane / BOXES, key);
     }
-    const int from = (now.first + tile_now) * TILE;
+    const int from = (now.first + tile_now) * TILE, rows_before = first_row(p, now, key);
     const int parts = min(PARTS, (max(0, now.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
     const bool one = values_in_keys(p, now, tile_now, parts);
     barrier_wait(empty + 8 * slot, parity);
@@ -79,7 +101,7 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
     __syncwarp();
     for (int part = lane / BOXES; works && (key || !one) && part < parts; part += at_once) {
       const int found = part == lane / BOXES ? page_now : page_of(p, now, tile_now, part, key);
-      const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : from + part * PAGE_ROWS;
+      const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : rows_before + from + part * PAGE_ROWS;
       copy_box(stages + slot * STAGE + which * BOX + part * PAGE_ROWS * 128, map, column, now.head, row, found, full + 8 * slot);
     }
     if (++slot == STAGES) {

@@ -96,6 +96,11 @@ __device__ __forceinline__ void sync_some(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same without waiting, for threads that others wait for.
+__device__ __forceinline__ void arrive_some(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Barriers in shared memory are seen by asynchronous copies.
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
@@ -111,11 +116,14 @@ __device__ __forceinline__ u64 matrix(u32 address, u32 blocks, u32 groups) {
   return (u64)((address & 0x3ffff) >> 4) | (u64)blocks << 16 | (u64)groups << 32 | 1ull << 62;
 }
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_end() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all products but those of so many commits before.
+template <int Running>
+__device__ __forceinline__ void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Running) : "memory"); }
 // The compiler moves no use of a number over this.
 __device__ __forceinline__ void settle(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+#else
+template <int Running>
+__device__ __forceinline__ void products_wait() {}
 #endif
 #endif

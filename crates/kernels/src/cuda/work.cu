@@ -82,6 +82,33 @@ struct Share {
   i64 from, to, each, all;
 };
 
+#if INVARIANT
+__device__ __forceinline__ void advance(const Params& p, Item& item);
+
+// Where an item may be cut at its tile `at` or behind: shares of an invariant attention begin with items and spans.
+__device__ __forceinline__ int cut_at(const Item& item, int at) {
+  const int key = (item.first + at) * TILE, size = span_size(key);
+  return at == 0 || key % size == 0 ? at : min(item.tiles, (key / size * size + size) / TILE - item.first);
+}
+
+// The tiles of a share that has so many more, from a tile of an item on: more where it ends within the item, because the
+// next share begins where the item may be cut.
+__device__ __forceinline__ int reach(const Item& item, int at, int left) {
+  return left < item.tiles - at ? cut_at(item, at + left) - at : left;
+}
+
+// Moves the begin of a share to where its item may be cut.
+__device__ __forceinline__ void begin_at_span(const Params& p, Share& share) {
+  if (share.from >= share.all) return;
+  const int at = cut_at(share.item, share.at);
+  share.from += at - share.at;
+  share.at = at;
+  if (at < share.item.tiles) return;
+  share.at = 0;
+  if (share.from < share.all) advance(p, share.item);
+}
+#endif
+
 // Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
 __device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
@@ -135,6 +162,9 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
     share.item = item_at(p, (int)memory[0], (int)memory[1], (int)memory[2]);
     share.at = (int)memory[3];
   }
+#if INVARIANT
+  begin_at_span(p, share);
+#endif
   return share;
 }
 
@@ -169,6 +199,64 @@ __device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int 
 // that is in the scale already. With one they have that of the natural logarithm: it may be as low as the lowest float,
 // as a padding mask's is, and a row of such scores must not become one of infinities.
 __device__ __forceinline__ float exponential(float x) { return exp2_fast(NATURAL ? x * LOG2E : x); }
+
+// What products of queries and keys are multiplied with on their way to scores of the base-2 logarithm's unit; an
+// expression has done that already. It is above 0, so that the largest product is the largest score.
+__device__ __forceinline__ float unit_of(float scale) { return NATURAL || scale == 0.f ? 1.f : fabsf(scale) * LOG2E; }
+
+// The signs of queries with such a unit: products change theirs with a scale below 0, and with one of 0 they are 0.
+struct Signs {
+  u32 flip, keep;
+  __device__ __forceinline__ explicit Signs(float scale)
+      : flip(!NATURAL && scale < 0.f ? 0x80008000u : 0u), keep(!NATURAL && scale == 0.f ? 0u : ~0u) {}
+  __device__ __forceinline__ u32 of(u32 two) const { return (two ^ flip) & keep; }
+};
+
+// The exponential of a score less the base of its row.
+__device__ __forceinline__ float weight_of(float product, float unit, float base) {
+  return NATURAL ? exponential(product - base) : exp2_fast(__fmaf_rn(product, unit, -base));
+}
+
+#if INVARIANT
+// The block in which an item begins that starts at a tile of all.
+__device__ __forceinline__ int first_block(const Share& share, i64 start) { return (int)(start / share.each); }
+
+// Where the span ends that has a key.
+__device__ __forceinline__ int end_of_span(int key) {
+  const int size = span_size(key);
+  return key / size * size + size;
+}
+
+// Pieces that shares cut an item into lie behind each other, by the block in which it begins: first what that block has
+// added up, then one for each span behind the first cut, which is at tile `cut`. The number of a span's piece is its own
+// and this one.
+__device__ __forceinline__ int pieces_at(const Item& item, int block, int cut) {
+  return block * PIECES + 1 - span_index((item.first + cut) * TILE);
+}
+
+// The same in a block that continues an item.
+__device__ __forceinline__ int pieces_before(const Item& item, const Share& share) {
+  const i64 start = share.from - share.at;
+  const int first = first_block(share, start);
+  return pieces_at(item, first, cut_at(item, (int)((first + 1) * share.each - start)));
+}
+
+// Where a row of a piece lies.
+__device__ __forceinline__ i64 piece_row(int piece, int row) { return (i64)piece * PIECE_ROWS + row; }
+
+// Adds a span's sums to those before it. `factor` is for what was summed before, the result for the span.
+__device__ __forceinline__ float add_span(float& top, float& sum, float span_top, float span_sum, float& factor) {
+  const float most = fmaxf(top, span_top), base = most == -INFINITE ? 0.f : most;
+  factor = exponential(top - base);
+  const float of_span = exponential(span_top - base);
+  sum = __fmaf_rn(sum, factor, __fmul_rn(span_sum, of_span));
+  top = most;
+  return of_span;
+}
+
+// A number of O: of both zeros the positive one, because a span that a row does not see adds one.
+__device__ __forceinline__ float result(float sum, float factor) { return __fmul_rn(sum, factor) + 0.f; }
+#endif
 
 // Writes the log-sum-exp of a row: of `sum` over keys, of exponentials less `top`. Without any key it is minus infinity; a
 // sum that is no number gives none.

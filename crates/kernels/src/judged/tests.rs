@@ -14,8 +14,9 @@ fn decode() -> Valid {
 /// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
 #[test]
 fn the_sources_of_today_are_those_that_a_gpu_judged() {
-    let Judged { attention, lists } = Judged::built_in();
-    for (what, judged, sources) in [("kernels", attention, digest(&ATTENTION)), ("fa4", lists, digest(&LISTS))] {
+    let Judged { attention, invariant: _, lists } = Judged::built_in();
+    let sources = [digest(&ATTENTION, false), digest(&LISTS, false)];
+    for ((what, judged), sources) in [("kernels", attention), ("fa4", lists)].into_iter().zip(sources) {
         assert_eq!(
             judged.sources, sources,
             "run `qkvault-lab selftest --engine {what} --judged crates/kernels/data/judged.json` on a GPU"
@@ -42,9 +43,12 @@ fn a_path_without_right_cases_is_not_judged_nor_one_of_other_sources() {
 
 #[test]
 fn comments_are_no_code_and_code_is() {
-    let one = digest(&["int a; // why\n\n  // more\nint b;\n"]);
-    assert_eq!(one, digest(&["int a;\nint b;"]));
-    assert_ne!(one, digest(&["int a;\nint c;"]));
+    let one = digest(&["int a; // why\n\n  // more\nint b;\n"], false);
+    assert_eq!(one, digest(&["int a;\nint b;"], false));
+    assert_ne!(one, digest(&["int a;\nint c;"], false));
+    let both = "#if INVARIANT\n#if OTHER\nint c;\n#else\nint d;\n#endif\n#else\nint a;\n#endif\nint b;\n";
+    assert_eq!(one, digest(&[both], false), "what an invariant attention has is no code of others");
+    assert_eq!(digest(&["#if OTHER\nint c;\n#else\nint d;\n#endif\nint b;\n"], false), digest(&[both], true));
 }
 
 #[test]

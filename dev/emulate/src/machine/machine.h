@@ -31,6 +31,7 @@ inline u32 pack(float low, float high) {
 
 inline void __syncthreads() { emulated::sync_threads(0, blockDim.x * blockDim.y * blockDim.z); }
 inline void sync_some(int barrier, int threads) { emulated::sync_threads(barrier, threads); }
+inline void arrive_some(int barrier, int threads) { emulated::arrive_threads(barrier, threads); }
 inline void __syncwarp() { emulated::meet(emulated::SYNC, "", 1); }
 template <typename T> T __shfl_up_sync(u32, T x, int by) {
   const auto all = emulated::meet(emulated::SHUFFLE_UP, &x, sizeof x);
@@ -57,7 +58,9 @@ inline void fence_async() {}
 inline void give_registers() {}
 inline void take_registers() {}
 inline void products_begin() {}
-inline void products_end() {}
+inline void products_commit() {}
+template <int Running>
+inline void products_wait() {}
 inline void settle(float&) {}
 
 inline void barrier_init(u32 barrier, int arrivals) { emulated::counters[barrier] = {arrivals, arrivals, 0, 0}; }

@@ -118,13 +118,18 @@ inline const unsigned char (*meet(int kind, const void* bytes, size_t size))[War
   return warp.brought[turn & 1];
 }
 
-inline void sync_threads(int barrier, int threads) {
+// Whether it was the last thread to arrive.
+inline bool arrive_threads(int barrier, int threads) {
   Barrier& found = block_barriers[barrier];
-  const uint64_t turn = found.turn;
-  if (++found.arrived == threads) {
-    found.arrived = 0;
-    found.turn++;
-  } else {
+  if (++found.arrived < threads) return false;
+  found.arrived = 0;
+  found.turn++;
+  return true;
+}
+
+inline void sync_threads(int barrier, int threads) {
+  const uint64_t turn = block_barriers[barrier].turn;
+  if (!arrive_threads(barrier, threads)) {
     now->turn = turn;
     now->barrier = barrier;
     pause(Wait::Block);

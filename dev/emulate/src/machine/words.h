@@ -38,6 +38,7 @@ inline u32 __float_as_uint(float x) { u32 bits; memcpy(&bits, &x, 4); return bit
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 // The memory between two of them is that of a number, so that no compiler makes one rounding of two.
 inline float __fmul_rn(float a, float b) { volatile float product = a * b; return product; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fdiv_rn(float a, float b) { volatile float quotient = a / b; return quotient; }
 template <typename T> T __ldg(const T* at) { return *at; }
 
