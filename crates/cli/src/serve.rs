@@ -43,6 +43,9 @@ pub(super) struct ServeArgs {
     /// sequences: 2 in decodes up to 32 sequences, 8 beyond, 16 in mixed steps; for new tokens: 8; for keys: 16)
     #[arg(long, value_name = "N,N,N", value_parser = growth)]
     growth: Option<Growth>,
+    /// The same bits for a sequence alone and in any batch, by qkvault's own kernels
+    #[arg(long)]
+    invariant: bool,
 }
 
 fn layout(text: &str) -> Result<PageLayout, String> {
@@ -84,7 +87,18 @@ fn padded(growth: &Growth) -> String {
 impl ServeArgs {
     /// Refuses limits of steps where no serving engine's plans are asked for, which would ignore them.
     pub(super) fn only_with(&self, phases: &[Phase]) -> anyhow::Result<()> {
-        let ServeArgs { max_batch, max_new, max_tokens, max_keys, page_size, pages, page_layout, kv, growth } = self;
+        let ServeArgs {
+            max_batch,
+            max_new,
+            max_tokens,
+            max_keys,
+            page_size,
+            pages,
+            page_layout,
+            kv,
+            growth,
+            invariant,
+        } = self;
         let usual = ServePolicy::default();
         let given = [
             ("--max-batch", *max_batch != usual.batch),
@@ -96,6 +110,7 @@ impl ServeArgs {
             ("--page-layout", *page_layout != PageLayout::Nhd),
             ("--kv", kv.is_some()),
             ("--growth", growth.is_some()),
+            ("--invariant", *invariant),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((name, _)) if !phases.contains(&Phase::Serve) => anyhow::bail!(
@@ -139,6 +154,7 @@ impl ServeArgs {
         let layer = kind.serving(self.pages, self.page_size, self.page_layout);
         let set = layer.and_then(|mut layer| {
             layer.stats = stats;
+            layer.invariant = self.invariant;
             if let Some(scaling) = self.kv {
                 layer = layer.in_8_bits(scaling);
             }

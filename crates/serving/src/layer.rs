@@ -54,6 +54,9 @@ pub struct ServeLayer {
     /// How queries, keys and values in 8 bits are scaled ([`ServeLayer::in_8_bits`]); `None` for all in `dtype`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8: Option<Fp8>,
+    /// Whether a sequence's answers have the same bits alone and in any batch ([`Attention::invariant`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub invariant: bool,
 }
 
 /// Queries of room in a decode with an output in 8 bits: where cuDNN has no 8-bit kernel for one query, it has one for
@@ -86,6 +89,7 @@ impl ServeLayer {
             sink: false,
             stats: false,
             fp8: None,
+            invariant: false,
         }
     }
 
@@ -103,6 +107,12 @@ impl ServeLayer {
     #[must_use]
     pub fn in_8_bits(self, scaling: Fp8) -> ServeLayer {
         ServeLayer { fp8: Some(scaling), ..self }
+    }
+
+    /// The layer with the same bits for a sequence alone and in any batch ([`Attention::invariant`]).
+    #[must_use]
+    pub fn invariant(self) -> ServeLayer {
+        ServeLayer { invariant: true, ..self }
     }
 
     /// The attention of a plan. Queries are dense for a decode, else varlen; keys and values are paged; the causal band
@@ -143,6 +153,7 @@ impl ServeLayer {
         a.outputs.stats = *stats || (decode && *fp8 == Some(Fp8::Current));
         a.outputs.amax = fp8.is_none();
         a.fp8 = *fp8;
+        a.invariant = self.invariant;
         validate(a)
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! * `selftest` runs random attentions on a GPU and compares them with the float64 oracle.
 //! * `fuzz-rules` compares the rules' answers with cuDNN's for random descriptions, without a GPU.
+//! * `invariant` compares bits of serving steps in random compositions.
 //! * `soak` launches from many threads on many streams for minutes, checks every result and watches memory.
 //! * `bench` measures times on a GPU.
 //!
@@ -12,6 +13,7 @@
 
 mod bench;
 mod fuzz_rules;
+mod invariant;
 mod selftest;
 mod soak;
 mod workers;
@@ -29,6 +31,8 @@ pub enum LabCommand {
     Bench(bench::BenchArgs),
     /// Run random attentions on the GPU and compare them with the oracle
     Selftest(selftest::SelftestArgs),
+    /// Launch random compositions of serving steps on the GPU, and compare the bits of invariant attentions
+    Invariant(invariant::InvariantArgs),
     /// Launch from many threads on many streams for minutes, check every result, and watch memory
     Soak(soak::SoakArgs),
     /// Compare the rules' answers with cuDNN's for random descriptions, and report differences
@@ -57,6 +61,7 @@ pub fn main(globals: &Globals, command: &LabCommand) -> ExitCode {
     finish(globals, || match command {
         LabCommand::Bench(args) => bench::run(globals, args),
         LabCommand::Selftest(args) => selftest::run(globals, args),
+        LabCommand::Invariant(args) => invariant::run(globals, args),
         LabCommand::Soak(args) => soak::run(globals, args),
         LabCommand::FuzzRules(args) => fuzz_rules::run(globals, args),
     })

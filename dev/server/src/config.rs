@@ -94,6 +94,8 @@ pub struct ServerLimits {
     pub queue: usize,
     /// How long a request waits for room.
     pub patience: Duration,
+    /// Whether an answer on a GPU has the same bits whatever else is answered.
+    pub invariant: bool,
 }
 
 impl ServerLimits {
@@ -107,6 +109,7 @@ impl ServerLimits {
         page: 16,
         queue: 16,
         patience: Duration::from_secs(10),
+        invariant: false,
     };
 
     /// Limits for a GPU.
@@ -119,6 +122,7 @@ impl ServerLimits {
         page: 64,
         queue: 1024,
         patience: Duration::from_secs(60),
+        invariant: false,
     };
 
     /// The pages that so many tokens take.
@@ -147,9 +151,10 @@ impl ServerLimits {
 
     /// The attention layer of a model over the pool.
     #[must_use]
-    pub const fn layer(&self, shape: &ModelShape) -> ServeLayer {
+    pub fn layer(&self, shape: &ModelShape) -> ServeLayer {
         let (heads, head_dim) = ((shape.heads as i64, shape.kv_heads as i64), shape.head_dim as i64);
-        ServeLayer::new(heads, (head_dim, head_dim), DType::BF16, self.pages as i64, self.page as i64)
+        let layer = ServeLayer::new(heads, (head_dim, head_dim), DType::BF16, self.pages as i64, self.page as i64);
+        if self.invariant { layer.invariant() } else { layer }
     }
 
     /// The attentions of every step of a server.
@@ -189,7 +194,7 @@ impl ServerLimits {
     ///
     /// The first that does not.
     pub fn checked(self) -> Result<ServerLimits, ServerError> {
-        let ServerLimits { batch, tokens, chunk, context, pages, page, queue: _, patience: _ } = self;
+        let ServerLimits { batch, tokens, chunk, context, pages, page, queue: _, patience: _, invariant: _ } = self;
         if [batch, tokens, chunk, context, pages, page].contains(&0) {
             return Err("every limit must be 1 or more".into());
         }

@@ -61,6 +61,9 @@ struct ServerArgs {
     /// Pages of the pool
     #[arg(long)]
     pages: Option<usize>,
+    /// The same bits for an answer alone and beside others: attention that is invariant, and products of fixed sizes
+    #[arg(long, conflicts_with = "cpu")]
+    invariant: bool,
     /// Requests that wait for room
     #[arg(long)]
     queue: Option<usize>,
@@ -94,6 +97,7 @@ impl ServerArgs {
             page: usual.page,
             queue: self.queue.unwrap_or(usual.queue),
             patience,
+            invariant: self.invariant,
         }
         .checked()
     }

@@ -46,15 +46,51 @@ fn served<M: ServedModel>(
     (all, page)
 }
 
+/// Numbers as prompts, of these lengths.
+fn prompts<const N: usize>(shape: &ModelShape, lengths: [u32; N]) -> Vec<Vec<u32>> {
+    lengths.map(|length| (0..length).map(|at| mix(length << 16 ^ at) % shape.vocab as u32).collect()).to_vec()
+}
+
+/// Sums of a batch depend on its size where they may; an invariant server's do not.
+#[test]
+fn an_invariant_server_gives_an_answer_the_same_bits_in_a_crowd_and_alone() {
+    if let Err(error) = qkvault::exec::Device::open(0) {
+        return skip(Need::Gpu, &error.to_string());
+    }
+    let shape = ModelShape::named("tiny").expect("it is there");
+    let prompts = prompts(&shape, [1, 5, 63, 64, 65, 130, 180, 7]);
+    let vault = tempfile::tempdir().expect("a folder");
+    let folder = vault.path().to_path_buf();
+    let gpu = move || {
+        let options = GpuOptions { graphs: true, build: true, vault: Some(folder.clone()), seed: 1 };
+        GpuModel::new(shape, ServerLimits { invariant: true, ..LIMITS }, options)
+    };
+    let asked: Vec<_> =
+        prompts.iter().map(|prompt| (prompt.clone(), RequestKind::Tokens(40, Sampling::default()))).collect();
+    let crowd = served(gpu.clone(), &asked).0;
+    // The logits of every token of an answer that another prompt has: no ties, and each bit counts.
+    let scored: Vec<_> = prompts
+        .iter()
+        .zip(crowd.iter().cycle().skip(1))
+        .map(|(prompt, (answer, _))| (prompt.clone(), RequestKind::Scores(answer.clone())))
+        .collect();
+    let scores = served(gpu.clone(), &scored).0;
+    for at in 0..prompts.len() {
+        let alone = served(gpu.clone(), &asked[at..=at]).0;
+        assert_eq!(alone[0].0, crowd[at].0, "the answer to a prompt of {} tokens", prompts[at].len());
+        let alone = served(gpu.clone(), &scored[at..=at]).0;
+        let bits = |told: &Told| told.1.iter().map(|gap| gap.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&alone[0]), bits(&scores[at]), "scores after a prompt of {} tokens", prompts[at].len());
+    }
+}
+
 #[test]
 fn answers_of_the_cpu_are_the_likeliest_on_the_gpu_with_and_without_graphs_and_the_other_way_round() {
     if let Err(error) = qkvault::exec::Device::open(0) {
         return skip(Need::Gpu, &error.to_string());
     }
     let shape = ModelShape::named("tiny").expect("it is there");
-    let prompts: Vec<Vec<u32>> = [1, 5, 63, 64, 65, 130, 180]
-        .map(|length: u32| (0..length).map(|at| mix(length << 16 ^ at) % shape.vocab as u32).collect())
-        .to_vec();
+    let prompts = prompts(&shape, [1, 5, 63, 64, 65, 130, 180]);
     let asked: Vec<_> =
         prompts.iter().map(|prompt| (prompt.clone(), RequestKind::Tokens(40, Sampling::default()))).collect();
     let score = |told: &[Told]| -> Vec<(Vec<u32>, RequestKind)> {

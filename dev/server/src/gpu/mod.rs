@@ -87,7 +87,7 @@ impl GpuModel {
         let runtime = Runtime::options().on(&device).vault(vault).build_missing(build).open()?;
         let labels = format!("device=\"{}\",cudnn=\"{}\"", device.name(), runtime.target()?.cudnn);
         let attention = GpuAttention::new(runtime, (&shape, &limits), &stream)?;
-        let products = Products::new(&stream, &arena)?;
+        let products = Products::new(&stream, &arena, limits.invariant)?;
         let weights = Weights::new((&shape, &limits), seed, &kernels, (&stream, &arena))?;
         let buffers = StepBuffers::new(&shape, &limits, &arena)?;
         let mut engine = Queue { shape, stream, arena, kernels, products, weights, buffers, attention };

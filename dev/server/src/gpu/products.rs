@@ -90,10 +90,16 @@ pub(super) struct Products {
     stream: Arc<CudaStream>,
     /// Whether algorithms of new sizes are timed.
     pub(super) timing: bool,
+    /// Whether a row of a product has the same bits whatever other rows there are: then every product is made of ones
+    /// of as many rows, by one algorithm.
+    invariant: bool,
 }
 
+/// Most rows of such a product.
+const ROWS: usize = 256;
+
 impl Products {
-    pub(super) fn new(stream: &Arc<CudaStream>, arena: &Arena) -> Result<Products, ServerError> {
+    pub(super) fn new(stream: &Arc<CudaStream>, arena: &Arena, invariant: bool) -> Result<Products, ServerError> {
         // SAFETY: it only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(
@@ -103,7 +109,7 @@ impl Products {
         let scratch = arena.zeros(WORKSPACE)?;
         let handle = Arc::new(LtHandle(result::create_handle()?));
         let (arena, stream) = (arena.clone(), Arc::clone(stream));
-        Ok(Products { handle, ready: HashMap::new(), scratch, arena, stream, timing: false })
+        Ok(Products { handle, ready: HashMap::new(), scratch, arena, stream, timing: false, invariant })
     }
 
     /// Adds a product to a step: `x` times `weights`.
@@ -115,12 +121,23 @@ impl Products {
         (x, weights): (&Slot<bf16>, &Slot<bf16>),
     ) -> Result<(), ServerError> {
         let ProductSizes { rows, columns, inner } = sizes;
+        let (room, bytes) = match into {
+            Into::Half(out) | Into::Added(out) => (out.len(), 2),
+            Into::Float(out) => (out.len(), 4),
+        };
+        // Rows behind those that are asked for hold what nobody reads.
+        let each = match self.invariant {
+            true => rows_at_once(x.len() / inner, room / columns),
+            false => rows,
+        };
+        let rows = rows.next_multiple_of(each);
         let out = match into {
             Into::Half(out) | Into::Added(out) => place(step, out, rows * columns)?,
             Into::Float(out) => place(step, out, rows * columns)?,
         };
         let (x, weights) = (place(step, x, rows * inner)?, place(step, weights, columns * inner)?);
         let places = [out, x, weights, place(step, &self.scratch, WORKSPACE)?];
+        let sizes = ProductSizes { rows: each, columns, inner };
         let asked = (sizes, matches!(into, Into::Added(_)), matches!(into, Into::Float(_)));
         let (ready, algorithm) = match self.ready.get(&asked) {
             Some((ready, algorithm)) => (Arc::clone(ready), *algorithm),
@@ -131,7 +148,12 @@ impl Products {
                 (ready, algorithm)
             }
         };
-        queue(step, ready, algorithm, places);
+        let [out, x, ..] = places;
+        for first in (0..rows).step_by(each) {
+            let behind = |address: u64, bytes: usize| address + (first * bytes) as u64;
+            let places = [behind(out, columns * bytes), behind(x, inner * 2), places[2], places[3]];
+            queue(step, Arc::clone(&ready), algorithm, places);
+        }
         Ok(())
     }
 
@@ -165,6 +187,12 @@ impl Products {
         end.synchronize()?;
         Ok(start.elapsed_ms(&end)?)
     }
+}
+
+/// Rows of a product that is made of several: the most that divide the rows for which its operands have room.
+fn rows_at_once(of_x: usize, of_out: usize) -> usize {
+    let fits = |each: &usize| of_x.is_multiple_of(*each) && of_out.is_multiple_of(*each);
+    (1..=ROWS.min(of_x).min(of_out)).rev().find(fits).unwrap_or(1)
 }
 
 /// Adds a product to the step of whose arena its places are.
@@ -266,5 +294,18 @@ impl Drop for ReadyProduct {
                 let _ = result::destroy_matrix_layout(layout);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_at_once_divide_the_room_of_both_operands() {
+        assert_eq!(
+            [(2048, 2048), (2048, 256), (128, 8), (300, 100)].map(|(x, out)| rows_at_once(x, out)),
+            [256, 256, 8, 100]
+        );
     }
 }
