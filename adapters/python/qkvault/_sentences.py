@@ -249,6 +249,7 @@ SENTENCES = {
     "fa4.band": _FORCED + "masks that end {bottom_right}, without {origins}" + _LEAVE,
     "fa4.sequence": _FORCED + "16777216 queries and keys ({numbers})" + _LEAVE,
     "fa4.grid": _FORCED + "65535 sequences and heads ({numbers})" + _LEAVE,
+    "fa4.invariant": _FORCED + "no {invariant}; leave engine out, so that qkvault's own kernels take the call",
     "fa4.strides": _FORCED + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
     "fa4.lowest-row": _FORCED + "no row of large negative scores ({given}); hide keys with {mask_mod}",
     "kernels.gpu": _OWN + "compute capability 9.0, not {0}" + _LEAVE,
@@ -256,11 +257,16 @@ SENTENCES = {
     "kernels.type": _OWN + "bfloat16 and float16, and {q} is {type}" + _LEAVE,
     "kernels.head-dim":
         _OWN + "head dims that are multiples of 16, to 576 of {q} and 512 of {v}, not {numbers}" + _LEAVE,
+    "kernels.invariant":
+        "{invariant} is kept for head dims of at most 256, without {origins} ({given}); leave {invariant} out",
     "kernels.heads": _OWN + "as many heads of {k} ({0}) as of {v} ({1})" + _LEAVE,
     "kernels.dropout": _OWN + "no {dropout}" + _LEAVE,
     "kernels.size": _OWN + "2^30 sequences, heads, rows and keys ({numbers})" + _LEAVE,
-    "kernels.storage": _OWN + "no keys behind each other, and pages of one size" + _LEAVE,
+    "kernels.storage": _OWN + "keys and values that are stored alike, and pages of one size" + _LEAVE,
     "kernels.strides": _OWN + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
+    "not-built.invariant":
+        "{invariant} was asked for, which qkvault's own kernels alone keep, on compute capability 9.0; leave "
+        "{invariant} out elsewhere",
     "library.*": "cuDNN does not take this call, and says: {given}; {elsewhere} computes it",
 }
 

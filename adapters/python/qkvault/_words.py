@@ -29,7 +29,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "window": ("window", "window_size", "local_window_size"), "softcap": ("softcap",),
     "sinks": ("sinks",), "alibi_slopes": ("alibi_slopes",), "bias": ("bias", "attn_mask"),
     "mask": ("attn_mask", "mask"), "score_mod": ("score_mod",), "mask_mod": ("mask_mod", "block_mask"),
-    "dropout": ("dropout_p", "dropout_rate"), "deterministic": ("deterministic",),
+    "dropout": ("dropout_p", "dropout_rate"), "deterministic": ("deterministic",), "invariant": ("invariant",),
     "q_lengths": ("q_lengths", "query_seq_lengths", "cu_seqlens_q"),
     "kv_lengths": ("kv_lengths", "key_value_seq_lengths", "cu_seqlens_k", "cache_seqlens"),
     "pages": ("page_table", "block_table"), "most": ("max_seqlen_q",), "gpu": ("gpu", "target"),

@@ -58,6 +58,7 @@ CALLS = (
     call(q=(1, 4, 128, 192), grad=True, bias=((1, 4, 128, 128), LEARNED)), call(grad=True, bias=((2, 4, 128, 1), {})),
     call(grad=True, bias=((1, 4, 128, 128), LEARNED), attn_mask=((1, 1, 128, 1), {"dtype": torch.bool})),
     call(grad=True, score_mod=lambda s, b, h, i, j: torch.where(i > 3, s, -3e38)),
+    call(invariant=True), call(q=(1, 4, 128, 320), invariant=True), call(invariant=True, query_origin=7),
     call(q=(70000, 4, 1, 64), k=(70000, 4, 8, 64)), call(q=(1, 4, 8, 64), k=(1, 3, 8, 64)),
     call(q=(1, 1, 9_000_000, 64), query_origin=3, is_causal=True), call(q=(1, 4, 8, 64), k=(1, 4, 8, 32)),
     call(is_causal=True, mask_mod=lambda b, h, i, j: j > i),

@@ -16,8 +16,8 @@ from ._words import DOOR
 
 _OPTIONS = (
     "score_mod", "mask_mod", "block_mask", "bias", "attn_mask", "is_causal", "window", "bottom_right", "softcap",
-    "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic", "q_lengths", "kv_lengths", "query_origin",
-    "key_origin",
+    "sinks", "alibi_slopes", "scale", "dropout_p", "deterministic", "invariant", "q_lengths", "kv_lengths",
+    "query_origin", "key_origin",
 )  # fmt: skip
 _GPUS = ("h200", "h100", "a100", "l40s", "b200")
 
@@ -62,7 +62,7 @@ def _attentions(q: Tensor, k: Tensor, v: Tensor, options: dict) -> list[Attentio
     if unknown:
         raise TypeError(f"attention has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
     given = {name: options.get(name) for name in _OPTIONS}
-    for name in ("is_causal", "bottom_right", "deterministic"):
+    for name in ("is_causal", "bottom_right", "deterministic", "invariant"):
         given[name] = bool(given[name])
     parts = _attention.parts(q, k, **given)
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *parts.tensors))

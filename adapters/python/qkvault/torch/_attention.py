@@ -38,7 +38,7 @@ def attention(
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
     key_origin: Origin = None, enable_gqa: bool = True,
-    return_lse: Literal[True], deterministic: bool = False, copy: bool = False,
+    return_lse: Literal[True], deterministic: bool = False, invariant: bool = False, copy: bool = False,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def attention(
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     q_lengths: Optional[Tensor] = None, kv_lengths: Optional[Tensor] = None, query_origin: Origin = None,
     key_origin: Origin = None, enable_gqa: bool = True,
-    return_lse: Literal[False] = False, deterministic: bool = False, copy: bool = False,
+    return_lse: Literal[False] = False, deterministic: bool = False, invariant: bool = False, copy: bool = False,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -79,6 +79,7 @@ def attention(
     enable_gqa: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
+    invariant: bool = False,
     copy: bool = False,
 ) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Attention of `q` (batch, query head, query, head dim) over `k` and `v` (batch, key head, key, head dim).
@@ -102,7 +103,8 @@ def attention(
       are for the queries and keys of this call. They are numbers of a launch: one plan serves every chunk.
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
       launch of the backward; `lse.detach()` needs none.
-    * `deterministic`: gradients are the same bit for bit. `copy`: tensors with strides that cuDNN does not take are
+    * `deterministic`: gradients are the same bit for bit. `invariant`: a row of the result has the same bits alone, in
+      any batch and in any chunk of its prompt; its gradients are no part of that. `copy`: tensors with strides that cuDNN does not take are
       copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but
       for one head of keys and values without gradients.
 
@@ -127,7 +129,7 @@ def attention(
         return _nested.attention(q, k, v, return_lse, dense, {
             "score_mod": score_mod, "mask_mod": mask_mod, "is_causal": is_causal, "window": window,
             "bottom_right": bottom_right, "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes,
-            "scale": scale, "dropout_p": dropout_p, "deterministic": deterministic,
+            "scale": scale, "dropout_p": dropout_p, "deterministic": deterministic, "invariant": invariant,
         })  # fmt: skip
     if not enable_gqa and q.shape[1] != k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}; give enable_gqa=True, or as many heads")
@@ -148,7 +150,7 @@ def attention(
     alone = q_lengths is kv_lengths is query_origin is key_origin is None and not dropout_p
     if not (plain and alone) or parted and return_lse:
         if alone and bias is attn_mask is sinks is alibi_slopes is block_mask is softcap is window is None:
-            more = is_causal or deterministic or parted or torch.compiler.is_compiling()
+            more = is_causal or deterministic or invariant or parted or torch.compiler.is_compiling()
             if not more and all(f is None or callable(f) for f in (score_mod, mask_mod)):
                 o, stats = _of_functions(q, k, v, score_mod, mask_mod, scale, return_lse)
                 return (o, stats) if return_lse else o
@@ -156,7 +158,7 @@ def attention(
             "score_mod": score_mod, "mask_mod": mask_mod, "block_mask": block_mask, "bias": bias,
             "attn_mask": attn_mask, "is_causal": is_causal, "window": window, "bottom_right": bottom_right,
             "softcap": softcap, "sinks": sinks, "alibi_slopes": alibi_slopes, "scale": scale, "dropout_p": dropout_p,
-            "deterministic": deterministic, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
+            "deterministic": deterministic, "invariant": invariant, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
             "query_origin": query_origin, "key_origin": key_origin,
         }  # fmt: skip
         if parted:
@@ -165,7 +167,7 @@ def attention(
                 options.update(block_mask=None, mask_mod=predicate(block_mask, dims, device))
             return _shards.attention(_of_part, q, k, v, return_lse, options)
         return _full(q, k, v, return_lse, **options)
-    key = (is_causal, window, bottom_right, softcap is None, deterministic)
+    key = (is_causal, window, bottom_right, softcap is None, deterministic, invariant)
     spec = _plain.get(key) or _plain_spec(key)
     values = [q.shape[-1] ** -0.5 if scale is None else scale]
     if softcap is not None:
@@ -203,12 +205,13 @@ DOOR.base = Words(DOOR, attention)
 
 def _plain_spec(key: tuple) -> str:
     """The specification of options without tensors and functions."""
-    is_causal, window, bottom_right, uncapped, deterministic = key
+    is_causal, window, bottom_right, uncapped, deterministic, invariant = key
     lines = ["numbers: scale" if uncapped else "numbers: scale softcap"]
     mask = band(is_causal, window, bottom_right)
     lines += [f"mask: {mask}"] if mask != "none" else []
     lines += [] if uncapped else ["score_mod: scalar $softcap: float; tanh(score / $softcap) * $softcap"]
     lines += ["deterministic: yes"] if deterministic else []
+    lines += ["invariant: yes"] if invariant else []
     spec = BETWEEN.join(lines)
     if not torch.compiler.is_compiling():
         _plain[key] = spec
@@ -238,7 +241,7 @@ def _nothing(q: Tensor, k: Tensor, v: Tensor, both: bool) -> Union[Tensor, tuple
 def parts(
     q, k, score_mod, mask_mod, block_mask, bias, attn_mask, is_causal, window, bottom_right, softcap, sinks,
     alibi_slopes, scale, dropout_p, deterministic, q_lengths=None, kv_lengths=None, query_origin=None, key_origin=None,
-    dims=None, local=False,
+    dims=None, local=False, invariant=False,
 ) -> Parts:  # fmt: skip
     """The specification of any call. `dims` are those of the scores, if the tensors do not tell them. A `local` call is
     a rank's part of one."""
@@ -312,5 +315,7 @@ def parts(
         lengths(made, q, k.shape[2], q_lengths, kv_lengths)
     if deterministic:
         made.lines.append("deterministic: yes")
+    if invariant:
+        made.lines.append("invariant: yes")
     return made
 

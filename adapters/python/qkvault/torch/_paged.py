@@ -36,6 +36,7 @@ def paged_attention(
     sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None,
     scale: Number = None,
+    invariant: bool = False,
     layout: str = "nhd",
 ) -> Tensor:
     """Attention of `q` (batch, head, query, head dim), the last rows of each sequence, over keys and values in pages.
@@ -72,7 +73,7 @@ def paged_attention(
     dims = (q.shape[0], q.shape[1], q.shape[2], keys)
     made = parts(
         q, k_pages, score_mod, mask_mod, None, None, None, is_causal and corner, window if corner else None, True,
-        softcap, sinks, alibi_slopes, scale, 0.0, False, dims=dims,
+        softcap, sinks, alibi_slopes, scale, 0.0, False, dims=dims, invariant=invariant,
     )  # fmt: skip
     made.lines.insert(0, f"paged: {keys}")
     # Kernels follow pages and lengths to memory.

@@ -25,7 +25,7 @@ def varlen_attention(
     *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None, is_causal: bool = False,
     window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
-    return_lse: Literal[True], deterministic: bool = False,
+    return_lse: Literal[True], deterministic: bool = False, invariant: bool = False,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def varlen_attention(
     *, score_mod: Optional[Callable] = None, mask_mod: Optional[Callable] = None, is_causal: bool = False,
     window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
-    return_lse: Literal[False] = False, deterministic: bool = False,
+    return_lse: Literal[False] = False, deterministic: bool = False, invariant: bool = False,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -61,6 +61,7 @@ def varlen_attention(
     dropout_p: float = 0.0,
     return_lse: bool = False,
     deterministic: bool = False,
+    invariant: bool = False,
 ) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Attention within sequences that lie behind each other: `q`, `k`, `v` are (token, head, head dim).
 
@@ -93,7 +94,7 @@ def varlen_attention(
     bottom_right = bottom_right or (same and is_causal and window is None)
     made = parts(
         q, k, score_mod, mask_mod, None, None, None, is_causal, window, bottom_right, softcap, sinks, alibi_slopes,
-        scale, dropout_p, deterministic, dims=dims,
+        scale, dropout_p, deterministic, dims=dims, invariant=invariant,
     )  # fmt: skip
     made.lines = [f"varlen: {dims[0]} {dims[2]} {dims[3]}", "lengths: per-sequence", *made.lines]
     of_q, of_k = ends_q.diff().clamp(max=dims[2]), ends_k.diff().clamp(max=dims[3])
