@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
+//! | [`invariant`] | a sequence must have the same bits alone and in any batch |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
 //! | [`threads`] | many launches as one graph, several streams, threads, async |
 //! | [`fp8`] | you want 8-bit attention: what runs where, scales, training, pages in 8 bits |
@@ -41,6 +42,9 @@ pub mod getting_started {}
 
 #[doc = include_str!("serving.md")]
 pub mod serving {}
+
+#[doc = include_str!("invariant.md")]
+pub mod invariant {}
 
 #[doc = include_str!("training.md")]
 pub mod training {}

@@ -150,7 +150,12 @@ fn rows_of_a_whole_are_those_of_a_chunk_with_origins() {
                 for (row, of_whole) in chunk.queries.clone().enumerate() {
                     let at =
                         |outputs: &ExactOutputs, role, row, d| outputs.get(role).expect("written").at(b, h, row, d);
-                    let same = |role, d| near(at(&outputs, role, row, d), at(&expected, role, of_whole, d));
+                    // Scores that a reciprocal makes huge carry their own last digits into every weight.
+                    let steep = 1e-12 * at(&expected, Role::Stats, of_whole, 0).abs();
+                    let same = |role, d| {
+                        let (of_chunk, whole) = (at(&outputs, role, row, d), at(&expected, role, of_whole, d));
+                        near(of_chunk, whole) || (of_chunk - whole).abs() <= steep
+                    };
                     prop_assert!(same(Role::Stats, 0) && (0..a.o.dims[3] as usize).all(|d| same(Role::O, d)), "{}", a);
                 }
             }
