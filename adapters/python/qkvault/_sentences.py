@@ -258,7 +258,8 @@ SENTENCES = {
     "kernels.head-dim":
         _OWN + "head dims that are multiples of 16, to 576 of {q} and 512 of {v}, not {numbers}" + _LEAVE,
     "kernels.invariant":
-        "{invariant} is kept for head dims of at most 256, without {origins} ({given}); leave {invariant} out",
+        "{invariant} is kept for head dims of at most 256, without {origins}, with 4 GiB of scratch memory ({given}); "
+        "leave {invariant} out",
     "kernels.heads": _OWN + "as many heads of {k} ({0}) as of {v} ({1})" + _LEAVE,
     "kernels.dropout": _OWN + "no {dropout}" + _LEAVE,
     "kernels.size": _OWN + "2^30 sequences, heads, rows and keys ({numbers})" + _LEAVE,

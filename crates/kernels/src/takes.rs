@@ -1,6 +1,7 @@
 //! Which attentions the kernels take, with a reason for every other one.
 
-use crate::codes;
+use crate::tiling::MULTIPROCESSORS;
+use crate::{codes, spans};
 use qkvault_graph::{DType, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
 
 /// The largest head dim of queries and keys: that of a latent cache.
@@ -12,8 +13,14 @@ pub const VALUE_DIM: i64 = 512;
 /// The same of an invariant attention, whose sums of spans lie in shared memory beside its tiles.
 pub(crate) const INVARIANT_DIM: i64 = 256;
 
+/// The most scratch memory of one: every block has room for the sums of all spans of the longest sequence.
+const INVARIANT_SCRATCH: i64 = 1 << 32;
+
 /// The compute capability that the kernels are written for.
 pub const SM: u32 = 90;
+
+/// Rows of the largest tile.
+const MOST_ROWS: i64 = 128;
 
 /// Most sequences, heads, rows of a head of keys, and keys: sums of two such numbers and of a tile have 31 bits.
 const COUNT: i64 = 1 << 30;
@@ -47,6 +54,10 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
         });
     }
     when(a.invariant && a.origins.is_some(), &|| codes::KERNELS_INVARIANT.reason("origins").at("origins"));
+    let scratch = if a.invariant { span_bytes(a) } else { 0 };
+    when(scratch > INVARIANT_SCRATCH, &|| {
+        codes::KERNELS_INVARIANT.reason(format!("{scratch} bytes of scratch memory")).at("k.dims[2]")
+    });
     when(a.k.heads() != a.v.heads(), &|| {
         codes::KERNELS_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))
     });
@@ -76,6 +87,13 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
         None => Ok(()),
         Some(refusal) => Err(refusal),
     }
+}
+
+/// Bytes of the sums of an invariant attention's spans.
+fn span_bytes(a: &Valid) -> i64 {
+    let rows = a.q.seq().saturating_mul(a.q.heads() / a.k.heads()).min(MOST_ROWS);
+    let pieces = i64::from(MULTIPROCESSORS).saturating_mul(1 + spans::count(a.k.seq()));
+    pieces.saturating_mul(rows * a.v.head_dim() * 4)
 }
 
 pub(crate) const fn is_varlen(tensor: &Tensor) -> bool {

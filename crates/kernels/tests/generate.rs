@@ -89,6 +89,13 @@ fn every_reason_names_what_is_not_taken() {
     assert!(refused(varlen.clone(), SM).has(&codes::KERNELS_STORAGE));
     varlen.v = varlen.k;
     assert_eq!(takes(&validate(varlen).expect("is valid"), SM), Ok(()));
+    // A block has room for the sums of all spans.
+    let chunk = |keys| Attention::bshd(1, (32, 8), (512, keys), 128, DType::BF16).invariant();
+    assert_eq!(takes(&validate(chunk(131_072)).expect("is valid"), SM), Ok(()));
+    assert!(refused(chunk(1 << 20), SM).has(&codes::KERNELS_INVARIANT));
+    assert!(
+        refused(Attention::bshd(1, (8, 2), (1, 512), 320, DType::BF16).invariant(), SM).has(&codes::KERNELS_INVARIANT)
+    );
     let mut packed = plain().with_lengths();
     packed.q = Tensor::thd(2, 8, 4, 128, 8, DType::BF16);
     packed.o = packed.q;

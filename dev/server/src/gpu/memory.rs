@@ -109,8 +109,10 @@ pub(super) struct StepBuffers {
 impl StepBuffers {
     pub(super) fn new(shape: &ModelShape, limits: &ServerLimits, arena: &Arena) -> Result<StepBuffers, ServerError> {
         // Multiples of four numbers, so that every part of the inputs begins at a multiple of 16 bytes.
-        let rows = (limits.tokens + limits.batch).next_multiple_of(4);
-        let picks = limits.batch.next_multiple_of(4);
+        // Products of fixed rows divide them.
+        let parts = if limits.invariant { 64 } else { 4 };
+        let rows = (limits.tokens + limits.batch).next_multiple_of(parts);
+        let picks = limits.batch.next_multiple_of(parts);
         let heads = shape.heads * shape.head_dim;
         let zeros = |columns: usize| arena.zeros::<bf16>(rows * columns);
         let words = arena.zeros(3 * rows + 4 * picks)?;
