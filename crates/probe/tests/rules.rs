@@ -1288,7 +1288,7 @@ fn least(request: &Request<'_>, batches: u32) -> f64 {
 /// A support check that builds a plan or asks cuDNN takes hundreds of milliseconds. The bound of 50 microseconds is for
 /// expressions of up to 25 nodes, more than libraries and models write (a softcap over ALiBi has 10). The time of a
 /// derivative grows with the nodes, so larger expressions get 2 microseconds for each node. Builds without optimization
-/// get two and a half times the time: a binary that had passed took 114 to 118 microseconds later, on the same host.
+/// get three times the time: one binary took 114 to 125 microseconds on one host, the last beside other work.
 #[test]
 fn a_support_check_takes_at_most_50_microseconds() {
     let list = descriptions();
@@ -1296,7 +1296,7 @@ fn a_support_check_takes_at_most_50_microseconds() {
     let slow: Vec<String> = list
         .iter()
         .filter_map(|(a, target)| {
-            let build = if cfg!(debug_assertions) { 2.5 } else { 1.0 };
+            let build = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
             let bound = build * 2.0 * nodes(a).max(25) as f64;
             let request = Request::new(a, target);
             let took = least(&request, 4);
