@@ -1288,7 +1288,7 @@ fn least(request: &Request<'_>, batches: u32) -> f64 {
 /// A support check that builds a plan or asks cuDNN takes hundreds of milliseconds. The bound of 50 microseconds is for
 /// expressions of up to 25 nodes, more than libraries and models write (a softcap over ALiBi has 10). The time of a
 /// derivative grows with the nodes, so larger expressions get 2 microseconds for each node. Builds without optimization
-/// get three times the time: one binary took 114 to 125 microseconds on one host, the last beside other work.
+/// get three times the time: one binary takes 114 to 133 microseconds on one idle host, from run to run.
 #[test]
 fn a_support_check_takes_at_most_50_microseconds() {
     let list = descriptions();

@@ -14,9 +14,13 @@ fn decode() -> Valid {
 /// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
 #[test]
 fn the_sources_of_today_are_those_that_a_gpu_judged() {
-    let Judged { attention, invariant: _, lists } = Judged::built_in();
-    let sources = [digest(&ATTENTION, false), digest(&LISTS, false)];
-    for ((what, judged), sources) in [("kernels", attention), ("fa4", lists)].into_iter().zip(sources) {
+    let Judged { attention, invariant, lists } = Judged::built_in();
+    let all = [
+        ("kernels", attention, digest(&ATTENTION, false)),
+        ("kernels", invariant, digest(&INVARIANT, true)),
+        ("fa4", lists, digest(&LISTS, false)),
+    ];
+    for (what, judged, sources) in all {
         assert_eq!(
             judged.sources, sources,
             "run `qkvault-lab selftest --engine {what} --judged crates/kernels/data/judged.json` on a GPU"
@@ -24,6 +28,8 @@ fn the_sources_of_today_are_those_that_a_gpu_judged() {
         assert!(judged.right.values().all(|right| *right >= ENOUGH), "{:?}", judged.right);
     }
     assert_eq!(unproven(&decode()), None);
+    let invariant = (*decode()).clone().invariant();
+    assert_eq!(unproven(&validate(invariant).expect("valid")), None);
 }
 
 #[test]
