@@ -443,8 +443,9 @@ class Refusals(Case):
     def test_invariant_is_part_of_every_form_of_a_call(self):
         q, k, v = (torch.empty(2, 4, 128, 64, dtype=torch.bfloat16, device="meta") for _ in range(3))
         lengths = torch.empty(2, dtype=torch.int32, device="meta")
-        for options in ({}, {"is_causal": True}, {"softcap": 30.0}, {"bias": torch.zeros(1, 1, 128, 128, device="meta")},
-                        {"score_mod": lambda s, b, h, i, j: s * 2}, {"kv_lengths": lengths}):  # fmt: skip
+        bias = torch.zeros(1, 1, 128, 128, device="meta")
+        for options in ({}, {"is_causal": True}, {"softcap": 30.0}, {"bias": bias}, {"kv_lengths": lengths},
+                        {"score_mod": lambda s, b, h, i, j: s * 2}):  # fmt: skip
             said = str(qt.explain(q, k, v, gpu="h200", invariant=True, **options))
             self.assertIn(" invariant", said.splitlines()[0])
             self.assertIn("engine: kernels", said)

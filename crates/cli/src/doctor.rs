@@ -227,7 +227,8 @@ fn vault(globals: &Globals) -> DoctorFinding {
         Ok(vault) => {
             let usage = vault.usage();
             let folder = vault.folder().map_or_else(|| "no folder".to_owned(), |f| f.display().to_string());
-            let mut text = format!("{}: {} entries, {}", Shown(&folder), usage.entries, out::bytes(usage.bytes));
+            let (entries, bytes) = (out::entries(usage.entries), out::bytes(usage.bytes));
+            let mut text = format!("{}: {entries}, {bytes}", Shown(&folder));
             if vault.folder().is_some_and(|folder| !folder.is_dir()) {
                 text += "; the folder is not there, the first plan that is kept makes it";
             }

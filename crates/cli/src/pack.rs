@@ -117,7 +117,7 @@ pub(super) fn pack(globals: &Globals, args: &PackArgs) -> anyhow::Result<Outcome
             out::line(&format!("left out {}: {why}", path.display()));
         }
         let (plain, packed) = (out::bytes(report.plain_bytes), out::bytes(report.packed_bytes));
-        out::line(&format!("{} entries, {plain}, packed to {packed}: {}", report.entries, args.out.display()));
+        out::line(&format!("{}, {plain}, packed to {packed}: {}", out::entries(report.entries), args.out.display()));
         out::line(
             "the pack contains GPU code that cuDNN generated: share it within your own deployment, do not publish it",
         );
@@ -136,7 +136,7 @@ pub(super) fn unpack(globals: &Globals, args: &UnpackArgs) -> anyhow::Result<Out
         if globals.json {
             out::json(&json!({ "entries": manifest.entries.len(), "plain_bytes": manifest.plain_len() }));
         } else {
-            out::line(&format!("{} entries, all good", manifest.entries.len()));
+            out::line(&format!("{}, all good", out::entries(manifest.entries.len())));
         }
         note_trust(&options);
         return Ok(Outcome::Good);

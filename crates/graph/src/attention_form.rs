@@ -65,13 +65,8 @@ pub(crate) struct AttentionForm {
     score_mod_bprop: Option<Option<ScoreModBprop>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origins: Option<Option<Origins>>,
-    #[serde(default, skip_serializing_if = "is_off")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     invariant: bool,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_off(flag: &bool) -> bool {
-    !*flag
 }
 
 /// The error for an attention without a format number.

@@ -63,13 +63,12 @@ impl SourceWriter<'_> {
         ];
         for (names, tensor) in [
             (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
-            (["K_BATCH", "K_HEAD", "K_ROW"], &a.k),
-            (["V_BATCH", "V_HEAD", "V_ROW"], &a.v),
             (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
             (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
         ] {
             list.extend(names.into_iter().zip(tensor.strides));
         }
+        list.extend([("K_ROW", a.k.strides[2]), ("V_ROW", a.v.strides[2])]);
         let Band { corner, left, right } =
             a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
         list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));

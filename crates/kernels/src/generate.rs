@@ -108,9 +108,11 @@ impl SourceWriter<'_> {
     /// Pieces of items that a block has room for: of one that it continues and of one that it begins; of an invariant
     /// attention what it begins, and the spans behind.
     pub(crate) fn pieces(&self) -> i64 {
-        let keys = (self.shape.keys + i64::from(self.tiling.tile) - 1) / i64::from(self.tiling.tile)
-            * i64::from(self.tiling.tile);
-        if self.shape.sizes.invariant { 1 + spans::count(keys) } else { 2 }
+        if !self.shape.sizes.invariant {
+            return 2;
+        }
+        let tile = i64::from(self.tiling.tile);
+        1 + spans::count((self.shape.keys + tile - 1) / tile * tile)
     }
 
     /// Whether values may be the first columns of keys in the same memory, as in a latent cache.

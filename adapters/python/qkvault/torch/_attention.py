@@ -104,9 +104,9 @@ def attention(
     * `return_lse`: also the natural log-sum-exp of every row, (batch, head, query), float32. Its gradient is one more
       launch of the backward; `lse.detach()` needs none.
     * `deterministic`: gradients are the same bit for bit. `invariant`: a row of the result has the same bits alone, in
-      any batch and in any chunk of its prompt; its gradients are no part of that. `copy`: tensors with strides that cuDNN does not take are
-      copied; otherwise they are an error that names them. What `expand` made is copied, and that is logged once, but
-      for one head of keys and values without gradients.
+      any batch and in any chunk of its prompt; its gradients are no part of that. `copy`: tensors with strides that
+      cuDNN does not take are copied; otherwise they are an error that names them. What `expand` made is copied, and
+      that is logged once, but for one head of keys and values without gradients.
 
     Raises `qkvault.Refused` with the reasons, `Untraceable` with the line of a function, `PlanMissing`, or another
     `qkvault.Error`. Nothing falls back to another kernel.

@@ -142,8 +142,7 @@ impl Fields {
     /// The first field that only a backward has.
     pub(super) fn gradient_field(&self) -> Option<(&'static str, usize)> {
         let gradients = NAMES.iter().skip_while(|name| **name != "d_o");
-        let gradients: Vec<&str> = gradients.copied().collect();
-        self.places.iter().find(|(name, _)| gradients.contains(name)).copied()
+        self.places.iter().find(|(place, _)| gradients.clone().any(|name| name == place)).copied()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Compositions: which sequences a launch has, how far each has come, and how many of its tokens are new.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
@@ -138,10 +139,9 @@ impl Steps {
     }
 }
 
-/// A hash of bytes (FNV-1a over words).
+/// A hash of a row's bytes, for comparisons within a run.
 fn bits(row: &[u8]) -> u64 {
-    row.chunks_exact(8).fold(0xcbf2_9ce4_8422_2325, |hash, word| {
-        let word = u64::from_ne_bytes(word.try_into().unwrap_or_default());
-        (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
-    })
+    let mut hasher = DefaultHasher::new();
+    hasher.write(row);
+    hasher.finish()
 }
