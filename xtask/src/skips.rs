@@ -13,7 +13,7 @@ use qkvault_skip::{Need, Skip};
 use crate::{cargo, ui};
 
 /// The list of tests that may be skipped.
-const GOLDEN: &str = "tests/goldens/skips.txt";
+pub(crate) const GOLDEN: &str = "tests/goldens/skips.txt";
 
 const HEAD: &str = "# Tests that may be skipped, each after what it needs; on a machine without a GPU all of \"gpu\" are.\n\
                     # Written by UPDATE_GOLDENS=1 cargo xtask test.\n";

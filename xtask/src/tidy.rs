@@ -3,7 +3,7 @@
 //! * packages use only the packages that ARCHITECTURE.md allows;
 //! * modules use only the modules of their crate that `rooms.rs` allows;
 //! * every Rust file begins with a comment about its purpose, and is not too long;
-//! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted;
+//! * a test that cannot run uses `qkvault_skip`, so that skipped tests are counted, and those of GPUs are listed;
 //! * few types share a name, and no function is called `of`;
 //! * comments of Rust and lines of Markdown are not too long, links and named pages exist, `docs` is not too large, and
 //!   pages have no more words than they should;
@@ -15,9 +15,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{candle, cargo, rooms, ui};
+use crate::{candle, cargo, rooms, skips, ui};
 
 mod comments;
+mod gpu_tests;
 mod names;
 mod pages;
 
@@ -94,6 +95,7 @@ pub fn run() -> Result<()> {
     let files = tracked(&root)?;
     let mut found = dependencies(&root)?;
     found.extend(lints(&root)?);
+    let listed = std::fs::read_to_string(root.join(skips::GOLDEN)).unwrap_or_default();
     let (mut texts, mut names) = (Vec::new(), names::TypeNames::default());
     for file in &files {
         let name = file.to_string_lossy().into_owned();
@@ -108,6 +110,7 @@ pub fn run() -> Result<()> {
             shape(&name, &text, &mut found);
             comments::look(&name, &text, &mut found);
             names.look(&name, &text, &mut found);
+            gpu_tests::look(&name, &text, &listed, &mut found);
             rooms::check(&name, &text, &mut found);
         }
         if name.ends_with(".md") {
