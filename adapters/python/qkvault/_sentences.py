@@ -39,6 +39,7 @@ SENTENCES = {
         "the batch or the heads",
     "origins.extent":
         "there are {0} queries and {1} keys with {origins}; at most 8388608 of each are exact: give shorter chunks",
+    "draft-tree.queries": "{q} has {0} rows with {draft_tree}; a row of bits has 64: verify fewer drafts at a time",
     "backward.far-rows":
         "the gradient of the result reaches {0} elements, and a backward on this GPU counts 2^31: split the batch",
     "memory.budget":
@@ -250,6 +251,7 @@ SENTENCES = {
     "fa4.sequence": _FORCED + "16777216 queries and keys ({numbers})" + _LEAVE,
     "fa4.grid": _FORCED + "65535 sequences and heads ({numbers})" + _LEAVE,
     "fa4.invariant": _FORCED + "no {invariant}; leave engine out, so that qkvault's own kernels take the call",
+    "fa4.draft-tree": _FORCED + "no {draft_tree}; leave engine out, so that qkvault's own kernels take the call",
     "fa4.strides": _FORCED + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
     "fa4.lowest-row": _FORCED + "no row of large negative scores ({given}); hide keys with {mask_mod}",
     "kernels.gpu": _OWN + "compute capability 9.0, not {0}" + _LEAVE,
@@ -258,13 +260,16 @@ SENTENCES = {
     "kernels.head-dim":
         _OWN + "head dims that are multiples of 16, to 576 of {q} and 512 of {v}, not {numbers}" + _LEAVE,
     "kernels.invariant":
-        "{invariant} is kept for head dims of at most 256, without {origins}, with 4 GiB of scratch memory ({given}); "
+        "{invariant} is kept for head dims of at most 256, without {origins} and {draft_tree}, with 4 GiB of scratch memory ({given}); "
         "leave {invariant} out",
     "kernels.heads": _OWN + "as many heads of {k} ({0}) as of {v} ({1})" + _LEAVE,
     "kernels.dropout": _OWN + "no {dropout}" + _LEAVE,
     "kernels.size": _OWN + "2^30 sequences, heads, rows and keys ({numbers})" + _LEAVE,
     "kernels.storage": _OWN + "keys and values that are stored alike, and pages of one size" + _LEAVE,
     "kernels.strides": _OWN + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
+    "not-built.draft-tree":
+        "{draft_tree} was given, which qkvault's own kernels alone read, on compute capability 9.0; leave it out and give "
+        "{mask} elsewhere",
     "not-built.invariant":
         "{invariant} was asked for, which qkvault's own kernels alone keep, on compute capability 9.0; leave "
         "{invariant} out elsewhere",
@@ -286,6 +291,7 @@ NEAREST = {
     "gathered keys and values instead of paged ones": "keys and values gathered from their pages",
     "no gradient of the sink": "no gradient of {sinks}",
     "no dropout": "no {dropout}",
+    "no tree of drafts": "no {draft_tree}",
     "no sink": "no {sinks}",
     "no keep predicate": "no {mask_mod} or {mask}",
     "no score expression": "no {reads}",
@@ -325,6 +331,8 @@ UNMET = {
     "not-built.outputs": "doors ask for the result and the log-sum-exp alone",
     "fa4.outputs": "doors ask for the result and the log-sum-exp alone",
     "kernels.outputs": "doors ask for the result and the log-sum-exp alone",
+    "draft-tree.backward": "functions with a draft_tree have no gradient",
+    "draft-tree.origins": "functions with a draft_tree have no origins",
     "not-built.block-mask": "a block_mask is its mask_mod",
     "kernels.block-mask": "a block_mask is its mask_mod",
     "not-built.dropout-places": _UNSAID,

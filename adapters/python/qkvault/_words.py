@@ -29,14 +29,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "window": ("window", "window_size", "local_window_size"), "softcap": ("softcap",),
     "sinks": ("sinks",), "alibi_slopes": ("alibi_slopes",), "bias": ("bias", "attn_mask"),
     "mask": ("attn_mask", "mask"), "score_mod": ("score_mod",), "mask_mod": ("mask_mod", "block_mask"),
-    "dropout": ("dropout_p", "dropout_rate"), "deterministic": ("deterministic",), "invariant": ("invariant",),
+    "dropout": ("dropout_p", "dropout_rate"), "deterministic": ("deterministic",), "invariant": ("invariant",), "draft_tree": ("draft_tree",),
     "q_lengths": ("q_lengths", "query_seq_lengths", "cu_seqlens_q"),
     "kv_lengths": ("kv_lengths", "key_value_seq_lengths", "cu_seqlens_k", "cache_seqlens"),
     "pages": ("page_table", "block_table"), "most": ("max_seqlen_q",), "gpu": ("gpu", "target"),
 }  # fmt: skip
 
 #: Where the door has an argument that `attention` has not.
-_HOMES = {"pages": "paged_attention", "most": "varlen_attention"}
+_HOMES = {"pages": "paged_attention", "most": "varlen_attention", "draft_tree": "paged_attention"}
 _TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32", "i64": "int64", "u8": "uint8"}
 _AXES = ("batch", "number of heads", "sequence", "head dim")
 #: Words of descriptions in what came, and what is said in their place.

@@ -51,6 +51,60 @@ def apart(q, k, v, score_mod=None, mask_mod=None, sinks=None, is_causal=False):
     return torch.cat([known, torch.zeros(q.shape[0] - known.shape[0], *known.shape[1:], dtype=torch.float64)])
 
 
+class Drafts(Case):
+    """Trees of drafts: four of a sequence, of which the second and third are children of the first."""
+
+    PARENTS = (None, 0, 0, 2)
+
+    def bits(self):
+        """A row of bits for each draft, from parents."""
+        rows = []
+        for at, parent in enumerate(self.PARENTS):
+            rows.append(1 << at | (0 if parent is None else rows[parent]))
+        return torch.tensor(rows)
+
+    def expected(self, q, k, v):
+        """Plain softmax in float64: (head, draft, head dim) over (head, key, head dim)."""
+        old = k.shape[1] - 4
+        seen = torch.ones(4, k.shape[1], dtype=torch.bool)
+        for at, row in enumerate(self.bits().tolist()):
+            seen[at, old:] = torch.tensor([bool(row >> j & 1) for j in range(4)])
+        q, k, v = (t.double().repeat_interleave(q.shape[0] // t.shape[0], 0) for t in (q, k, v))
+        score = q @ k.mT / q.shape[-1] ** 0.5
+        return score.masked_fill(~seen, -math.inf).softmax(-1) @ v
+
+    def test_a_sibling_is_not_seen_over_pages_and_packed_keys(self):
+        lengths = torch.tensor([9, 30])
+        q = torch.randn(2, 4, 4, 16, dtype=torch.bfloat16)
+        k, v = (torch.randn(5, 16, 2, 16, dtype=torch.bfloat16) for _ in range(2))
+        table = torch.tensor([[3, 0], [4, 1]])
+        bits = self.bits().expand(2, 4)
+        keys = [[t[table[b]].flatten(0, 1)[: lengths[b]].transpose(0, 1) for t in (k, v)] for b in range(2)]
+        known = torch.stack([self.expected(q[b], *keys[b]) for b in range(2)])
+        wide = bits[..., None] >> torch.arange(4) & 1 == 1
+        for given in (bits, wide):
+            found = qt.paged_attention(q, k, v, table, lengths, draft_tree=given, is_causal=False)
+            torch.testing.assert_close(found.double(), known, atol=0.02, rtol=0.02)
+        other = qt.paged_attention(q, k, v, table, lengths)
+        self.assertGreater((other.double() - known).abs().max(), 0.1)
+        packed = [torch.cat([keys[b][n] for b in range(2)], 1).transpose(0, 1).contiguous() for n in range(2)]
+        ends = torch.tensor([0, 4, 8]), torch.tensor([0, 9, 39])
+        tokens = q.transpose(1, 2).flatten(0, 1)
+        found = qt.varlen_attention(tokens, *packed, *ends, 4, 30, draft_tree=bits.flatten())
+        torch.testing.assert_close(found.unflatten(0, (2, 4)).transpose(1, 2).double(), known, atol=0.02, rtol=0.02)
+
+    def test_bits_that_do_not_fit_are_told_with_those_that_do(self):
+        q, pool = torch.randn(1, 2, 4, 16).half(), torch.randn(2, 16, 2, 16).half()
+        call = lambda tree, q=q: qt.paged_attention(  # noqa: E731
+            q, pool, pool, torch.tensor([[0, 1]]), torch.tensor([20]), draft_tree=tree
+        )
+        for wrong in (self.bits(), self.bits()[None].int(), torch.ones(1, 4, 65).bool(), torch.ones(1, 3, 4).bool()):
+            with self.assertRaisesRegex(qkvault.ArgumentError, "give int64 \\(batch, query\\) of dims \\[1, 4\\]"):
+                call(wrong)
+        with self.assertRaisesRegex(qkvault.Refused, "q has 65 rows with draft_tree; a row of bits has 64"):
+            call(torch.ones(1, 65, dtype=torch.int64), torch.randn(1, 2, 65, 16).half())
+
+
 class Varlen(Case):
     def test_a_causal_mask_of_equal_sequences_ends_at_the_bottom_right(self):
         # FlashAttention-4's kernels take no other, and took 0.7 of the time of cuDNN's that ran instead.

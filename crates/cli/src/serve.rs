@@ -1,6 +1,6 @@
 //! `--phase serve`: the set of plans for any step of a serving engine, for each layer of a model.
 
-use qkvault_graph::{Fp8, Refusal, Valid};
+use qkvault_graph::{Fp8, MAX_DRAFTS, Refusal, Valid};
 use qkvault_models::{LayerKind, Model, Phase};
 use qkvault_serving::{Buckets, Growth, PageLayout, ServePolicy};
 
@@ -46,6 +46,10 @@ pub(super) struct ServeArgs {
     /// The same bits for a sequence alone and in any batch, by qkvault's own kernels
     #[arg(long)]
     invariant: bool,
+    /// Steps that are no decodes verify trees of at most so many drafts of a sequence (2 to 64), by qkvault's own
+    /// kernels
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(2..=MAX_DRAFTS), conflicts_with = "max_new")]
+    drafts: Option<i64>,
 }
 
 fn layout(text: &str) -> Result<PageLayout, String> {
@@ -98,6 +102,7 @@ impl ServeArgs {
             kv,
             growth,
             invariant,
+            drafts,
         } = self;
         let usual = ServePolicy::default();
         let given = [
@@ -111,6 +116,7 @@ impl ServeArgs {
             ("--kv", kv.is_some()),
             ("--growth", growth.is_some()),
             ("--invariant", *invariant),
+            ("--drafts", drafts.is_some()),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((name, _)) if !phases.contains(&Phase::Serve) => anyhow::bail!(
@@ -124,11 +130,13 @@ impl ServeArgs {
     /// The policy for a model.
     pub(super) fn policy(&self, model: &Model) -> ServePolicy {
         let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));
-        let queries = self.max_new.min(keys);
+        let queries = self.drafts.unwrap_or(self.max_new).min(keys);
         let usual = ServePolicy::default();
+        let least_queries = usual.least_queries.min(queries);
         let growth = self.growth.unwrap_or(usual.growth);
-        let tokens = self.max_tokens.unwrap_or(queries).max(self.max_batch).max(queries);
-        ServePolicy { batch: self.max_batch, queries, keys, tokens, growth, ..usual }
+        let all_drafts = self.drafts.map(|_| self.max_batch.saturating_mul(queries));
+        let tokens = self.max_tokens.or(all_drafts).unwrap_or(queries).max(self.max_batch).max(queries);
+        ServePolicy { batch: self.max_batch, queries, keys, tokens, least_queries, growth, ..usual }
     }
 
     /// All attentions of a layer's set of plans.
@@ -155,6 +163,7 @@ impl ServeArgs {
         let set = layer.and_then(|mut layer| {
             layer.stats = stats;
             layer.invariant = self.invariant;
+            layer.draft_tree = self.drafts.is_some();
             if let Some(scaling) = self.kv {
                 layer = layer.in_8_bits(scaling);
             }

@@ -61,6 +61,14 @@ entries![
         fix: "take qkvault's kernels (engine: kernels)",
         ..FA4
     },
+    FA4_DRAFT_TREE = Entry {
+        code: "fa4.draft-tree",
+        cause: "FlashAttention-4's kernels read no bits for each query.",
+        field: "draft_tree",
+        needed: "an attention without it, or qkvault's kernels",
+        fix: "take qkvault's kernels (engine: kernels)",
+        ..FA4
+    },
     FA4_OUTPUTS = Entry {
         code: "fa4.outputs",
         cause: "FlashAttention-4's kernels write O and Stats only.",

@@ -54,6 +54,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(a.k.heads() != a.v.heads(), &|| {
         codes::FA4_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))
     });
+    when(a.draft_tree, &|| codes::FA4_DRAFT_TREE.reason("a tree of drafts"));
     when(a.invariant, &|| codes::FA4_INVARIANT.reason("the same bits in any batch"));
     when(a.dropout.is_some(), &|| codes::FA4_DROPOUT.reason("dropout"));
     when(a.origins.is_some(), &|| codes::FA4_BAND.reason("positions that begin at a launch's origins").at("origins"));

@@ -6,6 +6,9 @@ use crate::attention_form::AttentionForm;
 use crate::expr::ScoreExpr;
 use crate::{Mask, Origins, Tensor};
 
+/// The most queries of a tree of drafts: each has a bit in a row of 64.
+pub const MAX_DRAFTS: i64 = 64;
+
 /// The description of one attention computation.
 ///
 /// `P = softmax(mask(score(scale · Q·Kᵀ)))`, with dropout, and `O = P·V`, per batch and query head. Query head `i` of
@@ -69,6 +72,10 @@ pub struct Attention {
     /// Whether a row of O has the same bits whatever else is computed with it: alone or in any batch, in any chunk of
     /// its prompt, over any pages, as a prompt or as a decode. Own kernels alone do that; it is part of the key.
     pub invariant: bool,
+    /// Whether the queries are a tree of drafts: the last keys of a sequence are those of its queries, and a row of
+    /// bits ([`Role::DraftTree`](crate::Role::DraftTree)) says for each query which of these it sees, besides what the
+    /// rest of the mask says. All keys before them are as the mask says.
+    pub draft_tree: bool,
     /// FP8 scaling; `None` for 16-bit formats.
     pub fp8: Option<Fp8>,
     /// Forward or backward.

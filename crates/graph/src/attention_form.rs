@@ -65,8 +65,10 @@ pub(crate) struct AttentionForm {
     score_mod_bprop: Option<Option<ScoreModBprop>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origins: Option<Option<Origins>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    invariant: Option<bool>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    invariant: bool,
+    draft_tree: bool,
 }
 
 /// The error for an attention without a format number.
@@ -96,11 +98,13 @@ impl TryFrom<AttentionForm> for Attention {
             outputs,
             padded_rows,
             invariant,
+            draft_tree,
             fp8,
             pass,
         } = form;
         let Format = qkvault.ok_or(NoFormat)?;
         let (score_mod_bprop, origins) = (score_mod_bprop.flatten(), origins.flatten());
+        let invariant = invariant.unwrap_or(false);
         Ok(Attention {
             q,
             k,
@@ -116,6 +120,7 @@ impl TryFrom<AttentionForm> for Attention {
             outputs,
             padded_rows,
             invariant,
+            draft_tree,
             fp8,
             pass,
         })
@@ -139,11 +144,13 @@ impl From<Attention> for AttentionForm {
             outputs,
             padded_rows,
             invariant,
+            draft_tree,
             fp8,
             pass,
         } = attention;
         let qkvault = Some(Format);
-        let origins = (origins.is_some() || invariant).then_some(origins);
+        let invariant = (invariant || draft_tree).then_some(invariant);
+        let origins = (origins.is_some() || invariant.is_some()).then_some(origins);
         let score_mod_bprop = (score_mod_bprop.is_some() || origins.is_some()).then_some(score_mod_bprop);
         AttentionForm {
             qkvault,
@@ -161,6 +168,7 @@ impl From<Attention> for AttentionForm {
             outputs,
             padded_rows,
             invariant,
+            draft_tree,
             fp8,
             pass,
         }

@@ -26,6 +26,7 @@ impl Attention {
             outputs: Outputs::default(),
             padded_rows: PaddedRows::default(),
             invariant: false,
+            draft_tree: false,
             fp8: None,
             pass: Pass::Forward,
         }
@@ -101,6 +102,13 @@ impl Attention {
     #[must_use]
     pub const fn with_origins(mut self, origins: Origins) -> Attention {
         self.origins = Some(origins);
+        self
+    }
+
+    /// Makes the queries a tree of drafts ([`Attention::draft_tree`]).
+    #[must_use]
+    pub const fn with_draft_tree(mut self) -> Attention {
+        self.draft_tree = true;
         self
     }
 

@@ -35,6 +35,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         pass,
     } = canonical;
@@ -91,6 +92,10 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
     // A flag, where origins are a number; keys of other attentions stay unchanged.
     if *invariant {
         bytes.extend(codec::encode(invariant));
+    }
+    // A text, where the two before are a number and a flag.
+    if *draft_tree {
+        bytes.extend(codec::encode(&"draft tree"));
     }
     bytes
 }

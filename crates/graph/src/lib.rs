@@ -54,7 +54,8 @@ pub mod text;
 mod valid;
 
 pub use attention::{
-    Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, Outputs, PaddedRows, Pass, ScoreModBprop,
+    Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, MAX_DRAFTS, Outputs, PaddedRows, Pass,
+    ScoreModBprop,
 };
 pub use attention_form::ATTENTION_FORMAT;
 pub use canon::bytes as canonical_bytes;

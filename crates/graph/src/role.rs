@@ -80,6 +80,10 @@ pub enum Role {
     DropoutMask,
     /// The 128×128 tiles that are computed, one bit each.
     BlockMask,
+    /// The keys of drafts that each query sees: a row of 64 bits, as two i32 of which the first has the lower bits, for
+    /// each query. Bit `j` is for the key of the sequence's query `j`. Rows lie as those of varlen queries do, or for
+    /// dense ones as (batch, queries).
+    DraftTree,
     /// FP8: factor that converts stored values to real ones.
     Descale(Scaled),
     /// FP8: factor that is applied before values are stored.

@@ -67,6 +67,7 @@ impl Role {
             Role::DropoutOffset => "dropout_offset",
             Role::DropoutMask => "dropout_mask",
             Role::BlockMask => "block_mask",
+            Role::DraftTree => "draft_tree",
             Role::SoftmaxSum => "softmax_sum",
             Role::DqAccum => "dq_accum",
             Role::DkFullHeads => "dk_full_heads",

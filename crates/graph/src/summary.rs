@@ -21,6 +21,7 @@ impl fmt::Display for Attention {
             outputs,
             padded_rows: _,
             invariant,
+            draft_tree,
             fp8,
             pass,
         } = self;
@@ -49,6 +50,7 @@ impl fmt::Display for Attention {
             (*sink, "sink"),
             (*block_mask, "blocks"),
             (*invariant, "invariant"),
+            (*draft_tree, "draft-tree"),
         ] {
             if on {
                 write!(f, " {word}")?;

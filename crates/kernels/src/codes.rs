@@ -69,7 +69,7 @@ entries![
         cause: "The kernels keep the sums of an invariant attention's spans beside its tiles, and divide keys by their \
                 places in memory.",
         field: "invariant",
-        needed: "head dims of at most 256, no origins, and at most 4 GiB of sums",
+        needed: "head dims of at most 256, no origins, no tree of drafts, and at most 4 GiB of sums",
         fix: "take such sizes (of sums: fewer keys, or at most 32 rows of queries and heads that share keys), or an \
               attention without invariant",
         ..KERNELS

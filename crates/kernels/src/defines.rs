@@ -43,6 +43,7 @@ impl SourceWriter<'_> {
             ("VARLEN_STATS", varlen(&rows)),
             ("NATURAL", flag(a.score_mod.is_some())),
             ("PREDICATE", flag(a.mask.mask_mod.is_some())),
+            ("DRAFT_TREE", flag(a.draft_tree)),
             ("STATS", flag(a.outputs.stats)),
             ("SINK", flag(a.sink)),
             ("TILE", tile.into()),

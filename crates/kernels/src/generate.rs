@@ -209,6 +209,7 @@ impl SourceWriter<'_> {
             Role::Offsets(Varlen::Stats),
         );
         pointer(a.sink, "const float", "sink", Role::Sink);
+        pointer(a.draft_tree, "const u64", "drafts", Role::DraftTree);
         for (n, tensor) in a.score_tensors().enumerate() {
             p.pointer(element_type(tensor.dtype), &format!("tensor{n}"), LaunchValue::Address(tensor.role));
         }

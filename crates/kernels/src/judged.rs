@@ -29,6 +29,9 @@ pub struct Judged {
     /// The same of invariant attentions.
     #[serde(default)]
     pub invariant: JudgedSources,
+    /// The same of attentions whose queries are a tree of drafts.
+    #[serde(default)]
+    pub drafts: JudgedSources,
     /// The kernel that lists tiles for FlashAttention-4.
     pub lists: JudgedSources,
 }
@@ -63,10 +66,11 @@ impl Judged {
     /// Adds the right cases of a run of today's sources on a GPU; those of other sources are left behind.
     pub fn add<'a>(&mut self, gpu: &str, right: impl Iterator<Item = &'a Valid>, engine_of_lists: bool) {
         for attention in right {
-            let (part, sources, all) = match (engine_of_lists, attention.invariant) {
-                (true, _) => (&mut self.lists, digest(&LISTS, false), list_path(attention).into_iter().collect()),
-                (false, true) => (&mut self.invariant, digest(&INVARIANT, true), paths(attention)),
-                (false, false) => (&mut self.attention, digest(&ATTENTION, false), paths(attention)),
+            let (part, sources, all) = match (engine_of_lists, Own::of_attention(attention)) {
+                (true, _) => (&mut self.lists, digest(&LISTS, &[]), list_path(attention).into_iter().collect()),
+                (false, Own::Invariant) => (&mut self.invariant, Own::Invariant.digest(), paths(attention)),
+                (false, Own::Drafts) => (&mut self.drafts, Own::Drafts.digest(), paths(attention)),
+                (false, Own::Usual) => (&mut self.attention, Own::Usual.digest(), paths(attention)),
             };
             if part.sources != sources {
                 *part = JudgedSources { sources, ..JudgedSources::default() };
@@ -94,9 +98,40 @@ const INVARIANT: [&str; 6] = [
 /// Those of the kernel that lists tiles.
 const LISTS: [&str; 5] = [bounds::BOUNDS, blocks::EXTREMES, blocks::LOOK, blocks::BLOCKS, expression::FUNCTIONS];
 
-/// A digest of code as a compiler sees it, with or without what invariant attentions have: a comment or an empty line
-/// changes nothing that a GPU could judge.
-fn digest(sources: &[&str], invariant: bool) -> String {
+/// Attentions that are judged for themselves, because they have code of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    Usual,
+    Invariant,
+    Drafts,
+}
+
+impl Own {
+    /// Rules refuse an invariant attention of drafts.
+    fn of_attention(a: &Valid) -> Own {
+        match (a.invariant, a.draft_tree) {
+            (true, _) => Own::Invariant,
+            (false, true) => Own::Drafts,
+            (false, false) => Own::Usual,
+        }
+    }
+
+    fn digest(self) -> String {
+        match self {
+            Own::Usual => digest(&ATTENTION, &[]),
+            Own::Invariant => digest(&INVARIANT, &[SPANS]),
+            Own::Drafts => digest(&ATTENTION, &[DRAFTS]),
+        }
+    }
+}
+
+/// Conditions of the code that some attentions alone have.
+const SPANS: &str = "#if INVARIANT";
+const DRAFTS: &str = "#if DRAFT_TREE";
+
+/// A digest of code as a compiler sees it, with the code of these conditions and without that of the others: a comment
+/// or an empty line changes nothing that a GPU could judge.
+fn digest(sources: &[&str], conditions: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
     // For each condition that is open, whether its lines are compiled, if it asks for that.
     let mut open: Vec<Option<bool>> = Vec::new();
@@ -104,7 +139,7 @@ fn digest(sources: &[&str], invariant: bool) -> String {
         let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
         let conditional = match code.split_whitespace().next() {
             Some("#if" | "#ifdef" | "#ifndef") => {
-                open.push((code == "#if INVARIANT").then_some(invariant));
+                open.push([SPANS, DRAFTS].contains(&code).then(|| conditions.contains(&code)));
                 open.last().copied().flatten()
             }
             Some("#else") => {
@@ -172,11 +207,12 @@ fn list_path(a: &Valid) -> Option<&'static str> {
 /// Why the kernels are chosen for an attention that they take only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    static SOURCES: OnceLock<[String; 2]> = OnceLock::new();
-    let [usual, invariant] = SOURCES.get_or_init(|| [digest(&ATTENTION, false), digest(&INVARIANT, true)]);
-    let (sources, judged) = match attention.invariant {
-        true => (invariant, &Judged::built_in().invariant),
-        false => (usual, &Judged::built_in().attention),
+    static SOURCES: OnceLock<[String; 3]> = OnceLock::new();
+    let [usual, invariant, drafts] = SOURCES.get_or_init(|| [Own::Usual, Own::Invariant, Own::Drafts].map(Own::digest));
+    let (sources, judged) = match Own::of_attention(attention) {
+        Own::Invariant => (invariant, &Judged::built_in().invariant),
+        Own::Drafts => (drafts, &Judged::built_in().drafts),
+        Own::Usual => (usual, &Judged::built_in().attention),
     };
     let not = paths(attention).into_iter().any(|path| judged.why_not(sources, path));
     not.then_some("no GPU has judged these kernels on one of their paths, or since their sources changed")
@@ -186,7 +222,7 @@ pub fn unproven(attention: &Valid) -> Option<&'static str> {
 #[must_use]
 pub fn unproven_lists(attention: &Valid) -> Option<&'static str> {
     static SOURCES: OnceLock<String> = OnceLock::new();
-    let (sources, judged) = (SOURCES.get_or_init(|| digest(&LISTS, false)), &Judged::built_in().lists);
+    let (sources, judged) = (SOURCES.get_or_init(|| digest(&LISTS, &[])), &Judged::built_in().lists);
     let not = list_path(attention).is_some_and(|path| judged.why_not(sources, path));
     not.then_some("no GPU has judged its lists of tiles for this mask, or since their sources changed")
 }

@@ -54,6 +54,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
         });
     }
     when(a.invariant && a.origins.is_some(), &|| codes::KERNELS_INVARIANT.reason("origins").at("origins"));
+    when(a.invariant && a.draft_tree, &|| codes::KERNELS_INVARIANT.reason("a tree of drafts").at("draft_tree"));
     let scratch = if a.invariant { span_bytes(a) } else { 0 };
     when(scratch > INVARIANT_SCRATCH, &|| {
         codes::KERNELS_INVARIANT.reason(format!("{scratch} bytes of scratch memory")).at("k.dims[2]")

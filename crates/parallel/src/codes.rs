@@ -99,6 +99,15 @@ entries![
         source: "the schedules of qkvault-parallel",
         ..Entry::not_built()
     },
+    SHARD_DRAFT_TREE = Entry {
+        code: "shard.draft-tree",
+        cause: "A tree of drafts is about the last keys of a sequence, which one rank has.",
+        field: "draft_tree",
+        needed: "an attention without a tree of drafts",
+        fix: "share heads among ranks by yourself: each has an attention of its own",
+        source: "the schedules of qkvault-parallel",
+        ..Entry::not_built()
+    },
     SHARD_FP8 = Entry {
         code: "shard.fp8",
         cause: "8-bit attention is not shared among ranks.",

@@ -137,6 +137,9 @@ fn features(a: &Attention, sharding: &Sharding, reasons: &mut Vec<Reason>) {
     if a.block_mask {
         reasons.push(codes::SHARD_BLOCK_MASK.reason("a block mask"));
     }
+    if a.draft_tree {
+        reasons.push(codes::SHARD_DRAFT_TREE.reason("a tree of drafts"));
+    }
     if let Some(fp8) = a.fp8 {
         reasons.push(codes::SHARD_FP8.reason(format!("{fp8:?}")));
     }

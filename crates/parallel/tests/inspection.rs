@@ -172,6 +172,8 @@ fn what_cannot_be_shared_is_refused_with_every_reason() {
         [&codes::SHARD_SEQUENCE, &codes::SHARD_SEQUENCE, &codes::SHARD_DROPOUT, &codes::SHARD_BLOCK_MASK]
             .map(|c| c.as_str().to_owned())
     );
+    let tree = Attention::bshd(1, (8, 2), (64, 256), 64, DType::BF16).with_draft_tree();
+    assert!(refused(tree, gather(2)).contains(&codes::SHARD_DRAFT_TREE.as_str().to_owned()));
     let places = || Some(Dropout::new(DropoutSource::Places, 0.1));
     let mut cache = a().with_lengths();
     cache.dropout = places();

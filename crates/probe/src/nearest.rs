@@ -91,6 +91,7 @@ const CHANGES: &[DescriptionChange] = &[
         }
     }),
     ("no block mask", |a| a.block_mask = false),
+    ("no tree of drafts", |a| a.draft_tree = false),
     ("no dropout", |a| a.dropout = None),
     ("no sink", |a| {
         a.sink = false;

@@ -1092,6 +1092,11 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ("q: bf16 [1,8,512,64]", "h200", "9.27"),
     ),
     (
+        "not-built.draft-tree",
+        ("q: bf16 [2,8,16,64]\nk: [2,8,512,64]\ndraft_tree: yes", "h200", "9.27"),
+        ("q: bf16 [2,8,16,64]\nk: [2,8,512,64]", "h200", "9.27"),
+    ),
+    (
         "not-built.outputs",
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: max sum_exp", "h200", "9.27"),
         ("q: bf16 [1,8,512,64]\nsink: yes\noutputs: stats", "h200", "9.27"),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, MAX_ORIGIN, Operand, Role, TILE, operand};
+use qkvault_graph::{Attention, Band, Corner, DType, DropoutSource, MAX_ORIGIN, Operand, Role, TILE, Varlen, operand};
 
 use crate::fp8::Factors;
 use crate::score::{BoundScore, LANES, Registers, RowAt};
@@ -63,6 +63,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) own_derivative: Option<BoundScore<'a>>,
     keep: Option<BoundScore<'a>>,
     blocks: Option<&'a Buffer>,
+    /// The bits of a tree of drafts, and the row of each sequence's first query.
+    drafts: Option<(&'a Buffer, Vec<usize>)>,
     dropped: Option<Dropped<'a>>,
     sink: Option<&'a Buffer>,
     pub(crate) factors: Factors<'a>,
@@ -94,6 +96,7 @@ impl<'a> Setup<'a> {
             },
             keep: bind(a.mask.mask_mod.as_ref(), scalars, tensors)?,
             blocks: given(Role::BlockMask)?,
+            drafts: given(Role::DraftTree)?.map(|bits| Ok((bits, first_rows(a, inputs)?))).transpose()?,
             dropped: dropped(a, inputs)?,
             sink: given(Role::Sink)?,
             factors: Factors::new(a, inputs)?,
@@ -144,6 +147,16 @@ impl<'a> Setup<'a> {
                 }
             }
         }
+        if let Some((bits, first_rows)) = &self.drafts {
+            let row = first_rows[at.batch] + at.query;
+            let [queries, keys] = at.lens.map(|n| n as i64);
+            for (key, score) in (first as i64..).zip(&mut *scores) {
+                let draft = key - (keys - queries);
+                if draft >= 0 && !is_draft_seen(bits, row, draft as usize) {
+                    *score = T::MASKED;
+                }
+            }
+        }
         let Some(keep) = &self.keep else { return };
         let none = [0.0; LANES];
         for (first, scores) in (first..).step_by(LANES).zip(scores.chunks_mut(LANES)) {
@@ -184,6 +197,20 @@ impl<'a> Setup<'a> {
         factors.iter_mut().for_each(|f| *f *= survivors);
         Some(factors)
     }
+}
+
+/// Whether a row of a tree of drafts has the bit of a draft: 32 in each of two words, the lowest first.
+fn is_draft_seen(bits: &Buffer, row: usize, draft: usize) -> bool {
+    bits.int(row * 2 + draft / 32) >> (draft % 32) & 1 == 1
+}
+
+/// The row of each sequence's first query among those of a tree of drafts.
+fn first_rows(a: &Attention, inputs: &Inputs) -> Result<Vec<usize>, ReferenceError> {
+    let [batch, _, queries, _] = a.q.dims.map(|n| n as usize);
+    let role = Role::Offsets(Varlen::Q);
+    let Some(offsets) = operand(a, role) else { return Ok((0..batch).map(|b| b * queries).collect()) };
+    let offsets = inputs.checked(&offsets)?;
+    Ok((0..batch).map(|b| (offsets.int(b) / a.q.strides[2]) as usize).collect())
 }
 
 /// Positions of the first query and the first key: zero without origins.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Bucket, StepKind};
 use crate::codes;
-use qkvault_graph::{Attention, Band, Corner, DType, Fp8, Refusal, ScoreExpr, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Fp8, MAX_DRAFTS, Refusal, ScoreExpr, Tensor, Valid, validate};
 
 /// Order of rows and heads within a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,6 +57,10 @@ pub struct ServeLayer {
     /// Whether a sequence's answers have the same bits alone and in any batch ([`Attention::invariant`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub invariant: bool,
+    /// Whether new tokens are trees of drafts ([`Attention::draft_tree`]), in steps of at most [`MAX_DRAFTS`] of a
+    /// sequence that are no decodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draft_tree: bool,
 }
 
 /// Queries of room in a decode with an output in 8 bits: where cuDNN has no 8-bit kernel for one query, it has one for
@@ -90,6 +94,7 @@ impl ServeLayer {
             stats: false,
             fp8: None,
             invariant: false,
+            draft_tree: false,
         }
     }
 
@@ -113,6 +118,12 @@ impl ServeLayer {
     #[must_use]
     pub fn invariant(self) -> ServeLayer {
         ServeLayer { invariant: true, ..self }
+    }
+
+    /// The layer whose steps of few new tokens verify trees of drafts ([`Attention::draft_tree`]).
+    #[must_use]
+    pub fn with_draft_tree(self) -> ServeLayer {
+        ServeLayer { draft_tree: true, ..self }
     }
 
     /// The attention of a plan. Queries are dense for a decode, else varlen; keys and values are paged; the causal band
@@ -154,6 +165,7 @@ impl ServeLayer {
         a.outputs.amax = fp8.is_none();
         a.fp8 = *fp8;
         a.invariant = self.invariant;
+        a.draft_tree = self.draft_tree && !decode && queries <= MAX_DRAFTS;
         validate(a)
     }
 }
@@ -174,6 +186,19 @@ mod tests {
         assert!(serde_json::from_str::<ServeLayer>(&layer).is_ok());
         assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":", "\"windwo\":", 1)).is_err());
         assert!(serde_json::from_str::<ServeLayer>(&layer.replacen("\"window\":null,", "", 1)).is_err());
+    }
+
+    #[test]
+    fn steps_of_few_new_tokens_verify_trees_and_decodes_and_prompts_do_not() {
+        let layer = ServeLayer::new((32, 8), (128, 128), DType::BF16, 1000, 64).with_draft_tree();
+        let tree = |kind, queries| {
+            let bucket = Bucket { kind, batch: 8, queries, keys: 4096, tokens: 8 * queries };
+            layer.attention(&bucket).expect("sound").draft_tree
+        };
+        assert!(tree(StepKind::Mixed, 2) && tree(StepKind::Mixed, 64));
+        assert!(!tree(StepKind::Mixed, 65) && !tree(StepKind::Decode, 1));
+        let text = serde_json::to_string(&layer).expect("writes");
+        assert_eq!(serde_json::from_str::<ServeLayer>(&text).expect("reads"), layer);
     }
 
     /// Queries are of the keys' type; where O is too, a decode has room for a second query.

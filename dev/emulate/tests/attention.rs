@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use qkvault_emulate::HostProgram;
 use qkvault_graph::arbitrary::{self, Features, Space, attention};
 use qkvault_graph::expr::{self, TensorSpec};
-use qkvault_graph::{Attention, Band, DType, Role, Tensor, Valid, validate};
+use qkvault_graph::{Attention, Band, DType, PaddedRows, Role, Tensor, Valid, validate};
 use qkvault_kernels::recipe;
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with, takes};
@@ -227,6 +227,40 @@ fn rows_of_the_lowest_float_weigh_all_their_keys_alike() {
         let wrong = check_case(Case::over(&a, inputs, &[]), &made, 3);
         assert_eq!(wrong, Ok(()), "{queries} x {keys} {dtype}");
     }
+}
+
+/// Trees of drafts: random bits, over keys of every storage and queries of one row tile and of several, with bands,
+/// windows and predicates beside them.
+#[test]
+fn trees_of_drafts_hide_what_their_bits_say() {
+    let of = |(batch, heads, queries): (i64, (i64, i64), i64), keys: i64, d: i64| {
+        Attention::bshd(batch, heads, (queries, keys), d, DType::BF16).with_draft_tree()
+    };
+    let pages = |mut a: Attention, rows: i64| {
+        let [batch, heads, keys, d] = a.k.dims;
+        a.k = Tensor::paged_nhd(batch, heads, keys, d, batch * ((keys + rows - 1) / rows), rows, DType::BF16);
+        a.v = a.k;
+        a.with_lengths()
+    };
+    let mut packed = pages(of((3, (8, 2), 24), 290, 64), 16);
+    packed.q = Tensor::thd(3, 8, 24, 64, 60, DType::BF16);
+    packed.o = packed.q;
+    let window = Band { left: Some(40), ..Band::CAUSAL_BOTTOM_RIGHT };
+    let predicate = (expr::key() % 7).ne(3).build_mask_mod().expect("a predicate");
+    let mut zeros = of((3, (4, 4), 20), 150, 96).with_lengths();
+    zeros.padded_rows = PaddedRows::Zero;
+    let list = [
+        of((1, (2, 2), 2), 130, 128),
+        pages(of((3, (8, 2), 4), 700, 128), 64),
+        packed.with_stats(),
+        pages(of((2, (8, 1), 64), 400, 128), 16).with_band(Band::CAUSAL_BOTTOM_RIGHT),
+        pages(of((2, (4, 2), 33), 500, 256), 64).with_band(window).with_stats(),
+        of((2, (6, 2), 16), 64, 64).with_lengths().with_mask_mod(predicate),
+        // More drafts than keys: what a query does not see before them is not there.
+        of((2, (2, 1), 40), 17, 64),
+        zeros,
+    ];
+    check_all(&list.map(|a| validate(a).expect("is valid")));
 }
 
 /// Every division of the work that a measurement compares is right.

@@ -9,7 +9,7 @@ use super::MOST_COLUMNS;
 const MOST_BYTES: u64 = 850_000;
 
 /// Most words of all pages together.
-const MOST_WORDS: usize = 46_000;
+const MOST_WORDS: usize = 46_500;
 
 /// Most words of a page that must stay readable at one go, and most lines of the changelog.
 const BOUNDS: &[(&str, Unit, usize)] = &[("ARCHITECTURE.md", Unit::Words, 4_000), ("CHANGELOG.md", Unit::Lines, 60)];

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _operators
 from ._attention import Number, parts
+from ._drafts import drafts
 from ._lengths import dead, lengths
 from ._operands import same_type
 from ._placed import checked
@@ -37,6 +38,7 @@ def paged_attention(
     alibi_slopes: Optional[Tensor] = None,
     scale: Number = None,
     invariant: bool = False,
+    draft_tree: Optional[Tensor] = None,
     layout: str = "nhd",
 ) -> Tensor:
     """Attention of `q` (batch, head, query, head dim), the last rows of each sequence, over keys and values in pages.
@@ -46,7 +48,9 @@ def paged_attention(
     `kv_lengths` (batch) how many keys it has, those of these queries included: integers on the GPU, which may change
     from call to call, also between replays of a CUDA graph. The plan is for the width of the table, so keep it constant
     or round it up. With `is_causal`, the last query sees the last key. In `score_mod` and `mask_mod`, `q_idx` is the
-    row of `q` and `kv_idx` the key of the sequence. There is no gradient: gather the pages for one.
+    row of `q` and `kv_idx` the key of the sequence. `draft_tree` (batch, query), int64: the queries are drafts, the last
+    keys are theirs, and bit `j` of a row says whether that query sees draft `j`; at most 64, and truth values (batch,
+    query, draft) are packed here. There is no gradient: gather the pages for one.
     """
     if layout not in _SHAPES:
         raise ArgumentError(f"layout is {layout!r}; it is 'nhd' or 'hnd'")
@@ -76,6 +80,8 @@ def paged_attention(
         softcap, sinks, alibi_slopes, scale, 0.0, False, dims=dims, invariant=invariant,
     )  # fmt: skip
     made.lines.insert(0, f"paged: {keys}")
+    if draft_tree is not None:
+        drafts(made, draft_tree, q.device, (q.shape[0], q.shape[2]), "(batch, query)")
     # Kernels follow pages and lengths to memory.
     table = placed(page_table, q.device, "page_table").clamp(0, k_pages.shape[0] - 1).to(torch.int32)
     table = table.reshape(q.shape[0], 1, -1, 1).contiguous()

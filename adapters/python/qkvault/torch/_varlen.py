@@ -12,6 +12,7 @@ from torch import Tensor
 from .._errors import ArgumentError
 from . import _operators
 from ._attention import Number, parts
+from ._drafts import drafts
 from ._lengths import Padded, of_sinks
 from ._operands import same_type, unrepeated
 from ._placed import checked
@@ -26,6 +27,7 @@ def varlen_attention(
     window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     return_lse: Literal[True], deterministic: bool = False, invariant: bool = False,
+    draft_tree: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -36,6 +38,7 @@ def varlen_attention(
     window: Window = None, bottom_right: bool = False, softcap: Number = None, sinks: Optional[Tensor] = None,
     alibi_slopes: Optional[Tensor] = None, scale: Number = None, dropout_p: float = 0.0,
     return_lse: Literal[False] = False, deterministic: bool = False, invariant: bool = False,
+    draft_tree: Optional[Tensor] = None,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -62,6 +65,7 @@ def varlen_attention(
     return_lse: bool = False,
     deterministic: bool = False,
     invariant: bool = False,
+    draft_tree: Optional[Tensor] = None,
 ) -> Union[Tensor, tuple[Tensor, Tensor]]:
     """Attention within sequences that lie behind each other: `q`, `k`, `v` are (token, head, head dim).
 
@@ -70,6 +74,10 @@ def varlen_attention(
     or beyond the most of one is cut off, so that nothing is read or written elsewhere. Rows behind the last sequence,
     and rows of a sequence without keys, are zero, and so are their gradients. Plans are for these sizes: round tokens
     and the most of one up, so that few are needed.
+
+    `draft_tree` (token), int64: the queries of a sequence are drafts, its last keys are theirs, and bit `j` of a row
+    says whether that query sees draft `j`; at most 64 of a sequence, and no gradient. Truth values (token, draft) are
+    packed here.
 
     All other options are those of `attention`; `b`, `q_idx` and `kv_idx` of a modification are the sequence, and the
     places in it.
@@ -97,6 +105,8 @@ def varlen_attention(
         scale, dropout_p, deterministic, dims=dims, invariant=invariant,
     )  # fmt: skip
     made.lines = [f"varlen: {dims[0]} {dims[2]} {dims[3]}", "lengths: per-sequence", *made.lines]
+    if draft_tree is not None:
+        drafts(made, draft_tree, q.device, (q.shape[0],), "(token)")
     of_q, of_k = ends_q.diff().clamp(max=dims[2]), ends_k.diff().clamp(max=dims[3])
     made.tensor("seq_len_q", of_q.to(torch.int32).reshape(-1, 1, 1, 1))
     made.tensor("seq_len_kv", of_k.to(torch.int32).reshape(-1, 1, 1, 1))

@@ -91,3 +91,22 @@ fn a_bad_range_is_refused_by_its_name() {
     assert_eq!(code, 1);
     assert_eq!(report["plans"][0]["reasons"][0]["code"], "serve.growth", "{report:#}");
 }
+
+/// Sizes below the smallest step of a usual set have no plan of their own there; trees of drafts need one.
+#[test]
+fn a_set_for_trees_of_drafts_has_steps_of_as_many_and_needs_kernels() {
+    let place = Place::new();
+    let words = "warm --model ../../models/llama-3.1-8b.json --phase serve --target h200 --dry-run";
+    let (_, report) = place.json(&format!("{words} --engine kernels --drafts 64 --max-batch 16"));
+    let uses: Vec<&str> = report["plans"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|plan| plan["uses"].as_array().unwrap())
+        .map(|each| each.as_str().unwrap())
+        .filter(|each| each.contains("mixed"))
+        .collect();
+    assert!(!uses.is_empty() && uses.iter().all(|each| each.contains(" q64 ")), "{uses:?}");
+    place.run(&format!("{words} --drafts 65")).failed(2, &["65 is not in 2..=64"]);
+    place.run(&format!("{words} --drafts 8 --max-new 8")).failed(2, &["cannot be used with"]);
+}

@@ -180,8 +180,10 @@ proptest! {
     ) {
         let json = serde_json::to_value(&a).expect("serialises");
         let object = json.as_object().expect("an object");
-        prop_assert_eq!(object.contains_key("origins"), a.origins.is_some() || a.invariant);
-        let behind = a.origins.is_some() || a.invariant;
+        let flags = a.invariant || a.draft_tree;
+        let behind = a.origins.is_some() || flags;
+        prop_assert_eq!(object.contains_key("invariant"), flags);
+        prop_assert_eq!(object.contains_key("origins"), behind);
         prop_assert_eq!(object.contains_key("score_mod_bprop"), behind || a.score_mod_bprop.is_some());
         prop_assert_eq!(&serde_json::from_value::<Attention>(json).expect("reads"), &a);
         prop_assert_eq!(&codec::decode::<Attention>(&codec::encode(&a)).expect("reads"), &a);

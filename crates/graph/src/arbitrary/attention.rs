@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::choices::{Rows, band, flag, rows, sometimes};
 use super::tensor::{self, Layout};
 use super::{Features, Space, Term};
+use crate::MAX_DRAFTS;
 use crate::registry::codes;
 use crate::{
     Attention, BackwardOptions, Band, DType, Dropout, DropoutSource, Fp8, Lengths, Mask, Origins, Outputs, PaddedRows,
@@ -35,6 +36,7 @@ pub(super) struct Recipe {
     outputs: Outputs,
     padded_rows: bool,
     invariant: bool,
+    draft_tree: bool,
     fp8: Option<(Fp8, [bool; 2])>,
     backward: Option<(bool, bool)>,
     /// Whether every query sees a key.
@@ -53,6 +55,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         backward,
         origins,
@@ -78,7 +81,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
         sometimes(dropout, 0.2, move || (any::<bool>(), probability.clone())),
         flag(block_mask, 0.1),
         (any::<bool>(), flag(outputs, 0.3), flag(outputs, 0.3)),
-        (flag(padded_rows, 0.3), flag(invariant, 0.2)),
+        (flag(padded_rows, 0.3), flag(invariant, 0.2), flag(draft_tree, 0.2)),
     );
     let regimes = (
         sometimes(fp8, 0.2, || {
@@ -93,7 +96,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             (batch, heads, seq, (d_qk, d_v)),
             (layouts, storage, room, bf16),
             (band, lengths, mask_mod, score, own),
-            (sink, dropout, block_mask, (stats, max, sum_exp), (padded_rows, invariant)),
+            (sink, dropout, block_mask, (stats, max, sum_exp), (padded_rows, invariant, draft_tree)),
             (fp8, amax, backward, origins),
         )| Recipe {
             batch,
@@ -113,6 +116,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
             outputs: Outputs { stats, max, sum_exp, amax },
             padded_rows,
             invariant,
+            draft_tree,
             fp8,
             backward,
             origins,
@@ -166,6 +170,7 @@ impl Recipe {
         a.outputs = self.outputs;
         a.padded_rows = if self.padded_rows { PaddedRows::Zero } else { PaddedRows::Undefined };
         a.invariant = self.invariant;
+        a.draft_tree = self.draft_tree && s_q <= MAX_DRAFTS && self.backward.is_none() && self.origins.is_none();
         a.fp8 = self.fp8.map(|(scaling, _)| scaling);
         if let Some((d_sink, deterministic)) = self.backward {
             a.outputs.stats = true;

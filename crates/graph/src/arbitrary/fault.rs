@@ -3,8 +3,8 @@
 
 use crate::expr::{AlibiSlopes, Expr, TensorSpec, constant, key, query, scalar, score, tensor};
 use crate::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, MAX_ORIGIN,
-    Origins, Pass, ScoreModBprop, Storage,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Gradients, Lengths, MAX_DRAFTS,
+    MAX_ORIGIN, Origins, Pass, ScoreModBprop, Storage,
 };
 
 /// A way to break one rule.
@@ -97,6 +97,15 @@ pub const FAULTS: &[Fault] = &[
     fault("origins.extent", &["q", "q places", "band"], |a| {
         a.origins = Some(Origins::Any);
         a.q.dims[2] = i64::from(MAX_ORIGIN) + 1;
+    }),
+    fault("draft-tree.queries", &["draft_tree", "q"], |a| {
+        a.draft_tree = true;
+        a.q.dims[2] = MAX_DRAFTS + 1;
+    }),
+    prepared("draft-tree.backward", &["draft_tree", "pass"], into_backward, |a| a.draft_tree = true),
+    fault("draft-tree.origins", &["draft_tree", "band", "origins"], |a| {
+        a.draft_tree = true;
+        a.origins = Some(Origins::Any);
     }),
     fault("band.empty", &["band"], |a| {
         a.mask.band = Some(Band { corner: Corner::TopLeft, left: None, right: None });

@@ -24,6 +24,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         pass,
     } = a;
@@ -69,6 +70,7 @@ pub(super) fn varlen(a: &Attention, documents: Documents, problems: &mut Problem
         outputs: *outputs,
         padded_rows: *padded_rows,
         invariant: *invariant,
+        draft_tree: *draft_tree,
         fp8: *fp8,
         ..Attention::forward(q, k, v, o)
     };

@@ -79,6 +79,7 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
         outputs,
         padded_rows: _,
         invariant: _,
+        draft_tree,
         fp8,
         pass,
     } = attention;
@@ -120,6 +121,12 @@ pub fn operands(attention: &Attention) -> Vec<Operand> {
     let tiles = |n: i64| (n + TILE as i64 - 1) / TILE as i64;
     let blocks = dense([b, h_q, tiles(s_q), (tiles(s_kv) + 7) / 8], DType::U8);
     list.when(*block_mask, Role::BlockMask, blocks, false);
+    // The rows are those of the queries.
+    let tree = match q.storage {
+        Storage::Varlen { tokens } => dense([1, 1, tokens, 2], DType::I32),
+        Storage::Dense | Storage::Paged { .. } => dense([b, 1, s_q, 2], DType::I32),
+    };
+    list.when(*draft_tree, Role::DraftTree, tree, false);
     if let Pass::Backward(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic: _ }) = pass {
         list.input(Role::DO, *d_o);
         if let Some(half) = d_o_half {

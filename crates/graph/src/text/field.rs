@@ -8,7 +8,7 @@ use crate::expr::ScoreExpr;
 use crate::{Band, Dropout, Fp8, Lengths, Origins, Outputs, PaddedRows, Tensor};
 
 /// Names of the fields, in the order in which they are printed.
-pub(super) const NAMES: [&str; 26] = [
+pub(super) const NAMES: [&str; 27] = [
     "pass",
     "q",
     "k",
@@ -27,6 +27,7 @@ pub(super) const NAMES: [&str; 26] = [
     "outputs",
     "padded_rows",
     "invariant",
+    "draft_tree",
     "fp8",
     "d_o",
     "d_q",
@@ -60,6 +61,7 @@ pub(super) struct Fields {
     pub(super) outputs: Option<Outputs>,
     pub(super) padded_rows: Option<PaddedRows>,
     pub(super) invariant: Option<bool>,
+    pub(super) draft_tree: Option<bool>,
     pub(super) fp8: Option<Option<Fp8>>,
     pub(super) d_sink: Option<bool>,
     pub(super) deterministic: Option<bool>,
@@ -121,6 +123,7 @@ impl Fields {
                 self.fp8 = Some(c.choice(&choices)?);
             }
             "invariant" => self.invariant = Some(value::flag(c)?),
+            "draft_tree" => self.draft_tree = Some(value::flag(c)?),
             "d_sink" => self.d_sink = Some(value::flag(c)?),
             "deterministic" => self.deterministic = Some(value::flag(c)?),
             "d_o_half" if c.peek_word() == "none" => {

@@ -44,6 +44,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         d_sink,
         deterministic,
@@ -91,6 +92,7 @@ fn attention(text: &str, fields: Fields) -> Result<Attention, ParseError> {
         outputs: outputs.unwrap_or(if backward { Outputs::STATS } else { Outputs::NONE }),
         padded_rows: padded_rows.unwrap_or(PaddedRows::Undefined),
         invariant: invariant.unwrap_or(false),
+        draft_tree: draft_tree.unwrap_or(false),
         fp8: fp8.flatten(),
         pass: Pass::Forward,
     };

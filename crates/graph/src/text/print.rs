@@ -36,6 +36,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         pass,
     } = attention;
@@ -94,6 +95,9 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
     writeln!(f, "padded_rows: {padded_rows}")?;
     if *invariant {
         writeln!(f, "invariant: yes")?;
+    }
+    if *draft_tree {
+        writeln!(f, "draft_tree: yes")?;
     }
     let fp8 = match fp8 {
         None => "none",

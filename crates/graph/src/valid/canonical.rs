@@ -38,6 +38,7 @@ pub(super) fn form(attention: Attention) -> Attention {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         pass,
     } = attention;
@@ -79,6 +80,7 @@ pub(super) fn form(attention: Attention) -> Attention {
             Lengths::PerSequence => padded_rows,
         },
         invariant,
+        draft_tree,
         fp8,
         pass: match pass {
             Pass::Forward => Pass::Forward,

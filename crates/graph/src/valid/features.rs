@@ -8,7 +8,8 @@ use crate::expr::{
 };
 use crate::registry::codes;
 use crate::{
-    Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, MAX_ORIGIN, Pass, ScoreModBprop, Storage,
+    Attention, Band, Corner, Dropout, DropoutSource, Gradients, Lengths, MAX_DRAFTS, MAX_ORIGIN, Pass, ScoreModBprop,
+    Storage,
 };
 
 pub(super) fn check(a: &Attention, problems: &mut Problems) {
@@ -17,6 +18,9 @@ pub(super) fn check(a: &Attention, problems: &mut Problems) {
     }
     if a.origins.is_some() {
         origins(a, problems);
+    }
+    if a.draft_tree {
+        drafts(a, problems);
     }
     if let Some(mask_mod) = &a.mask.mask_mod {
         expression(a, "mask.mask_mod", mask_mod, Ty::Bool, problems);
@@ -56,6 +60,20 @@ fn check_band(a: &Attention, band: Band, problems: &mut Problems) {
     }
     if band.left.is_none() && band.right.is_none() {
         problems.add(codes::BAND_EMPTY.reason("neither a left nor a right bound"));
+    }
+}
+
+/// Checks an attention whose queries are a tree of drafts.
+fn drafts(a: &Attention, problems: &mut Problems) {
+    let queries = a.q.dims[2];
+    if queries > MAX_DRAFTS {
+        problems.add(codes::DRAFT_TREE_QUERIES.reason(queries.to_string()));
+    }
+    if a.is_backward() {
+        problems.add(codes::DRAFT_TREE_BACKWARD.reason("a backward"));
+    }
+    if a.origins.is_some() {
+        problems.add(codes::DRAFT_TREE_ORIGINS.reason("origins"));
     }
 }
 

@@ -39,6 +39,7 @@ impl Fingerprint {
             outputs: _,
             padded_rows: _,
             invariant: _,
+            draft_tree: _,
             fp8: _,
             pass: _,
         } = attention;

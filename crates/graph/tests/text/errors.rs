@@ -11,7 +11,7 @@ fn errors_have_place_found_and_expected() {
         ),
         (
             "\n# nothing\n heads: 3",
-            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, mask_mod, score_mod, score_mod_bprop, trust_score_mod_bprop, origins, sink, dropout, block_mask, outputs, padded_rows, invariant, fp8, d_o, d_q, d_k, d_v, d_o_half, d_sink or deterministic",
+            "line 3, column 2: found `heads`, expected a field: pass, q, k, v, o, mask, lengths, mask_mod, score_mod, score_mod_bprop, trust_score_mod_bprop, origins, sink, dropout, block_mask, outputs, padded_rows, invariant, draft_tree, fp8, d_o, d_q, d_k, d_v, d_o_half, d_sink or deterministic",
         ),
         ("q bf16", "line 1, column 3: found `bf16`, expected `:`"),
         ("q: b16 [1,2,3,4]", "line 1, column 4: found `b16`, expected an element type such as bf16, or dims"),

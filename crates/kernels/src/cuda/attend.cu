@@ -227,8 +227,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           score[n][e] = modified(p, point, score[n][e]);
         }
 #endif
+#if DRAFT_TREE
+      edge |= key_from + WARP_KEYS > item.keys - item.queries;
+#endif
       // Most tiles lie within what all rows see, and compare no keys.
       if (__any_sync(~0u, edge)) {
+#if DRAFT_TREE
+        u64 drafts[2];
+#pragma unroll
+        for (int half = row_from; half < row_end; half++) drafts[half] = drafts_of(p, item, points[half].query);
+#endif
 #pragma unroll
         for (int n = 0; n < WARP_KEYS / 8; n++)
 #pragma unroll
@@ -237,6 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
             const int at = n * 8 + (e & 1);
             point.key = first_key + at;
             if (at < from[e >> 1] - first_key || at >= to[e >> 1] - first_key || !visible(p, point)) score[n][e] = -INFINITE;
+#if DRAFT_TREE
+            if (!sees_draft(drafts[e >> 1], point.key - (item.keys - item.queries))) score[n][e] = -INFINITE;
+#endif
           }
       }
       float most[2], base[2], more[2] = {0.f, 0.f};

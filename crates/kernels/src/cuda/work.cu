@@ -41,6 +41,22 @@ __device__ __forceinline__ void seen(const Params& p, int query, int queries, in
   if (ZERO_PADDING && query >= queries) to = 0;
 }
 
+#if DRAFT_TREE
+// The bits of a query for the keys of the sequence's queries, which are its last ones. Rows behind the last query have
+// those of the last.
+__device__ __forceinline__ u64 drafts_of(const Params& p, const Item& item, int query) {
+  const int row = max(0, min(query, item.queries - 1));
+#if VARLEN_Q
+  return __ldg(p.drafts + p.offsets_q[item.batch] / Q_ROW + row);
+#else
+  return __ldg(p.drafts + (i64)item.batch * QUERIES + row);
+#endif
+}
+
+// Whether a query with such bits sees a key: one before the drafts, or a draft that has its bit.
+__device__ __forceinline__ bool sees_draft(u64 bits, int draft) { return draft < 0 || (draft < 64 && (bits >> draft & 1)); }
+#endif
+
 __device__ __forceinline__ void set_tiles(const Params& p, Item& item) {
   const int last = min(rows_of(item.queries), item.rows_from + ROWS) - 1;
   int from, to, unused;

@@ -14,11 +14,12 @@ fn decode() -> Valid {
 /// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
 #[test]
 fn the_sources_of_today_are_those_that_a_gpu_judged() {
-    let Judged { attention, invariant, lists } = Judged::built_in();
+    // Nothing has judged trees of drafts.
+    let Judged { attention, invariant, drafts: _, lists } = Judged::built_in();
     let all = [
-        ("kernels", attention, digest(&ATTENTION, false)),
-        ("kernels", invariant, digest(&INVARIANT, true)),
-        ("fa4", lists, digest(&LISTS, false)),
+        ("kernels", attention, Own::Usual.digest()),
+        ("kernels", invariant, Own::Invariant.digest()),
+        ("fa4", lists, digest(&LISTS, &[])),
     ];
     for (what, judged, sources) in all {
         assert_eq!(
@@ -30,6 +31,19 @@ fn the_sources_of_today_are_those_that_a_gpu_judged() {
     assert_eq!(unproven(&decode()), None);
     let invariant = (*decode()).clone().invariant();
     assert_eq!(unproven(&validate(invariant).expect("valid")), None);
+}
+
+/// Code that drafts alone have changes nothing for others, and is judged for itself.
+#[test]
+fn a_tree_of_drafts_is_judged_apart_from_other_attentions() {
+    let mut a = (*decode()).clone();
+    a.draft_tree = true;
+    let a = validate(a).expect("valid");
+    assert_eq!(Judged::built_in().drafts == JudgedSources::default(), unproven(&a).is_some());
+    let mut judged = Judged::default();
+    judged.add("a GPU", std::iter::repeat_n(&a, 20), false);
+    assert_eq!((judged.drafts.right.get("pages"), judged.attention.right.len()), (Some(&20), 0));
+    assert_ne!(Own::Drafts.digest(), Own::Usual.digest());
 }
 
 #[test]
@@ -49,12 +63,13 @@ fn a_path_without_right_cases_is_not_judged_nor_one_of_other_sources() {
 
 #[test]
 fn comments_are_no_code_and_code_is() {
-    let one = digest(&["int a; // why\n\n  // more\nint b;\n"], false);
-    assert_eq!(one, digest(&["int a;\nint b;"], false));
-    assert_ne!(one, digest(&["int a;\nint c;"], false));
+    let one = digest(&["int a; // why\n\n  // more\nint b;\n"], &[]);
+    assert_eq!(one, digest(&["int a;\nint b;"], &[]));
+    assert_ne!(one, digest(&["int a;\nint c;"], &[]));
     let both = "#if INVARIANT\n#if OTHER\nint c;\n#else\nint d;\n#endif\n#else\nint a;\n#endif\nint b;\n";
-    assert_eq!(one, digest(&[both], false), "what an invariant attention has is no code of others");
-    assert_eq!(digest(&["#if OTHER\nint c;\n#else\nint d;\n#endif\nint b;\n"], false), digest(&[both], true));
+    assert_eq!(one, digest(&[both], &[]), "what an invariant attention has is no code of others");
+    assert_eq!(one, digest(&[both], &[DRAFTS]));
+    assert_eq!(digest(&["#if OTHER\nint c;\n#else\nint d;\n#endif\nint b;\n"], &[]), digest(&[both], &[SPANS]));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | [`getting_started`] | you are new: describe an attention, ask about it, compile it and launch it |
 //! | [`serving`] | your shapes change at every step: varlen queries, paged keys, continuous batching |
 //! | [`invariant`] | a sequence must have the same bits alone and in any batch |
+//! | [`drafts`] | a speculative decoder verifies trees of drafts |
 //! | [`training`] | you need gradients, dropout or the same bits twice |
 //! | [`threads`] | many launches as one graph, several streams, threads, async |
 //! | [`fp8`] | you want 8-bit attention: what runs where, scales, training, pages in 8 bits |
@@ -45,6 +46,9 @@ pub mod serving {}
 
 #[doc = include_str!("invariant.md")]
 pub mod invariant {}
+
+#[doc = include_str!("drafts.md")]
+pub mod drafts {}
 
 #[doc = include_str!("training.md")]
 pub mod training {}

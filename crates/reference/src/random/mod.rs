@@ -226,6 +226,7 @@ fn fill(
             Buffer::from_values(dtype, (0..len).map(|_| f64::from(u8::from(rng.unit() < keep))))
         }
         Role::BlockMask => Buffer::from_values(dtype, (0..len).map(|_| (rng.bits() >> 56 | 1) as f64)),
+        Role::DraftTree => Buffer::from_values(dtype, (0..len).map(|_| f64::from((rng.bits() >> 32) as u32 as i32))),
         // Block scales: powers of two near the scale of 8-bit numbers, so that the products are about normal.
         Role::Descale(_) if dtype == DType::E8M0 => {
             Buffer::from_values(dtype, (0..len).map(|_| 2f64.powi(rng.within(0, 2) as i32 - 6)))

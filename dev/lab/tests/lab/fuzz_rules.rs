@@ -4,11 +4,11 @@ use qkvault_skip::{Need, skip};
 
 use crate::kit::{Place, fields};
 
-/// Each of five GPUs under each of three versions gets 10 descriptions, the same in every run. A description that goes
+/// Each of five GPUs under each of three versions gets 5 descriptions, the same in every run. A description that goes
 /// to the library takes 0.6 s of a core. Run `qkvault-lab fuzz-rules` with another seed for more.
 #[test]
 fn rules_and_library_agree_on_random_descriptions() {
-    const CASES: u64 = 150;
+    const CASES: u64 = 75;
     if ["9.14.0", "9.19.0", "9.27.0"].iter().any(|version| Place::with_cudnn(version).is_none()) {
         return;
     }
@@ -37,7 +37,7 @@ fn rules_and_library_agree_on_random_descriptions() {
     assert_eq!((code, count("differed")), (0, 0), "{report:#}");
     assert_eq!((count("agreed") + not_asked, count("cases")), (CASES, CASES), "{report:#}");
     // Most descriptions go to the library, and both refuse some of them.
-    assert!(count("supported") >= 75 && count("refused") >= 4 && not_asked <= 50, "{report:#}");
+    assert!(count("supported") >= 38 && count("refused") >= 2 && not_asked <= 25, "{report:#}");
 }
 
 /// What the rules of own kernels take is compiled by NVRTC, 1 s of a core each.
@@ -47,10 +47,10 @@ fn what_the_rules_of_kernels_take_becomes_a_plan() {
         return skip(Need::Cudnn, &error.to_string());
     }
     let place = Place::new();
-    let (code, report) = place.json("fuzz-rules --engine kernels --cases 16 --seed 2026 --keep-size");
+    let (code, report) = place.json("fuzz-rules --engine kernels --cases 12 --seed 2026 --keep-size");
     let count = |name: &str| report[name].as_u64().unwrap();
-    assert_eq!((code, count("differed"), count("agreed")), (0, 0, 16), "{report:#}");
-    assert!(count("supported") >= 8 && count("refused") >= 2, "{report:#}");
+    assert_eq!((code, count("differed"), count("agreed")), (0, 0, 12), "{report:#}");
+    assert!(count("supported") >= 6 && count("refused") >= 2, "{report:#}");
     assert!(report["confirmed"]["kernels.backward"].as_u64() > Some(0), "{report:#}");
     place.run("fuzz-rules --engine auto").failed(2, &["it takes cudnn, kernels, fa4"]);
     place.run("fuzz-rules --engine kernels --versions 9.19").failed(2, &["cannot be used with"]);

@@ -48,6 +48,16 @@ declare![
         applies: Applies::Lowering(|f| given(f.a.invariant, "the same bits in any batch")),
         ..Entry::not_built()
     },
+    NOT_BUILT_DRAFT_TREE = Entry {
+        code: "not-built.draft-tree",
+        cause: "cuDNN's attention reads no bits for each query.",
+        field: "draft_tree",
+        needed: "qkvault's kernels on compute capability 9.0, or an attention without it",
+        fix: "take qkvault's kernels (engine: kernels), or give the mask as a bias",
+        source: SOURCE,
+        applies: Applies::Lowering(|f| given(f.a.draft_tree, "a tree of drafts")),
+        ..Entry::not_built()
+    },
     NOT_BUILT_OUTPUTS = Entry {
         code: "not-built.outputs",
         cause: "With a sink, cuDNN includes the sink in Max and Sum_exp; these outputs are defined without it.",

@@ -50,6 +50,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
         outputs,
         padded_rows,
         invariant,
+        draft_tree,
         fp8,
         pass,
     } = a;
@@ -85,6 +86,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
         };
     });
     list.change("invariant", Effect::Changes, |a| a.invariant = !invariant);
+    list.change("draft_tree", Effect::Changes, |a| a.draft_tree = !draft_tree);
     list.change("fp8", Effect::Changes, |a| {
         a.fp8 = match fp8 {
             None => Some(Fp8::Current),

@@ -28,6 +28,30 @@ entries![
         fix: "describe a shorter chunk: its origins say where it begins",
         ..Entry::description()
     },
+    DRAFT_TREE_QUERIES = Entry {
+        code: "draft-tree.queries",
+        cause: "A row of a tree of drafts has 64 bits, one for each query of the sequence.",
+        field: "q.dims[2]",
+        needed: "at most 64 queries",
+        fix: "verify fewer drafts at a time, or leave draft_tree out",
+        ..Entry::description()
+    },
+    DRAFT_TREE_BACKWARD = Entry {
+        code: "draft-tree.backward",
+        cause: "Drafts are verified, and nothing is learned from them.",
+        field: "pass",
+        needed: "a forward",
+        fix: "leave draft_tree out of a backward",
+        ..Entry::description()
+    },
+    DRAFT_TREE_ORIGINS = Entry {
+        code: "draft-tree.origins",
+        cause: "The keys of drafts are the last ones of a sequence, and origins make the keys a part of longer ones.",
+        field: "origins",
+        needed: "no origins",
+        fix: "leave origins out, or draft_tree",
+        ..Entry::description()
+    },
     BAND_EMPTY = Entry {
         code: "band.empty",
         cause: "The band has no bound.",

@@ -7,7 +7,7 @@ pub(crate) mod memory;
 pub(crate) mod slack;
 
 use qkvault_graph::expr::{PointContext, ScalarTy, ScoreExpr, Value};
-use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Valid, validate};
+use qkvault_graph::{Attention, Corner, DType, DropoutSource, Role, Storage, Valid, Varlen, validate};
 use qkvault_reference::{Buffer, Inputs, View};
 
 pub(crate) fn valid(a: Attention) -> Valid {
@@ -108,6 +108,19 @@ pub(crate) fn naive_row(a: &Attention, inputs: &Inputs, [b, h, i]: [usize; 3]) -
             let (rows, tiles) = ((a.q.dims[2] as usize).div_ceil(128), (a.k.dims[2] as usize).div_ceil(128));
             let byte = ((b * h_q as usize + h) * rows + i / 128) * tiles.div_ceil(8) + j / 128 / 8;
             if inputs.get(Role::BlockMask).expect("bound").int(byte) >> (j / 128 % 8) & 1 == 0 {
+                continue;
+            }
+        }
+        if a.draft_tree && j + q_len >= kv_len {
+            let row = match a.q.storage {
+                Storage::Varlen { .. } => {
+                    inputs.get(Role::Offsets(Varlen::Q)).expect("bound").int(b) as usize / a.q.strides[2] as usize + i
+                }
+                _ => b * a.q.dims[2] as usize + i,
+            };
+            let draft = j + q_len - kv_len;
+            let word = inputs.get(Role::DraftTree).expect("bound").int(2 * row + draft / 32) as u32;
+            if word & 1 << (draft % 32) == 0 {
                 continue;
             }
         }
