@@ -116,6 +116,15 @@ pub enum Outcome {
     Good,
     /// Something was refused, is corrupt or is missing; the command has printed it.
     Bad,
+    /// A child process did what this one was asked, and has printed how it went: its exit code.
+    Child(u8),
+}
+
+impl Outcome {
+    /// The outcome of a child process with this exit code.
+    pub(crate) fn of_child(code: i32) -> Outcome {
+        Outcome::Child(u8::try_from(code).unwrap_or(1))
+    }
 }
 
 impl Command {
@@ -192,6 +201,7 @@ pub fn finish(globals: &Globals, command: impl FnOnce() -> anyhow::Result<Outcom
     match command() {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::FAILURE,
+        Ok(Outcome::Child(code)) => ExitCode::from(code),
         Err(error) => {
             let text = failure::text(&error);
             if globals.json {

@@ -1,5 +1,6 @@
 //! `warm`: compiles the plans that models need into the vault. The target GPU need not be present.
 
+mod child;
 mod part;
 mod progress;
 mod report;
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner};
-use qkvault_cudnn::{CompileOptions, QuirkSet, Target};
+use qkvault_cudnn::{CompileOptions, LabOptions, QuirkSet, Target, VariantSet};
 use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid, ValidCombination};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
@@ -22,6 +23,7 @@ use crate::jobs::{self, AttentionJob, ModelArgs};
 use crate::target::{LibraryArgs, TargetsArgs, are_versions};
 use crate::threads::threads;
 use crate::{Globals, Outcome, flush_remote, older, open_vault, out, rejections};
+use child::{ChildArgs, Journal};
 use part::PlanPart;
 use progress::Progress;
 use report::{TargetReport, WarmRow};
@@ -62,6 +64,11 @@ pub struct WarmArgs {
     /// the fastest is chosen here
     #[arg(help_heading = "Compiling", long, conflicts_with_all = ["dry_run", "part", "engine"])]
     autotune: bool,
+    /// Variants of lowering to leave out, as `qkvault-lab` measures them
+    #[arg(long, hide = true, value_name = "NAME,...", default_value = "")]
+    without: VariantSet,
+    #[command(flatten)]
+    child: ChildArgs,
     /// Codes of quirks to accept (see docs/reasons.md)
     #[arg(help_heading = "Compiling", long, value_name = "CODE", value_delimiter = ',')]
     allow: Vec<QuirkSet>,
@@ -91,6 +98,11 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     if versions.len() > 1 {
         return versions::run(globals, &versions);
     }
+    // What may end the process compiles in another one. A dry run compiles nothing, and standard input is read once.
+    let may_end = cfg!(unix) && !args.dry_run && !args.autotune && Engines::built_in().need_target(args.engine);
+    if may_end && !args.child.is_child() && !args.model.is_read_once() {
+        return child::run();
+    }
     let jobs::Jobs { jobs, combinations, mut notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
@@ -98,7 +110,9 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     }
     let allowed = args.allow.iter().fold(QuirkSet::NONE, |all, one| all.with(*one));
     let engine = args.engine;
-    let policy = CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, ..CompileOptions::default() };
+    let lab = LabOptions::without(args.without);
+    let policy =
+        CompileOptions { workspace_limit: args.workspace_limit, allowed, engine, lab, ..CompileOptions::default() };
     if args.autotune {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
         return tune::run(globals, args, &policy, &jobs);
@@ -120,29 +134,24 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
     let mine: Vec<TargetJob<'_>> =
         all.iter().filter(|work| args.part.is_none_or(|part| work.is_in(part))).copied().collect();
-    announce(args.part, &jobs, &targets, (mine.len(), all.len()));
+    if !args.child.goes_on() {
+        announce(args.part, &jobs, &targets, (mine.len(), all.len()));
+    }
     let started = Instant::now();
     let progress = Progress::new(mine.len());
-    let rows: Vec<WarmRow<'_>> = pool.install(|| {
-        let all = mine.into_par_iter().map(|work| {
-            let row = match &work.job.attention {
-                Ok(attention) => {
-                    let target = &targets[work.target];
-                    // Only cuDNN's answers are stored, so a dry run asks the rules.
-                    let candidates = planner.candidates(attention, target.sm(), policy.engine);
-                    let of_cudnn = candidates.engines == [CUDNN];
-                    match (args.dry_run && of_cudnn).then(|| by_rules(attention, target, &policy)).flatten() {
-                        Some(refusal) => WarmRow::refused(work, &refusal),
-                        None => WarmRow::new(work, planner.plan(attention, target, &policy, on_miss)),
-                    }
-                }
-                Err(refusal) => WarmRow::refused(work, refusal),
-            };
-            progress.done(row.is_built().then(|| named(work, &targets)).as_deref());
-            row
-        });
-        all.collect()
-    });
+    let journal = args.child.journal()?;
+    let one = |(place, work)| {
+        let row = row(place, work, &planner, &targets, &policy, args, &journal);
+        progress.done(row.is_built().then(|| named(work, &targets)).as_deref());
+        (place, row)
+    };
+    // What was open when a process ended comes first, one after the other.
+    let (first, others): (Vec<_>, Vec<_>) =
+        mine.into_iter().enumerate().partition(|(place, _)| args.child.is_suspect(*place));
+    let mut rows: Vec<(usize, WarmRow<'_>)> = pool.install(|| first.into_iter().map(&one).collect());
+    rows.extend(pool.install(|| others.into_par_iter().map(&one).collect::<Vec<_>>()));
+    rows.sort_by_key(|(place, _)| *place);
+    let rows: Vec<WarmRow<'_>> = rows.into_iter().map(|(_, row)| row).collect();
     progress.finish();
     notes.extend(combined(&planner, &combinations, &targets, on_miss)?);
     let seconds = started.elapsed().as_secs_f64();
@@ -162,6 +171,34 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
         }
     }
     Ok(print(globals, &planner, &reports, &notes, seconds))
+}
+
+/// The row of a job, whose plan is looked up or compiled. `place` is its number in the journal.
+fn row<'j>(
+    place: usize,
+    work: TargetJob<'j>,
+    planner: &Planner,
+    targets: &[Target],
+    policy: &CompileOptions,
+    args: &WarmArgs,
+    journal: &Journal,
+) -> WarmRow<'j> {
+    let attention = match &work.job.attention {
+        Ok(attention) => attention,
+        Err(refusal) => return WarmRow::refused(work, refusal),
+    };
+    let target = &targets[work.target];
+    // Only cuDNN's answers are stored, so a dry run asks the rules.
+    let of_cudnn = planner.candidates(attention, target.sm(), policy.engine).engines == [CUDNN];
+    if let Some(refusal) = (args.dry_run && of_cudnn).then(|| by_rules(attention, target, policy)).flatten() {
+        return WarmRow::refused(work, &refusal);
+    }
+    if let (Some(key), Some(status)) = (work.key, args.child.ended(place)) {
+        let why = format!("it ended the process that compiled it ({status})");
+        return WarmRow::new(work, Err(PlanError::Interrupted { key, why }));
+    }
+    let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
+    WarmRow::new(work, journal.within(place, || planner.plan(attention, target, policy, on_miss)))
 }
 
 /// Every attention for every target, with the key of its plan.

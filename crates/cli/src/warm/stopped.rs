@@ -1,6 +1,8 @@
 //! A last line when `warm` is stopped by Ctrl-C or a service manager: how far it was, and that nothing is lost.
 
 use std::sync::{Arc, Mutex, Once, PoisonError};
+#[cfg(unix)]
+use std::time::Duration;
 
 use super::progress::Count;
 use crate::out;
@@ -13,6 +15,17 @@ pub(super) fn tell(count: &Arc<Mutex<Count>>) {
     static WATCH: Once = Once::new();
     *RUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(count));
     WATCH.call_once(watch);
+}
+
+/// How often a child looks whether its parent is there.
+#[cfg(unix)]
+const PARENT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Tells how far the run is, if there is one.
+fn last_line() {
+    if let Some(count) = RUN.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        out::note(&line(&count.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
 }
 
 /// The last line.
@@ -31,9 +44,7 @@ fn watch() {
     let Ok(mut signals) = signal_hook::iterator::Signals::new(heard) else { return };
     let wait = move || {
         for signal in signals.forever() {
-            if let Some(count) = RUN.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-                out::note(&line(&count.lock().unwrap_or_else(PoisonError::into_inner)));
-            }
+            last_line();
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };
@@ -42,6 +53,24 @@ fn watch() {
 
 #[cfg(not(unix))]
 fn watch() {}
+
+/// Ends this process, with the last line, once it has another parent than this one: who stops the parent stops what it
+/// started.
+pub(super) fn end_without(parent: u32) {
+    #[cfg(unix)]
+    {
+        let wait = move || {
+            while std::os::unix::process::parent_id() == parent {
+                std::thread::sleep(PARENT_INTERVAL);
+            }
+            last_line();
+            std::process::exit(1);
+        };
+        let _ = std::thread::Builder::new().name("parent".to_owned()).spawn(wait);
+    }
+    #[cfg(not(unix))]
+    let _ = parent;
+}
 
 /// Whether the process was started with a signal ignored, as `nohup` and shells do for what runs behind them: to listen
 /// to it would end a process that it is not to end.
