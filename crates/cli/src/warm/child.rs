@@ -1,6 +1,6 @@
-//! `warm` in a child process: cuDNN has ended processes that ask it for a plan, and whoever compiles a thousand plans must
-//! not lose the rest by one of them. A child keeps a journal of what it compiles; if a signal ends it, the next child
-//! compiles what was open one after the other, and what was open alone when a process ended is told as failed.
+//! `warm` in a child process: cuDNN has ended processes that ask it for a plan, and whoever compiles a thousand plans
+//! must not lose the rest by one of them. A child keeps a journal of what it compiles; if a signal ends it, the next
+//! child compiles what was open one after the other, and what was open alone when a process ended is told as failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -33,22 +33,22 @@ pub(super) struct ChildArgs {
     suspects: Vec<usize>,
     /// A plan that is not compiled, because it ended a process, and how that one ended
     #[arg(long, hide = true, value_name = "N:STATUS", requires = "journal")]
-    ended: Vec<Ended>,
+    ended: Vec<EndedPlan>,
 }
 
 /// A plan that ended a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ended {
+struct EndedPlan {
     plan: usize,
     status: String,
 }
 
-impl FromStr for Ended {
+impl FromStr for EndedPlan {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Ended, String> {
+    fn from_str(text: &str) -> Result<EndedPlan, String> {
         let parts = text.split_once(':').and_then(|(plan, status)| Some((plan.parse().ok()?, status.to_owned())));
-        parts.map(|(plan, status)| Ended { plan, status }).ok_or_else(|| "a number, a colon, a status".to_owned())
+        parts.map(|(plan, status)| EndedPlan { plan, status }).ok_or_else(|| "a number, a colon, a status".to_owned())
     }
 }
 
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(ended[&12], "signal: 11 (SIGSEGV)");
         let told = words(&path, &[1, 2], &ended);
         assert!(told.ends_with(&["1,2".into(), "--ended".into(), "12:signal: 11 (SIGSEGV)".into()]), "{told:?}");
-        let again: Ended = "12:signal: 11 (SIGSEGV)".parse().expect("reads");
+        let again: EndedPlan = "12:signal: 11 (SIGSEGV)".parse().expect("reads");
         assert_eq!((again.plan, &again.status), (12, &ended[&12]));
-        assert!("12".parse::<Ended>().is_err());
+        assert!("12".parse::<EndedPlan>().is_err());
     }
 }
