@@ -64,7 +64,8 @@ pub(super) fn end_without(parent: u32) {
                 std::thread::sleep(PARENT_INTERVAL);
             }
             last_line();
-            std::process::exit(1);
+            // At once: an ordinary end would wait for libraries, while other threads go on and tell of more.
+            let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTERM);
         };
         let _ = std::thread::Builder::new().name("parent".to_owned()).spawn(wait);
     }
