@@ -99,8 +99,9 @@ pub fn run() -> Result<()> {
     let (mut texts, mut names) = (Vec::new(), names::TypeNames::default());
     for file in &files {
         let name = file.to_string_lossy().into_owned();
-        if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a")) || name.contains(".so.") {
-            found.push(format!("{name}: no library or wheel belongs in the repository"));
+        if name.rsplit('.').next().is_some_and(|end| matches!(end, "so" | "whl" | "a" | "pyc")) || name.contains(".so.")
+        {
+            found.push(format!("{name}: no library, wheel or compiled file belongs in the repository"));
         }
         // A tracked file may be deleted or renamed in the working tree.
         let Ok(text) = std::fs::read_to_string(root.join(file)) else { continue };

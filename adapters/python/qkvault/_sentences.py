@@ -260,16 +260,16 @@ SENTENCES = {
     "kernels.head-dim":
         _OWN + "head dims that are multiples of 16, to 576 of {q} and 512 of {v}, not {numbers}" + _LEAVE,
     "kernels.invariant":
-        "{invariant} is kept for head dims of at most 256, without {origins} and {draft_tree}, with 4 GiB of scratch memory ({given}); "
-        "leave {invariant} out",
+        "{invariant} is kept for head dims of at most 256, without {origins} and {draft_tree}, with 4 GiB of scratch "
+        "memory ({given}); leave {invariant} out",
     "kernels.heads": _OWN + "as many heads of {k} ({0}) as of {v} ({1})" + _LEAVE,
     "kernels.dropout": _OWN + "no {dropout}" + _LEAVE,
     "kernels.size": _OWN + "2^30 sequences, heads, rows and keys ({numbers})" + _LEAVE,
     "kernels.storage": _OWN + "keys and values that are stored alike, and pages of one size" + _LEAVE,
     "kernels.strides": _OWN + "strides that are multiples of 8 elements, and those of {who} are {list}" + _LEAVE,
     "not-built.draft-tree":
-        "{draft_tree} was given, which qkvault's own kernels alone read, on compute capability 9.0; leave it out and give "
-        "{mask} elsewhere",
+        "{draft_tree} was given, which qkvault's own kernels alone read, on compute capability 9.0; leave it out and "
+        "give {mask} elsewhere",
     "not-built.invariant":
         "{invariant} was asked for, which qkvault's own kernels alone keep, on compute capability 9.0; leave "
         "{invariant} out elsewhere",

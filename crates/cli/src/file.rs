@@ -7,6 +7,11 @@ use std::path::Path;
 use anyhow::Context as _;
 use qkvault_models::LARGEST_CONFIG;
 
+/// Whether a file that an option names is standard input.
+pub(super) fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// The text of a file, or of standard input for `-`.
 ///
 /// # Errors
@@ -15,7 +20,7 @@ use qkvault_models::LARGEST_CONFIG;
 pub(super) fn text(path: &Path) -> anyhow::Result<String> {
     let cannot = || format!("{} could not be read", name(path));
     let mut bytes = Vec::new();
-    let file: Box<dyn Read> = match path.as_os_str() == "-" {
+    let file: Box<dyn Read> = match is_standard_input(path) {
         true => Box::new(std::io::stdin()),
         false => Box::new(File::open(path).with_context(cannot)?),
     };
@@ -28,7 +33,7 @@ pub(super) fn text(path: &Path) -> anyhow::Result<String> {
 
 /// What a message calls a file that an option names.
 pub(super) fn name(path: &Path) -> String {
-    match path.as_os_str() == "-" {
+    match is_standard_input(path) {
         true => "standard input".to_owned(),
         false => path.display().to_string(),
     }

@@ -70,7 +70,8 @@ impl ModelArgs {
     /// Whether something is read from where it can be read once: standard input or a pipe.
     pub(super) fn is_read_once(&self) -> bool {
         let once = |path: &PathBuf| {
-            path.as_os_str() == "-" || path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+            crate::file::is_standard_input(path)
+                || path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
         };
         self.model.iter().chain(&self.text).any(once)
     }

@@ -10,7 +10,10 @@ mod tune;
 mod versions;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
+
+use anyhow::Context as _;
 
 use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner};
 use qkvault_cudnn::{CompileOptions, LabOptions, QuirkSet, Target, VariantSet};
@@ -74,6 +77,18 @@ pub struct WarmArgs {
     allow: Vec<QuirkSet>,
 }
 
+impl WarmArgs {
+    /// What happens with a plan that the vault lacks.
+    const fn on_miss(&self) -> OnMiss {
+        if self.dry_run { OnMiss::Load } else { OnMiss::Compile }
+    }
+}
+
+/// This program's file, to start it again.
+fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("this program's file is not known, so it cannot be started again")
+}
+
 /// One attention for one target.
 #[derive(Clone, Copy)]
 struct TargetJob<'j> {
@@ -99,7 +114,8 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
         return versions::run(globals, &versions);
     }
     // What may end the process compiles in another one. A dry run compiles nothing, and standard input is read once.
-    let may_end = cfg!(unix) && !args.dry_run && !args.autotune && Engines::built_in().need_target(args.engine);
+    let needs_cudnn = Engines::built_in().need_target(args.engine);
+    let may_end = cfg!(unix) && !args.dry_run && !args.autotune && needs_cudnn;
     if may_end && !args.child.is_child() && !args.model.is_read_once() {
         return child::run();
     }
@@ -119,7 +135,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     }
     let vault = open_vault(globals)?;
     // Plans of kernels need no cuDNN, and are the same with each.
-    let compiler = match Engines::built_in().need_target(args.engine) {
+    let compiler = match needs_cudnn {
         false => None,
         true => Some(Compiler::open_compile_only(&args.library.search()?)?),
     };
@@ -129,7 +145,6 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     }
     notes.extend(older::notes(&vault));
     let planner = Planner::new(vault, compiler);
-    let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.jobs.unwrap_or(0)).build()?;
     let all = pool.install(|| keyed(&jobs, &targets, &planner, &policy));
     let mine: Vec<TargetJob<'_>> =
@@ -153,7 +168,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     rows.sort_by_key(|(place, _)| *place);
     let rows: Vec<WarmRow<'_>> = rows.into_iter().map(|(_, row)| row).collect();
     progress.finish();
-    notes.extend(combined(&planner, &combinations, &targets, on_miss)?);
+    notes.extend(combined(&planner, &combinations, &targets, args.on_miss())?);
     let seconds = started.elapsed().as_secs_f64();
     notes.extend(rejections::note(planner.vault()));
     notes.extend(flush_remote(planner.vault()));
@@ -189,16 +204,17 @@ fn row<'j>(
     };
     let target = &targets[work.target];
     // Only cuDNN's answers are stored, so a dry run asks the rules.
-    let of_cudnn = planner.candidates(attention, target.sm(), policy.engine).engines == [CUDNN];
-    if let Some(refusal) = (args.dry_run && of_cudnn).then(|| by_rules(attention, target, policy)).flatten() {
+    if args.dry_run
+        && planner.candidates(attention, target.sm(), policy.engine).engines == [CUDNN]
+        && let Some(refusal) = by_rules(attention, target, policy)
+    {
         return WarmRow::refused(work, &refusal);
     }
     if let (Some(key), Some(status)) = (work.key, args.child.ended(place)) {
         let why = format!("it ended the process that compiled it ({status})");
         return WarmRow::new(work, Err(PlanError::Interrupted { key, why }));
     }
-    let on_miss = if args.dry_run { OnMiss::Load } else { OnMiss::Compile };
-    WarmRow::new(work, journal.within(place, || planner.plan(attention, target, policy, on_miss)))
+    WarmRow::new(work, journal.within(place, || planner.plan(attention, target, policy, args.on_miss())))
 }
 
 /// Every attention for every target, with the key of its plan.

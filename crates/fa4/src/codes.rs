@@ -9,6 +9,13 @@ const FA4: Entry = Entry {
     ..Entry::not_built()
 };
 
+/// What own kernels take in their place.
+const FA4_OWN: Entry = Entry {
+    needed: "an attention without it, or qkvault's kernels",
+    fix: "take qkvault's kernels (engine: kernels)",
+    ..FA4
+};
+
 entries![
     pub;
     FA4_GPU = Entry {
@@ -57,17 +64,13 @@ entries![
         code: "fa4.invariant",
         cause: "FlashAttention-4's kernels divide keys and rows by what is in the batch.",
         field: "invariant",
-        needed: "an attention without it, or qkvault's kernels",
-        fix: "take qkvault's kernels (engine: kernels)",
-        ..FA4
+        ..FA4_OWN
     },
     FA4_DRAFT_TREE = Entry {
         code: "fa4.draft-tree",
         cause: "FlashAttention-4's kernels read no bits for each query.",
         field: "draft_tree",
-        needed: "an attention without it, or qkvault's kernels",
-        fix: "take qkvault's kernels (engine: kernels)",
-        ..FA4
+        ..FA4_OWN
     },
     FA4_OUTPUTS = Entry {
         code: "fa4.outputs",

@@ -48,9 +48,9 @@ def paged_attention(
     `kv_lengths` (batch) how many keys it has, those of these queries included: integers on the GPU, which may change
     from call to call, also between replays of a CUDA graph. The plan is for the width of the table, so keep it constant
     or round it up. With `is_causal`, the last query sees the last key. In `score_mod` and `mask_mod`, `q_idx` is the
-    row of `q` and `kv_idx` the key of the sequence. `draft_tree` (batch, query), int64: the queries are drafts, the last
-    keys are theirs, and bit `j` of a row says whether that query sees draft `j`; at most 64, and truth values (batch,
-    query, draft) are packed here. There is no gradient: gather the pages for one.
+    row of `q` and `kv_idx` the key of the sequence. `draft_tree` (batch, query), int64: the queries are drafts, the
+    last keys are theirs, and bit `j` of a row says whether that query sees draft `j`; at most 64, and truth values
+    (batch, query, draft) are packed here. There is no gradient: gather the pages for one.
     """
     if layout not in _SHAPES:
         raise ArgumentError(f"layout is {layout!r}; it is 'nhd' or 'hnd'")

@@ -119,7 +119,7 @@ fn open(journal: &Path) -> Vec<usize> {
 
 /// Runs this command in children until one ends by itself: what each has compiled is in the vault for the next.
 pub(super) fn run() -> anyhow::Result<Outcome> {
-    let program = std::env::current_exe().context("this program's file is not known, so it cannot be started again")?;
+    let program = super::this_program()?;
     let folder = tempfile::tempdir().context("no folder for a journal of what is compiled")?;
     let (mut ended, mut suspects) = (BTreeMap::new(), Vec::new());
     for number in 0..MOST {

@@ -12,7 +12,7 @@ use crate::{Globals, Outcome, out};
 
 /// Runs the command once for each version, one after the other: each uses every core.
 pub(super) fn run(globals: &Globals, versions: &[String]) -> anyhow::Result<Outcome> {
-    let program = std::env::current_exe().context("this program's file is not known, so it cannot be started again")?;
+    let program = super::this_program()?;
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut reports = Vec::new();
     let mut outcome = Outcome::Good;

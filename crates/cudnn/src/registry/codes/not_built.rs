@@ -6,6 +6,8 @@ use crate::{DropoutSource, Outputs, PaddedRows};
 
 const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
 const FIX: &str = "use the CPU reference, which computes it";
+/// What own kernels alone compute.
+const NEEDED_OWN: &str = "qkvault's kernels on compute capability 9.0, or an attention without it";
 const SOURCE: &str = "qkvault's lowering, which does not write it";
 
 fn given(is: bool, what: &str) -> Option<String> {
@@ -42,7 +44,7 @@ declare![
         code: "not-built.invariant",
         cause: "cuDNN divides its work by what is in the batch and by its own choice of engines.",
         field: "invariant",
-        needed: "qkvault's kernels on compute capability 9.0, or an attention without it",
+        needed: NEEDED_OWN,
         fix: "take qkvault's kernels (engine: kernels), or leave invariant out",
         source: SOURCE,
         applies: Applies::Lowering(|f| given(f.a.invariant, "the same bits in any batch")),
@@ -52,7 +54,7 @@ declare![
         code: "not-built.draft-tree",
         cause: "cuDNN's attention reads no bits for each query.",
         field: "draft_tree",
-        needed: "qkvault's kernels on compute capability 9.0, or an attention without it",
+        needed: NEEDED_OWN,
         fix: "take qkvault's kernels (engine: kernels), or give the mask as a bias",
         source: SOURCE,
         applies: Applies::Lowering(|f| given(f.a.draft_tree, "a tree of drafts")),
