@@ -318,6 +318,29 @@ fn values_of_a_latent_cache_are_brought_with_its_keys() {
     }
 }
 
+/// The largest score of a row once had a weight of two to the power of its own rounding, which from 2^28 on is more than
+/// float16 holds.
+#[test]
+fn rows_of_equal_huge_scores_are_the_mean_of_their_values() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    for queries in [1, 70] {
+        for (at, huge) in [20_000.0_f32, 21_007.0, 22_011.0, 25_013.0].into_iter().enumerate() {
+            let a = Attention::bshd(1, (1, 1), (queries, 40), 128, DType::F16);
+            let attention = validate(a).expect("is valid");
+            let mut inputs = Inputs::random(&attention, at as u64).expect("random operands");
+            for role in [Role::Q, Role::K] {
+                let all = inputs.get_mut(role).expect("an input").bytes_mut();
+                all.chunks_exact_mut(2).for_each(|x| x.copy_from_slice(&half::f16::from_f32(huge).to_ne_bytes()));
+            }
+            let made = generate(&attention, SM).expect("is taken");
+            let case = Case::over(&attention, inputs, &[]);
+            assert_eq!(check_case(case, &made, 1), Ok(()), "{attention}, elements of {huge}");
+        }
+    }
+}
+
 /// Faults in the source, each of which must be noticed: what is replaced, by what, and words of what is then said.
 const FAULTS: [(&str, &str, &str); 8] = [
     ("barrier_wait(full + 8 * slot, parity);", "", "wrong"),

@@ -267,13 +267,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         fade[half] = top[half] == -INFINITE ? 1.f : exponential(top[half] - base[half]);
         top[half] = most[half];
       }
+      bool rough[2], any_rough = false;
 #pragma unroll
-      for (int n = 0; n < WARP_KEYS / 8; n++)
+      for (int half = row_from; half < row_end; half++) any_rough |= rough[half] = is_rough(base[half]);
+      auto weigh = [&](bool select) {
 #pragma unroll
-        for (int e = row_from * 2; e < row_end * 2; e++) {
-          score[n][e] = weight_of(score[n][e], unit, base[e >> 1]);
-          more[e >> 1] += score[n][e];
-        }
+        for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+          for (int e = row_from * 2; e < row_end * 2; e++) {
+            score[n][e] = weight_of(score[n][e], unit, base[e >> 1], select && rough[e >> 1]);
+            more[e >> 1] += score[n][e];
+          }
+      };
+      if (__any_sync(~0u, any_rough)) weigh(true);
+      else weigh(false);
 #pragma unroll
       for (int half = row_from; half < row_end; half++) sum[half] = sum[half] * fade[half] + more[half];
     };

@@ -44,11 +44,20 @@ __device__ __forceinline__ int page_of(const Params& p, const Item& item, int ti
 #endif
 }
 
+// Where the keys or values of an item begin among the rows of their map.
+__device__ __forceinline__ int first_row(const Params& p, const Item& item, bool key) {
+#if VARLEN_K
+  return (int)(key ? p.offsets_k[item.batch] / K_ROW : p.offsets_v[item.batch] / V_ROW);
+#else
+  return 0;
+#endif
+}
+
 // Whether the values of a tile are the first columns of its keys in memory, as in a latent cache: then they are brought
 // once. All lanes of a warp ask.
 __device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item, int tile, int parts) {
 #if MAY_SHARE
-  if (p.keys != p.values) return false;
+  if (p.keys != p.values || first_row(p, item, true) != first_row(p, item, false)) return false;
   bool same = true;
   if (PAGED)
     for (int part = threadIdx.x & 31; part < parts; part += 32)
@@ -56,15 +65,6 @@ __device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item
   return __all_sync(~0u, same);
 #else
   return false;
-#endif
-}
-
-// Where the keys or values of an item begin among the rows of their map.
-__device__ __forceinline__ int first_row(const Params& p, const Item& item, bool key) {
-#if VARLEN_K
-  return (int)(key ? p.offsets_k[item.batch] / K_ROW : p.offsets_v[item.batch] / V_ROW);
-#else
-  return 0;
 #endif
 }
 

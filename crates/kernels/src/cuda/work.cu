@@ -228,9 +228,14 @@ struct Signs {
   __device__ __forceinline__ u32 of(u32 two) const { return (two ^ flip) & keep; }
 };
 
-// The exponential of a score less the base of its row.
-__device__ __forceinline__ float weight_of(float product, float unit, float base) {
-  return NATURAL ? exponential(product - base) : exp2_fast(__fmaf_rn(product, unit, -base));
+// Whether the rounding of a row's base is so large that it counts as an exponent.
+__device__ __forceinline__ bool is_rough(float base) { return !NATURAL && fabsf(base) >= 4194304.f; }
+
+// The exponential of a score less the base of its row. With a rough base the score is rounded as the base was, so that
+// the largest one has a weight of 1.
+__device__ __forceinline__ float weight_of(float product, float unit, float base, bool rough) {
+  if (NATURAL) return exponential(product - base);
+  return exp2_fast(rough ? __fmul_rn(product, unit) - base : __fmaf_rn(product, unit, -base));
 }
 
 #if INVARIANT
