@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, KnownLists, ListsLayout, ScoreTiles};
 use crate::takes::{is_varlen, page_size};
-use crate::{bounds, expression, generate};
+use crate::{bounds, expression, generate, spans};
 
 /// So many right cases judge a path.
 const ENOUGH: u64 = 20;
@@ -119,7 +119,8 @@ impl Own {
     fn digest(self) -> String {
         match self {
             Own::Usual => digest(&ATTENTION, &[]),
-            Own::Invariant => digest(&INVARIANT, &[SPANS]),
+            // With the spans that are written into each.
+            Own::Invariant => digest(&[&INVARIANT[..], &[&spans::functions()]].concat(), &[SPANS]),
             Own::Drafts => digest(&ATTENTION, &[DRAFTS]),
         }
     }
