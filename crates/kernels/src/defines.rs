@@ -2,45 +2,38 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::{Band, Corner, Lengths, PaddedRows, Tensor};
+use qkvault_graph::{Band, Corner, Lengths, PaddedRows};
 
 use crate::expression::statements;
 use crate::generate::{Shape, SourceWriter};
+use crate::params::Params;
 use crate::takes::is_varlen;
 use crate::tiling::Tiling;
 
 impl SourceWriter<'_> {
-    /// The numbers that the source is written for.
+    /// The numbers that the source is written for. All others are parameters ([`SourceWriter::numbers`]).
     pub(crate) fn defines(&self) -> String {
-        let (a, Shape { batch, queries, keys, key_heads, group, sizes }) = (self.attention, self.shape);
+        let (a, Shape { group, sizes, .. }) = (self.attention, self.shape);
         let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm, merge_columns } =
             self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
-        let varlen = |tensor: &Tensor| flag(is_varlen(tensor));
-        let rows = a.row_tensor();
         let mut list: Vec<(&str, i64)> = vec![
             ("HEAD_DIM", sizes.head_dim.into()),
             ("VALUE_DIM", sizes.value_dim.into()),
             ("GROUP", group),
-            ("KEY_HEADS", key_heads),
-            ("BATCH", batch),
-            ("QUERIES", queries),
-            ("KEYS", keys),
             ("LENGTHS", lengths),
             ("ORIGINS", flag(a.origins.is_some())),
             ("INVARIANT", flag(sizes.invariant)),
             ("SPANS_SHARED", flag(self.tiling.span_bytes(sizes) > 0)),
-            ("PIECES", self.pieces()),
             ("ZERO_PADDING", flag(a.padded_rows == PaddedRows::Zero)),
             ("PAGED", flag(a.k.is_paged())),
             ("PAGE", self.page()),
             ("PAGE_ROWS", self.part_rows()),
-            ("TABLE", a.k.pages_per_sequence().unwrap_or(0)),
-            ("VARLEN_Q", varlen(&a.q)),
-            ("VARLEN_K", varlen(&a.k)),
-            ("VARLEN_O", varlen(&a.o)),
-            ("VARLEN_STATS", varlen(&rows)),
+            ("VARLEN_Q", flag(is_varlen(&a.q))),
+            ("VARLEN_K", flag(is_varlen(&a.k))),
+            ("VARLEN_O", flag(is_varlen(&a.o))),
+            ("VARLEN_STATS", flag(is_varlen(&a.row_tensor()))),
             ("NATURAL", flag(a.score_mod.is_some())),
             ("PREDICATE", flag(a.mask.mask_mod.is_some())),
             ("DRAFT_TREE", flag(a.draft_tree)),
@@ -48,7 +41,6 @@ impl SourceWriter<'_> {
             ("SINK", flag(a.sink)),
             ("TILE", tile.into()),
             ("ROWS", self.tiling.rows().into()),
-            ("PIECE_ROWS", self.tiling.piece_rows(sizes).into()),
             ("WARPS_ROWS", warps_rows.into()),
             ("WARPS_KEYS", warps_keys.into()),
             ("WARPS_COLUMNS", warps_columns.into()),
@@ -62,14 +54,6 @@ impl SourceWriter<'_> {
             ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
             ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),
         ];
-        for (names, tensor) in [
-            (["Q_BATCH", "Q_HEAD", "Q_ROW"], &a.q),
-            (["O_BATCH", "O_HEAD", "O_ROW"], &a.o),
-            (["STATS_BATCH", "STATS_HEAD", "STATS_ROW"], &rows),
-        ] {
-            list.extend(names.into_iter().zip(tensor.strides));
-        }
-        list.extend([("K_ROW", a.k.strides[2]), ("V_ROW", a.v.strides[2])]);
         let Band { corner, left, right } =
             a.mask.band.unwrap_or(Band { corner: Corner::TopLeft, left: None, right: None });
         list.push(("BOTTOM_RIGHT", flag(corner == Corner::BottomRight)));
@@ -81,6 +65,35 @@ impl SourceWriter<'_> {
             let _ = writeln!(text, "#define {name} {value}{suffix}");
         }
         text
+    }
+
+    /// Adds the numbers that are not in the source: counts, and steps of operands. One source serves every batch and
+    /// every number of queries and keys that its tiles are for.
+    pub(crate) fn numbers(&self, p: &mut Params) {
+        let (a, Shape { batch, queries, keys, key_heads, sizes, .. }) = (self.attention, self.shape);
+        for (name, count) in [
+            ("batch", batch),
+            ("most_queries", queries),
+            ("most_keys", keys),
+            ("key_heads", key_heads),
+            ("pieces", self.pieces()),
+            ("piece_rows", self.tiling.piece_rows(sizes).into()),
+        ] {
+            p.count(name, count);
+        }
+        let rows = a.row_tensor();
+        for (names, tensor) in [
+            (["q_batch", "q_head", "q_row"], &a.q),
+            (["o_batch", "o_head", "o_row"], &a.o),
+            (["stats_batch", "stats_head", "stats_row"], &rows),
+        ] {
+            names.into_iter().zip(tensor.strides).for_each(|(name, step)| p.step(name, step));
+        }
+        for (name, step) in
+            [("k_row", a.k.strides[2]), ("v_row", a.v.strides[2]), ("table", a.k.pages_per_sequence().unwrap_or(0))]
+        {
+            p.step(name, step);
+        }
     }
 
     /// The functions that the expressions become: the score of a point, if there is one, and whether a key is seen.

@@ -215,6 +215,7 @@ impl SourceWriter<'_> {
         }
         p.pointer("float", "sums", LaunchValue::Scratch(0));
         p.pointer("float", "ends", LaunchValue::Scratch(sums));
+        self.numbers(&mut p);
         p.number("float", "scale", LaunchValue::Number(Role::Scale));
         if a.origins.is_some() {
             p.number("int", "query_origin", LaunchValue::Number(Role::QueryOrigin));

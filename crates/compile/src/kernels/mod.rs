@@ -2,6 +2,7 @@
 
 pub(crate) mod nvrtc;
 mod rebuild;
+mod shared;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -96,8 +97,18 @@ impl KernelPlan<'_> {
     ///
     /// [`NvrtcError`] if there is no NVRTC, or the source does not compile.
     pub fn compile(&self, nvrtc: &Nvrtc) -> Result<Plan, NvrtcError> {
-        let (started, Generated { source, options, recipe }) = (Instant::now(), &self.made);
-        let cubin = nvrtc.compile(FILE, source, options, recipe.sm)?;
+        self.plan(|| self.cubin(nvrtc))
+    }
+
+    fn cubin(&self, nvrtc: &Nvrtc) -> Result<Vec<u8>, NvrtcError> {
+        let Generated { source, options, recipe } = &self.made;
+        nvrtc.compile(FILE, source, options, recipe.sm)
+    }
+
+    /// The plan of code that is made now.
+    fn plan(&self, code: impl FnOnce() -> Result<Vec<u8>, NvrtcError>) -> Result<Plan, NvrtcError> {
+        let started = Instant::now();
+        let cubin = code()?;
         let milliseconds = started.elapsed().as_millis().try_into().unwrap_or(u32::MAX);
         Ok(Plan { facts: self.facts(cubin.len() as u64, milliseconds), blob: Blob::from(cubin) })
     }
@@ -163,7 +174,8 @@ impl Work for KernelPlan<'_> {
     }
 
     fn build(&self) -> Result<Entry, Unbuilt> {
-        let plan = Nvrtc::open(None).and_then(|nvrtc| self.compile(&nvrtc)).map_err(|error| {
+        let compile = || self.cubin(&Nvrtc::open(None)?);
+        let plan = self.plan(|| shared::CODE.cubin(&self.made, compile)).map_err(|error| {
             let absent = matches!(error, NvrtcError::NotFound { .. } | NvrtcError::Variable { .. });
             Unbuilt::Failed { error: Arc::new(error), gap: absent.then_some(Gap::Plan) }
         })?;

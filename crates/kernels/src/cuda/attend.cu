@@ -48,18 +48,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   while (left > 0) {
     const int count = min(left, item.tiles - tile);
     const bool begins = tile == 0, ends = tile + count == item.tiles;
-    const int rows = min(ROWS, rows_of(item.queries) - item.rows_from);
+    const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
 #if VARLEN_Q
     const u16* const q = p.q + p.offsets_q[item.batch];
 #else
-    const u16* const q = p.q + (i64)item.batch * Q_BATCH;
+    const u16* const q = p.q + item.batch * p.q_batch;
 #endif
 #if QUERIES_IN_REGISTERS
     u32 held[HEAD_DIM / 16][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = warp_row * 16 + half * 8 + (lane >> 2), at = item.rows_from + (row < rows ? row : 0);
-      const u16* const from = q + (i64)(at / GROUP) * Q_ROW + (i64)(item.head * GROUP + at % GROUP) * Q_HEAD + (lane & 3) * 2;
+      const u16* const from = q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + (lane & 3) * 2;
 #pragma unroll
       for (int step = 0; step < HEAD_DIM / 16; step++) {
         const u32 low = signs.of(*(const u32*)(from + step * 16)), high = signs.of(*(const u32*)(from + step * 16 + 8));
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     sync_consumers();
     for (int i = thread; i < ROWS * (HEAD_DIM / 8); i += CONSUMERS) {
       const int row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), at = item.rows_from + (row < rows ? row : 0);
-      uint4 value = *(const uint4*)(q + (i64)(at / GROUP) * Q_ROW + (i64)(item.head * GROUP + at % GROUP) * Q_HEAD + part * 8);
+      uint4 value = *(const uint4*)(q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + part * 8);
       value = row < rows ? make_uint4(signs.of(value.x), signs.of(value.y), signs.of(value.z), signs.of(value.w)) : make_uint4(0, 0, 0, 0);
       *(uint4*)(queries + place(row, part, ROWS)) = value;
     }
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     float whole_top[2] = {-INFINITE, -INFINITE}, whole_sum[2] = {0.f, 0.f};
 #pragma unroll
     for (int n = 0; n < COLUMNS / 2; n++) whole[n * SPAN_STEP] = 0.f;
-    const int pieces = begins ? 0 : pieces_before(item, share);
+    const int pieces = begins ? 0 : pieces_before(p, item, share);
     int span_end = end_of_span((item.first + tile) * TILE);
     // Adds a span's sums to those before it, or writes them as a piece of their own; the next span begins with nothing.
     auto end_span = [&](const float (&span_top)[2], const float (&span_sum)[2]) {
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
               at = __fmaf_rn(at, of_whole, __fmul_rn(out[n][e], of_span));
             }
         } else if (const int row = warp_row * 16 + half * 8 + (lane >> 2); row < rows) {
-          const i64 at = piece_row(pieces + span_index(span_end - 1), row);
+          const i64 at = piece_row(p, pieces + span_index(span_end - 1), row);
           float* const to = p.sums + at * VALUE_DIM + (lane & 3) * 2;
 #pragma unroll
           for (int n = 0; n < COLUMNS / 8; n++) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
@@ -405,12 +405,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #if WARPS_KEYS > 1
     // The warps that share rows: the first one takes the sums of the others.
     float* const sums = (float*)(queries + QUERY_BYTES);
-    float* const ends_of = sums + (WARPS_KEYS - 1) * PIECE_ROWS * VALUE_DIM;
+    float* const ends_of = sums + (WARPS_KEYS - 1) * p.piece_rows * VALUE_DIM;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = warp_row * 16 + half * 8 + (lane >> 2);
       if (warp_key > 0 && row < rows) {
-        const int at = (warp_key - 1) * PIECE_ROWS + row;
+        const int at = (warp_key - 1) * p.piece_rows + row;
         if ((lane & 3) == 0) {
           ends_of[at * 2] = top[half];
           ends_of[at * 2 + 1] = sum[half];
@@ -428,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         if (row >= rows) continue;
         float most = top[half];
 #pragma unroll
-        for (int w = 0; w < WARPS_KEYS - 1; w++) most = fmaxf(most, ends_of[(w * PIECE_ROWS + row) * 2]);
+        for (int w = 0; w < WARPS_KEYS - 1; w++) most = fmaxf(most, ends_of[(w * p.piece_rows + row) * 2]);
         const float base = most == -INFINITE ? 0.f : most, fade = exponential(top[half] - base);
         top[half] = most;
         sum[half] *= fade;
@@ -439,7 +439,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         }
 #pragma unroll
         for (int w = 0; w < WARPS_KEYS - 1; w++) {
-          const int at = w * PIECE_ROWS + row;
+          const int at = w * p.piece_rows + row;
           const float factor = exponential(ends_of[at * 2] - base);
           sum[half] += factor * ends_of[at * 2 + 1];
 #pragma unroll
@@ -477,9 +477,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #if INVARIANT
           // Pieces behind the first cut are written.
           if (!begins) continue;
-          const i64 at = piece_row(blockIdx.x * PIECES, row);
+          const i64 at = piece_row(p, blockIdx.x * p.pieces, row);
 #else
-          const i64 at = piece_at(blockIdx.x, begins, row);
+          const i64 at = piece_at(p, blockIdx.x, begins, row);
 #endif
           float* const to = p.sums + at * VALUE_DIM + column_from + (lane & 3) * 2;
 #pragma unroll

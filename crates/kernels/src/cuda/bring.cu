@@ -37,7 +37,7 @@ __device__ __forceinline__ void give_turn(int warp) {
 __device__ __forceinline__ int page_of(const Params& p, const Item& item, int tile, int part, bool key) {
 #if PAGED
   const int at = (item.first + tile) * TILE + part * PAGE_ROWS;
-  const int* table = (key ? p.table_k : p.table_v) + (i64)item.batch * TABLE;
+  const int* table = (key ? p.table_k : p.table_v) + (i64)item.batch * p.table;
   return at < item.end ? __ldg(table + at / PAGE) : 0;
 #else
   return VARLEN_K ? 0 : item.batch;
@@ -47,7 +47,7 @@ __device__ __forceinline__ int page_of(const Params& p, const Item& item, int ti
 // Where the keys or values of an item begin among the rows of their map.
 __device__ __forceinline__ int first_row(const Params& p, const Item& item, bool key) {
 #if VARLEN_K
-  return (int)(key ? p.offsets_k[item.batch] / K_ROW : p.offsets_v[item.batch] / V_ROW);
+  return (int)(key ? p.offsets_k[item.batch] / p.k_row : p.offsets_v[item.batch] / p.v_row);
 #else
   return 0;
 #endif

@@ -18,17 +18,17 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   const int first = next - 1;
   if (first * share.each > start) return;
   const int row = blockIdx.y * (MERGE_THREADS / 32) + threadIdx.x / 32;
-  if (row >= min(ROWS, rows_of(item.queries) - item.rows_from)) return;
+  if (row >= min(ROWS, rows_of(p, item.queries) - item.rows_from)) return;
   const int column = blockIdx.z * MERGE_COLUMNS + lane;
   // Spans from the first cut on, which is where this share begins, and before them what the block has added up.
-  const int spans = pieces_at(item, first, share.at), from = first * PIECES;
+  const int spans = pieces_at(p, item, first, share.at), from = first * p.pieces;
   const int count = spans + span_index((item.first + item.tiles) * TILE - 1) - from + 1;
   float top = -INFINITE, sum = 0.f, out[EACH];
 #pragma unroll
   for (int n = 0; n < EACH; n++) out[n] = 0.f;
 #pragma unroll 8
   for (int i = 0; i < count; i++) {
-    const i64 at = piece_row(from + i, row);
+    const i64 at = piece_row(p, from + i, row);
     const float2 ends = *(const float2*)&p.ends[at * 2];
     float of_whole;
     const float of_span = add_span(top, sum, ends.x, ends.y, of_whole);

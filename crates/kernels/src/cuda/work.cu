@@ -14,12 +14,12 @@ struct Item {
 __device__ __forceinline__ int queries_of(const Params& p, int batch) { return p.len_q[batch]; }
 __device__ __forceinline__ int keys_of(const Params& p, int batch) { return p.len_k[batch]; }
 #else
-__device__ __forceinline__ int queries_of(const Params&, int) { return QUERIES; }
-__device__ __forceinline__ int keys_of(const Params&, int) { return KEYS; }
+__device__ __forceinline__ int queries_of(const Params& p, int) { return p.most_queries; }
+__device__ __forceinline__ int keys_of(const Params& p, int) { return p.most_keys; }
 #endif
 
 // Rows of a sequence that are written: padding too, if it becomes zeros.
-__device__ __forceinline__ int rows_of(int queries) { return (ZERO_PADDING ? QUERIES : queries) * GROUP; }
+__device__ __forceinline__ int rows_of(const Params& p, int queries) { return (ZERO_PADDING ? p.most_queries : queries) * GROUP; }
 
 // The keys that a query sees, by its band: from `from` to before `to`. Both may lie outside the sequence.
 __device__ __forceinline__ void seen(const Params& p, int query, int queries, int keys, int& from, int& to) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ bool sees_draft(u64 bits, int draft) { return draft <
 #endif
 
 __device__ __forceinline__ void set_tiles(const Params& p, Item& item) {
-  const int last = min(rows_of(item.queries), item.rows_from + ROWS) - 1;
+  const int last = min(rows_of(p, item.queries), item.rows_from + ROWS) - 1;
   int from, to, unused;
   seen(p, item.rows_from / GROUP, item.queries, item.keys, from, unused);
   seen(p, min(last / GROUP, max(item.queries - 1, 0)), item.queries, item.keys, unused, to);
@@ -82,13 +82,13 @@ __device__ __forceinline__ Item item_at(const Params& p, int batch, int head, in
 // of several heads or sequences have 64 bits.
 __device__ __forceinline__ i64 tiles_of(const Params& p, int batch) {
   Item item = item_at(p, batch, 0, 0);
-  const int rows = rows_of(item.queries);
+  const int rows = rows_of(p, item.queries);
   i64 tiles = 0;
   for (; item.rows_from < rows; item.rows_from += ROWS) {
     set_tiles(p, item);
     tiles += item.tiles;
   }
-  return tiles * KEY_HEADS;
+  return tiles * p.key_heads;
 }
 
 // A block's share of all tiles, and the item in which it begins, at the item's tile `at`.
@@ -128,8 +128,8 @@ __device__ __forceinline__ void begin_at_span(const Params& p, Share& share) {
 // Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
 __device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int each = (BATCH + threads - 1) / threads;
-  const int begin = min(BATCH, thread * each), end = min(BATCH, begin + each);
+  const int each = (p.batch + threads - 1) / threads;
+  const int begin = min(p.batch, thread * each), end = min(p.batch, begin + each);
   i64 mine = 0;
   for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch);
   i64 sum = mine;
@@ -160,7 +160,7 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
       start += tiles;
       tiles = tiles_of(p, ++batch);
     }
-    const i64 of_head = tiles / KEY_HEADS, rest = share.from - start, head = rest / of_head;
+    const i64 of_head = tiles / p.key_heads, rest = share.from - start, head = rest / of_head;
     i64 at = rest - head * of_head;
     Item item = item_at(p, batch, (int)head, 0);
     while (at >= item.tiles) {
@@ -187,27 +187,29 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
 // The item after this one.
 __device__ __forceinline__ void advance(const Params& p, Item& item) {
   int batch = item.batch, head = item.head, rows_from = item.rows_from + ROWS;
-  if (rows_from >= rows_of(item.queries)) {
+  if (rows_from >= rows_of(p, item.queries)) {
     rows_from = 0;
     head++;
   }
-  if (head == KEY_HEADS) {
+  if (head == p.key_heads) {
     head = 0;
     do batch++;
-    while (batch < BATCH && rows_of(queries_of(p, batch)) == 0);
-    if (batch == BATCH) return;
+    while (batch < p.batch && rows_of(p, queries_of(p, batch)) == 0);
+    if (batch == p.batch) return;
   }
   item = item_at(p, batch, head, rows_from);
 }
 
 // Where a piece's sums lie: each block has room for two, of an item that it continues and of one that it begins.
-__device__ __forceinline__ i64 piece_at(int block, bool begins, int row) { return (i64)(block * 2 + begins) * PIECE_ROWS + row; }
+__device__ __forceinline__ i64 piece_at(const Params& p, int block, bool begins, int row) {
+  return (i64)(block * 2 + begins) * p.piece_rows + row;
+}
 
 __device__ __forceinline__ i64 out_at(const Params& p, int batch, int head, int query) {
 #if VARLEN_O
-  return p.offsets_o[batch] + (i64)query * O_ROW + (i64)head * O_HEAD;
+  return p.offsets_o[batch] + query * p.o_row + head * p.o_head;
 #else
-  return (i64)batch * O_BATCH + (i64)query * O_ROW + (i64)head * O_HEAD;
+  return batch * p.o_batch + query * p.o_row + head * p.o_head;
 #endif
 }
 
@@ -251,19 +253,19 @@ __device__ __forceinline__ int end_of_span(int key) {
 // Pieces that shares cut an item into lie behind each other, by the block in which it begins: first what that block has
 // added up, then one for each span behind the first cut, which is at tile `cut`. The number of a span's piece is its own
 // and this one.
-__device__ __forceinline__ int pieces_at(const Item& item, int block, int cut) {
-  return block * PIECES + 1 - span_index((item.first + cut) * TILE);
+__device__ __forceinline__ int pieces_at(const Params& p, const Item& item, int block, int cut) {
+  return block * p.pieces + 1 - span_index((item.first + cut) * TILE);
 }
 
 // The same in a block that continues an item.
-__device__ __forceinline__ int pieces_before(const Item& item, const Share& share) {
+__device__ __forceinline__ int pieces_before(const Params& p, const Item& item, const Share& share) {
   const i64 start = share.from - share.at;
   const int first = first_block(share, start);
-  return pieces_at(item, first, cut_at(item, (int)((first + 1) * share.each - start)));
+  return pieces_at(p, item, first, cut_at(item, (int)((first + 1) * share.each - start)));
 }
 
 // Where a row of a piece lies.
-__device__ __forceinline__ i64 piece_row(int piece, int row) { return (i64)piece * PIECE_ROWS + row; }
+__device__ __forceinline__ i64 piece_row(const Params& p, int piece, int row) { return (i64)piece * p.piece_rows + row; }
 
 // Adds a span's sums to those before it. `factor` is for what was summed before, the result for the span.
 __device__ __forceinline__ float add_span(float& top, float& sum, float span_top, float span_sum, float& factor) {
@@ -285,9 +287,9 @@ __device__ __forceinline__ void write_stats(const Params& p, int batch, int head
 #if STATS
   const float end = log2f(sum) * LN2, value = sum == 0.f ? -INFINITE : NATURAL ? top + end : top * LN2 + end;
 #if VARLEN_STATS
-  p.stats[p.offsets_stats[batch] + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
+  p.stats[p.offsets_stats[batch] + query * p.stats_row + head * p.stats_head] = value;
 #else
-  p.stats[(i64)batch * STATS_BATCH + (i64)query * STATS_ROW + (i64)head * STATS_HEAD] = value;
+  p.stats[batch * p.stats_batch + query * p.stats_row + head * p.stats_head] = value;
 #endif
 #endif
 }
