@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use qkvault_cache::Source;
 use qkvault_compile::{OnMiss, PlanError};
+use qkvault_graph::expr::{library, score};
 use qkvault_graph::{Attention, BackwardOptions, Band, DType, PlanKey, Valid, validate};
 use qkvault_serving::{Bucket, Buckets, Growth, ServeLayer, ServePolicy, StepKind, StepSize};
 use qkvault_tests::bench::Bench;
@@ -148,4 +149,28 @@ fn steps_of_every_size_within_a_set_build_nothing() {
     let PlanError::Missing { key, .. } = &error else { panic!("{error}") };
     assert!(error.to_string().contains(&key.to_string()), "{error}");
     assert_eq!(planner.vault().stats().builds, 0);
+}
+
+/// NVRTC took a second for each of 32 plans of a layer's serving set, whose code differed in its sizes alone.
+#[test]
+fn the_serving_set_of_a_model_has_few_sources_of_kernels() {
+    // Llama 3.1 8B, gpt-oss 20B with its windows and sinks, Gemma 2 27B with its caps.
+    let plain = ServeLayer::new((32, 8), (128, 128), DType::BF16, 10_000, 64);
+    let mut sinks = ServeLayer::new((64, 8), (64, 64), DType::BF16, 10_000, 64);
+    sinks.sink = true;
+    let windows = ServeLayer { window: Some(128), ..sinks.clone() };
+    let softcap = library::softcap(score(), 50.0).build_score_mod().unwrap();
+    let caps =
+        ServeLayer { score_mod: Some(softcap), ..ServeLayer::new((32, 16), (128, 128), DType::BF16, 10_000, 64) };
+    let (buckets, mut all) = (Buckets::new(&ServePolicy::default()).unwrap(), 0);
+    for layers in [vec![plain.clone()], vec![plain.invariant()], vec![sinks, windows], vec![caps]] {
+        let mut sources = BTreeSet::new();
+        for (layer, bucket) in layers.iter().flat_map(|layer| buckets.iter().map(move |bucket| (layer, bucket))) {
+            let made = qkvault_kernels::generate(&layer.attention(&bucket).unwrap(), qkvault_kernels::SM).unwrap();
+            sources.insert((made.source, made.options));
+            all += 1;
+        }
+        assert!((2..=4 * layers.len()).contains(&sources.len()), "{} sources of {layers:?}", sources.len());
+    }
+    assert!(all > 100, "{all} plans");
 }

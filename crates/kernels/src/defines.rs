@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use qkvault_graph::{Band, Corner, Lengths, PaddedRows};
 
-use crate::expression::statements;
+use crate::expression::{of_score, statements};
 use crate::generate::{Shape, SourceWriter};
 use crate::params::Params;
 use crate::takes::is_varlen;
@@ -106,7 +106,7 @@ impl SourceWriter<'_> {
         );
         let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
         if let Some(e) = &a.score_mod {
-            let (body, root) = statements(e.program(), 0, 0, "s", origins);
+            let (body, root) = of_score(e.program(), "s", origins);
             let _ = write!(
                 text,
                 "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {{\n  \

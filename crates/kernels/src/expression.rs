@@ -1,6 +1,7 @@
 //! Expressions of score modifications and masks as straight-line CUDA C.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Axis, Binary, Logic, Node, NodeId, Program, Side, TensorSpec, Ty, Unary};
@@ -8,6 +9,9 @@ use qkvault_graph::expr::{Axis, Binary, Logic, Node, NodeId, Program, Side, Tens
 /// Functions that an expression may call. Integers wrap, and remainders of a zero divisor are 0, as their definitions
 /// say (`qkvault_graph::expr::ops`).
 pub(crate) const FUNCTIONS: &str = include_str!("cuda/functions.cu");
+
+/// What those of a score modification call beside them.
+pub(crate) const CAPPED: &str = include_str!("cuda/capped.cu");
 
 /// Statements that compute an expression at a point, and the name of its value. `scalar` and `tensor` are the numbers
 /// of the program's first scalar and tensor among those of the attention, and `prefix` begins every name.
@@ -22,6 +26,12 @@ pub(crate) fn statements(
     statements_with(program, scalar, tensor, prefix, origins, element)
 }
 
+/// The same of a score modification, whose values are scores: caps and what divides by one number of the launch are
+/// written for speed ([`CAPPED`]).
+pub(crate) fn of_score(program: &Program, prefix: &str, origins: bool) -> (String, String) {
+    write_statements(program, 0, 0, prefix, origins, element, &fast)
+}
+
 /// The same, with elements of tensors as `element` writes them, from a tensor and its number.
 pub(crate) fn statements_with(
     program: &Program,
@@ -30,6 +40,21 @@ pub(crate) fn statements_with(
     prefix: &str,
     origins: bool,
     element: impl Fn(&TensorSpec, usize) -> String,
+) -> (String, String) {
+    write_statements(program, scalar, tensor, prefix, origins, element, &|_, _, _| None)
+}
+
+/// What is written in the place of a node, from its operands' names.
+type Instead<'a> = &'a dyn Fn(&Program, NodeId, &dyn Fn(NodeId) -> String) -> Option<String>;
+
+fn write_statements(
+    program: &Program,
+    scalar: usize,
+    tensor: usize,
+    prefix: &str,
+    origins: bool,
+    element: impl Fn(&TensorSpec, usize) -> String,
+    instead: Instead<'_>,
 ) -> (String, String) {
     let mut text = String::new();
     let name = |id: NodeId| format!("{prefix}{}", id.0);
@@ -46,11 +71,47 @@ pub(crate) fn statements_with(
             Node::Index(axis @ (Axis::Query | Axis::Key)) if origins => {
                 format!("point.{0} + p.{0}_origin", axis.name())
             }
-            node => value(program, node, &name),
+            node => instead(program, id, &name).unwrap_or_else(|| value(program, node, &name)),
         };
         let _ = writeln!(text, "  const {ty} {} = {value};", name(id));
     }
     (text, name(program.root()))
+}
+
+/// Caps and quotients of scores. A quotient by one number is a product with its reciprocal, which is found once.
+fn fast(program: &Program, id: NodeId, name: &dyn Fn(NodeId) -> String) -> Option<String> {
+    match program.nodes()[id.at()] {
+        Node::Unary(Unary::Tanh, a) if is_capped(program, id) => Some(format!("tanh_capped({})", name(a))),
+        Node::Binary(Binary::Div, a, b) if program.ty(id) == Ty::Float && is_one_number(program, b, REGULAR) => {
+            Some(format!("{} * (1.f / {})", name(a), name(b)))
+        }
+        _ => None,
+    }
+}
+
+/// Literals whose reciprocals are as exact as they are.
+const REGULAR: Range<f64> = 1e-30..1e30;
+
+/// Caps whose errors are no larger than those of scores.
+const CAPS: Range<f64> = 0.0..1024.0;
+
+/// Whether only caps multiply a node.
+fn is_capped(program: &Program, id: NodeId) -> bool {
+    let mut uses = program.nodes().iter().filter(|node| node.operands().any(|operand| operand == id)).peekable();
+    let is_cap = |node: &Node| match *node {
+        Node::Binary(Binary::Mul, a, b) => a != b && is_one_number(program, if a == id { b } else { a }, CAPS),
+        _ => false,
+    };
+    program.root() != id && uses.peek().is_some() && uses.all(is_cap)
+}
+
+/// Whether a node is a number of the launch, or a literal of such a size.
+fn is_one_number(program: &Program, id: NodeId, sizes: Range<f64>) -> bool {
+    match program.nodes()[id.at()] {
+        Node::Scalar(_) => true,
+        Node::Float(x) => sizes.contains(&f64::from(x.value()).abs()),
+        _ => false,
+    }
 }
 
 /// The element of a tensor at a point.

@@ -3,7 +3,7 @@
 use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
 
-use crate::expression::{FUNCTIONS, element_type};
+use crate::expression::{CAPPED, FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
@@ -134,6 +134,9 @@ impl SourceWriter<'_> {
         }
         source.push_str(&params.text());
         source.push_str(FUNCTIONS);
+        if self.attention.score_mod.is_some() {
+            source.push_str(CAPPED);
+        }
         source.push_str(&self.functions());
         if sizes.invariant {
             source.push_str(&spans::functions());

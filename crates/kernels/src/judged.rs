@@ -82,17 +82,25 @@ impl Judged {
 }
 
 /// The sources of the kernels that compute attention.
-const ATTENTION: [&str; 6] =
-    [generate::MACHINE, generate::WORK, generate::BRING, generate::ATTEND, generate::MERGE, expression::FUNCTIONS];
+const ATTENTION: [&str; 7] = [
+    generate::MACHINE,
+    generate::WORK,
+    generate::BRING,
+    generate::ATTEND,
+    generate::MERGE,
+    expression::FUNCTIONS,
+    expression::CAPPED,
+];
 
 /// Those of invariant attentions.
-const INVARIANT: [&str; 6] = [
+const INVARIANT: [&str; 7] = [
     generate::MACHINE,
     generate::WORK,
     generate::BRING,
     generate::ATTEND,
     generate::MERGE_IN_ORDER,
     expression::FUNCTIONS,
+    expression::CAPPED,
 ];
 
 /// Those of the kernel that lists tiles.

@@ -21,6 +21,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two numbers in 16 bits each, the first in the lower half.
 __device__ __forceinline__ u32 pack(float low, float high) {
   u32 both;

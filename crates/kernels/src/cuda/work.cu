@@ -47,9 +47,9 @@ __device__ __forceinline__ void seen(const Params& p, int query, int queries, in
 __device__ __forceinline__ u64 drafts_of(const Params& p, const Item& item, int query) {
   const int row = max(0, min(query, item.queries - 1));
 #if VARLEN_Q
-  return __ldg(p.drafts + p.offsets_q[item.batch] / Q_ROW + row);
+  return __ldg(p.drafts + p.offsets_q[item.batch] / p.q_row + row);
 #else
-  return __ldg(p.drafts + (i64)item.batch * QUERIES + row);
+  return __ldg(p.drafts + (i64)item.batch * p.most_queries + row);
 #endif
 }
 

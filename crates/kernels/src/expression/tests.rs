@@ -54,7 +54,7 @@ fn namespace(at: usize, program: &Program, [query, key]: [i32; 2]) -> String {
         fields.push_str("  int query_origin, key_origin;\n");
         let _ = write!(set, "p.query_origin = {query}; p.key_origin = {key}; ");
     }
-    let (body, root) = statements(program, 0, 0, "n", origins);
+    let (body, root) = of_score(program, "n", origins);
     format!(
         "namespace program{at} {{\nstruct Params {{\n{fields}  int unused;\n}};\n{arrays}\
          static double value(const Point& point, float score) {{\n  Params p; p.unused = 0; {set}\n{body}  return (double){root};\n}}\n}}\n"
@@ -108,7 +108,7 @@ type ScoredPlace = ([i32; 4], [i32; 2], f32);
 
 /// The same at these places.
 fn run_at(programs: &[&Program], places: &[ScoredPlace]) -> Vec<Vec<(f64, f64)>> {
-    let mut text = format!("struct Point {{ int batch, head, query, key, queries, keys; }};\n{FUNCTIONS}");
+    let mut text = format!("struct Point {{ int batch, head, query, key, queries, keys; }};\n{FUNCTIONS}{CAPPED}");
     programs.iter().enumerate().for_each(|(at, program)| text.push_str(&namespace(at, program, origins(at))));
     text.push_str("int main() {\n");
     for at in 0..programs.len() {
@@ -168,6 +168,36 @@ fn functions_of_the_library_compute_what_they_mean() {
         for (found, expected) in values {
             assert!(near(found, expected), "{attention}: {found}, {expected} expected");
         }
+    }
+}
+
+/// A cap's error is below that of a score in 32 bits for caps up to 1,024, and a small score is hardly changed; what no cap
+/// multiplies keeps the exact function.
+#[test]
+fn caps_of_scores_are_fast_and_as_exact_as_scores() {
+    use qkvault_graph::expr::{scalar, score as s};
+    let cap = |by: f32| library::softcap(s(), by).build_score_mod().expect("a score");
+    let list: Vec<(f64, qkvault_graph::ScoreExpr)> = [1.0, 30.0, 50.0, 1000.0].map(|by| (by.into(), cap(by))).into();
+    let programs: Vec<&Program> = list.iter().map(|(_, e)| e.program()).collect();
+    let places: Vec<ScoredPlace> = (-400..400)
+        .map(|n: i32| {
+            let size = 10f32.powf((n.abs() % 100) as f32 / 16.0 - 3.0);
+            ([0; 4], [7, 9], size * n.signum() as f32)
+        })
+        .chain([0.0, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38].map(|score| ([0; 4], [7, 9], score)))
+        .collect();
+    for ((by, _), values) in list.iter().zip(run_at(&programs, &places)) {
+        for (found, expected) in values {
+            let bound = (by * 1.5e-7).max(expected.abs() * 2e-6).max(expected.abs().min(by * 2e-3) * 6e-5);
+            assert!((found - expected).abs() <= bound, "cap {by}: {found}, {expected} expected");
+        }
+    }
+    let text = |e: qkvault_graph::expr::Expr| of_score(e.build_score_mod().expect("a score").program(), "n", false).0;
+    assert!(text(library::softcap(s(), scalar("cap"))).contains("tanh_capped"));
+    assert!(text(library::softcap(s(), scalar("cap"))).contains("* (1.f / n"));
+    for exact in [s() * s().tanh(), s().tanh(), s().tanh() * 5000.0, s().tanh() * 2.0 + s().tanh().exp()] {
+        let text = text(exact);
+        assert!(text.contains("tanhf") && !text.contains("tanh_capped"), "{text}");
     }
 }
 
