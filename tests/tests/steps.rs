@@ -158,10 +158,11 @@ fn the_serving_set_of_a_model_has_few_sources_of_kernels() {
     let plain = ServeLayer::new((32, 8), (128, 128), DType::BF16, 10_000, 64);
     let mut sinks = ServeLayer::new((64, 8), (64, 64), DType::BF16, 10_000, 64);
     sinks.sink = true;
-    let windows = ServeLayer { window: Some(128), ..sinks.clone() };
+    let mut windows = sinks.clone();
+    windows.window = Some(128);
     let softcap = library::softcap(score(), 50.0).build_score_mod().unwrap();
-    let caps =
-        ServeLayer { score_mod: Some(softcap), ..ServeLayer::new((32, 16), (128, 128), DType::BF16, 10_000, 64) };
+    let mut caps = ServeLayer::new((32, 16), (128, 128), DType::BF16, 10_000, 64);
+    caps.score_mod = Some(softcap);
     let (buckets, mut all) = (Buckets::new(&ServePolicy::default()).unwrap(), 0);
     for layers in [vec![plain.clone()], vec![plain.invariant()], vec![sinks, windows], vec![caps]] {
         let mut sources = BTreeSet::new();
