@@ -14,7 +14,9 @@ use crate::tiling::{Sizes, Tiling};
 pub(crate) const MACHINE: &str = include_str!("cuda/machine.cu");
 pub(crate) const WORK: &str = include_str!("cuda/work.cu");
 pub(crate) const BRING: &str = include_str!("cuda/bring.cu");
+pub(crate) const SOFTMAX: &str = include_str!("cuda/softmax.cu");
 pub(crate) const ATTEND: &str = include_str!("cuda/attend.cu");
+pub(crate) const LATENT: &str = include_str!("cuda/latent.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
 pub(crate) const MERGE_IN_ORDER: &str = include_str!("cuda/merge_in_order.cu");
 
@@ -143,7 +145,8 @@ impl SourceWriter<'_> {
         }
         source.push_str(WORK);
         source.push_str(BRING);
-        source.push_str(ATTEND);
+        source.push_str(SOFTMAX);
+        source.push_str(if tiling.warps_columns > 1 { LATENT } else { ATTEND });
         source.push_str(if sizes.invariant { MERGE_IN_ORDER } else { MERGE });
         let param = params.param();
         // `merge` takes the same struct and reads no tile, so a launch makes no tensor maps for it.

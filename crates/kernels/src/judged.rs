@@ -82,21 +82,24 @@ impl Judged {
 }
 
 /// The sources of the kernels that compute attention.
-const ATTENTION: [&str; 7] = [
+const ATTENTION: [&str; 9] = [
     generate::MACHINE,
     generate::WORK,
     generate::BRING,
+    generate::SOFTMAX,
     generate::ATTEND,
+    generate::LATENT,
     generate::MERGE,
     expression::FUNCTIONS,
     expression::CAPPED,
 ];
 
 /// Those of invariant attentions.
-const INVARIANT: [&str; 7] = [
+const INVARIANT: [&str; 8] = [
     generate::MACHINE,
     generate::WORK,
     generate::BRING,
+    generate::SOFTMAX,
     generate::ATTEND,
     generate::MERGE_IN_ORDER,
     expression::FUNCTIONS,

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// `multiply_keys`, scores of 64 rows and `keys` keys, and `multiply_values`, sums of 64 rows and `columns` columns.
+/// `multiply_keys`, scores of 64 rows and `keys` keys, and sums of 64 rows and `columns` columns: `multiply_values` of
+/// weights in registers, `multiply_shared` of weights in shared memory.
 pub(crate) fn products(keys: u32, columns: u32, half: &str) -> String {
     let list = |n: u32| (0..n).map(|i| format!("%{i}")).collect::<Vec<_>>().join(", ");
     let sums = |n: u32| (0..n).map(|i| format!("\"+f\"(sum[{}][{}])", i / 4, i % 4)).collect::<Vec<_>>().join(", ");
@@ -34,6 +35,17 @@ pub(crate) fn products(keys: u32, columns: u32, half: &str) -> String {
         a2 = of_columns + 2,
         a3 = of_columns + 3,
         b = of_columns + 4,
+        outputs = sums(of_columns),
+    );
+    let _ = write!(
+        text,
+        "__device__ __forceinline__ void multiply_shared(float (&sum)[{columns_in_8}][4], u64 rows, u64 values) {{\n  \
+           asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{half}.{half} {{{registers}}}, %{a}, %{b}, 1, 1, 1, 0, 1;\"\n    \
+             : {outputs}\n    : \"l\"(rows), \"l\"(values));\n}}\n",
+        columns_in_8 = columns / 8,
+        registers = list(of_columns),
+        a = of_columns,
+        b = of_columns + 1,
         outputs = sums(of_columns),
     );
     text.push_str("#endif\n");

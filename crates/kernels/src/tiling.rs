@@ -54,6 +54,11 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// Whether two groups of warps share a tile's scores, because sums of all columns do not fit the registers of one.
+    const fn two_groups(self) -> bool {
+        self.value_dim > 256
+    }
+
     /// Whether a row is so wide that a tile of it has few keys.
     const fn very_wide(self) -> bool {
         self.head_dim > 256 || self.value_dim > 256
@@ -66,6 +71,7 @@ impl Tiling {
     pub fn for_sizes(sizes: Sizes) -> Tiling {
         let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
         let tile = match (sizes.very_wide(), wide) {
+            _ if sizes.two_groups() => 64,
             (true, _) => 32,
             (false, true) => 64,
             (false, false) => 128,
@@ -164,14 +170,19 @@ impl Tiling {
         MULTIPROCESSORS * self.blocks_per_sm
     }
 
-    const fn stage_bytes(self, sizes: Sizes) -> u32 {
+    /// Bytes of keys and values of a tile, which two groups bring to places of the same size.
+    fn stage_bytes(self, sizes: Sizes) -> u32 {
+        let of_keys = sizes.head_dim.div_ceil(64);
         let of_values = self.columns(sizes).div_ceil(64) * self.warps_columns;
-        (sizes.head_dim.div_ceil(64) + of_values) * self.tile * 128
+        let boxes = if self.warps_columns > 1 { of_keys.max(of_values) } else { of_keys + of_values };
+        boxes * self.tile * 128
     }
 
     fn shared_beside(self, sizes: Sizes) -> u32 {
         let sums = (self.warps_keys - 1) * self.piece_rows(sizes) * (sizes.value_dim + 2) * 4;
-        self.query_bytes(sizes) + sums + self.span_bytes(sizes)
+        // Weights of a tile, and four numbers of each row.
+        let between = if self.warps_columns > 1 { self.rows() * (128 + 16) } else { 0 };
+        self.query_bytes(sizes) + sums + between + self.span_bytes(sizes)
     }
 
     /// Bytes of shared memory for the sums of the spans before, where registers have no room for them.

@@ -6,8 +6,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   __shared__ __align__(8) u64 barriers[2 * STAGES];
   __shared__ int shared_rows[STAGES];  // whether the values of a stage are columns of its keys
   const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int warp_row = warp % WARPS_ROWS, warp_key = warp / WARPS_ROWS % WARPS_KEYS;
-  const int column_from = warp / (WARPS_ROWS * WARPS_KEYS) * COLUMNS, columns = min(COLUMNS, VALUE_DIM - column_from);
+  const int warp_row = warp % WARPS_ROWS, warp_key = warp / WARPS_ROWS;
   const u32 stages = (u32)__cvta_generic_to_shared(shared), full = (u32)__cvta_generic_to_shared(barriers);
   const u32 empty = full + 8 * STAGES;
   unsigned char* const queries = shared + STAGES * STAGE;
@@ -135,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         // Rows that no copy brought, or that lie beyond the sequence: they may hold no numbers.
         unsigned char* const to = shared + (values - stages);
         for (int x = max(0, item.end - key_from) * (COLUMNS / 8) + lane; x < WARP_KEYS * (COLUMNS / 8); x += 32)
-          *(uint4*)(to + place(warp_key * WARP_KEYS + x / (COLUMNS / 8), column_from / 8 + x % (COLUMNS / 8), TILE)) = make_uint4(0, 0, 0, 0);
+          *(uint4*)(to + place(warp_key * WARP_KEYS + x / (COLUMNS / 8), x % (COLUMNS / 8), TILE)) = make_uint4(0, 0, 0, 0);
         fence_async();
         __syncwarp();
 #if WARPGROUPS
@@ -180,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     // Multiplies the weights of a tile by its values.
     auto multiply_weights = [&](u32 values) {
 #if WARPGROUPS
-      const u64 of_values = matrix(values + column_from / 64 * BOX + warp_key * WARP_KEYS * 128, BOX >> 4, 64);
+      const u64 of_values = matrix(values + warp_key * WARP_KEYS * 128, BOX >> 4, 64);
       products_begin();
 #pragma unroll
       for (int k = 0; k < WARP_KEYS / 16; k++) multiply_values(out, weight[k], of_values + k * 128);
@@ -203,126 +202,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       if (lane == 0) barrier_arrive(empty + 8 * slot);
     };
     float fade[2];
-    // The softmax of tile `i`, of one or both of a thread's rows: scores become weights, less the largest score so far,
-    // and what was summed before fades.
-    auto soften = [&](int i, int row_from, int row_end) {
-      const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS, first_key = key_from + (lane & 3) * 2;
-      Point points[2];
-      int from[2], to[2];
-      bool edge = PREDICATE;
-#pragma unroll
-      for (int half = row_from; half < row_end; half++) {
-        const int row = item.rows_from + warp_row * 16 + half * 8 + (lane >> 2), query = row / GROUP;
-        points[half] = Point{item.batch, item.head * GROUP + row % GROUP, query, 0, item.queries, item.keys};
-        seen(p, query, item.queries, item.keys, from[half], to[half]);
-        edge |= key_from + WARP_KEYS > to[half] || key_from < from[half];
-      }
-#if NATURAL
-#pragma unroll
-      for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-        for (int e = row_from * 2; e < row_end * 2; e++) {
-          Point& point = points[e >> 1];
-          point.key = first_key + n * 8 + (e & 1);
-          score[n][e] = modified(p, point, score[n][e]);
-        }
-#endif
-#if DRAFT_TREE
-      edge |= key_from + WARP_KEYS > item.keys - item.queries;
-#endif
-      // Most tiles lie within what all rows see, and compare no keys.
-      if (__any_sync(~0u, edge)) {
-#if DRAFT_TREE
-        u64 drafts[2];
-#pragma unroll
-        for (int half = row_from; half < row_end; half++) drafts[half] = drafts_of(p, item, points[half].query);
-#endif
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-          for (int e = row_from * 2; e < row_end * 2; e++) {
-            Point& point = points[e >> 1];
-            const int at = n * 8 + (e & 1);
-            point.key = first_key + at;
-            if (at < from[e >> 1] - first_key || at >= to[e >> 1] - first_key || !visible(p, point)) score[n][e] = -INFINITE;
-#if DRAFT_TREE
-            if (!sees_draft(drafts[e >> 1], point.key - (item.keys - item.queries))) score[n][e] = -INFINITE;
-#endif
-          }
-      }
-      float most[2], base[2], more[2] = {0.f, 0.f};
-#pragma unroll
-      for (int half = row_from; half < row_end; half++) most[half] = score[0][half * 2];
-#pragma unroll
-      for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-        for (int half = row_from; half < row_end; half++)
-          most[half] = fmaxf(most[half], fmaxf(score[n][half * 2], score[n][half * 2 + 1]));
-#pragma unroll
-      for (int half = row_from; half < row_end; half++) {
-        most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 1));
-        most[half] = fmaxf(top[half], fmaxf(most[half], __shfl_xor_sync(~0u, most[half], 2)) * unit);
-        base[half] = most[half] == -INFINITE ? 0.f : most[half];
-        // There is nothing yet that could fade.
-        fade[half] = top[half] == -INFINITE ? 1.f : exponential(top[half] - base[half]);
-        top[half] = most[half];
-      }
-      bool rough[2], any_rough = false;
-#pragma unroll
-      for (int half = row_from; half < row_end; half++) any_rough |= rough[half] = is_rough(base[half]);
-      auto weigh = [&](bool select) {
-#pragma unroll
-        for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-          for (int e = row_from * 2; e < row_end * 2; e++) {
-            score[n][e] = weight_of(score[n][e], unit, base[e >> 1], select && rough[e >> 1]);
-            more[e >> 1] += score[n][e];
-          }
-      };
-      if (__any_sync(~0u, any_rough)) weigh(true);
-      else weigh(false);
-#pragma unroll
-      for (int half = row_from; half < row_end; half++) sum[half] = sum[half] * fade[half] + more[half];
-    };
     auto soften_tile = [&](int i) {
-#if WARPGROUPS
-      soften(i, 0, 1);
-      soften(i, 1, 2);
-#else
-      soften(i, 0, 2);
-#endif
-    };
-    auto pack_weights = [&] {
-#pragma unroll
-      for (int k = 0; k < WARP_KEYS / 16; k++) {
-        weight[k][0] = pack(score[2 * k][0], score[2 * k][1]);
-        weight[k][1] = pack(score[2 * k][2], score[2 * k][3]);
-        weight[k][2] = pack(score[2 * k + 1][0], score[2 * k + 1][1]);
-        weight[k][3] = pack(score[2 * k + 1][2], score[2 * k + 1][3]);
-      }
-    };
-    auto settle_scores = [&] {
-#if WARPGROUPS
-#pragma unroll
-      for (int n = 0; n < WARP_KEYS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) settle(score[n][e]);
-#endif
-    };
-    auto settle_sums = [&] {
-#if WARPGROUPS
-#pragma unroll
-      for (int n = 0; n < COLUMNS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) settle(out[n][e]);
-#endif
+      soften(p, item, (item.first + tile + i) * TILE + warp_key * WARP_KEYS, warp_row, unit, score, top, sum, fade);
     };
     await_tile(0);
     multiply_tile();
     products_wait<0>();
-    settle_scores();
+    settle_all(score);
     soften_tile(0);
-    pack_weights();
+    pack_weights(weight, score);
     for (int i = 1; i < count; i++) {
       const u32 values_before = values;
       const int slot_before = slot;
@@ -338,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       multiply_weights(values_before);
       give_turn(warp);
       products_wait<1>();
-      settle_scores();
+      settle_all(score);
 #else
       multiply_weights(values_before);
       release(slot_before);
@@ -356,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       soften_tile(i);
 #if WARPGROUPS
       products_wait<0>();
-      settle_sums();
+      settle_all(out);
       release(slot_before);
 #endif
 #if INVARIANT
@@ -367,17 +255,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         for (int n = 0; n < COLUMNS / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.f;
       } else
 #endif
-      if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) {
-#pragma unroll
-        for (int n = 0; n < COLUMNS / 8; n++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) out[n][e] *= fade[e >> 1];
-      }
-      pack_weights();
+      fade_sums(out, fade);
+      pack_weights(weight, score);
     }
     multiply_weights(values);
     products_wait<0>();
-    settle_sums();
+    settle_all(out);
     release(slot);
     if (++slot == STAGES) {
       slot = 0;
@@ -452,43 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       }
     }
 #endif
-    if (warp_key == 0) {
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int row = warp_row * 16 + half * 8 + (lane >> 2);
-        if (row >= rows) continue;
-        const int query = (item.rows_from + row) / GROUP, head = item.head * GROUP + (item.rows_from + row) % GROUP;
-        if (begins && ends) {
-          float most = top[half], whole = sum[half];
-          const float fade = take_sink(p, head, most, whole);
-          if (query >= item.queries) whole = 0.f;
-          const float factor = whole == 0.f ? 0.f : fade / whole;
-          u16* const to = p.o + out_at(p, item.batch, head, query) + column_from + (lane & 3) * 2;
-#if INVARIANT
-#pragma unroll
-          for (int n = 0; n < COLUMNS / 8; n++) *(u32*)(to + n * 8) = pack(result(out[n][half * 2], factor), result(out[n][half * 2 + 1], factor));
-#else
-#pragma unroll
-          for (int n = 0; n < COLUMNS / 8; n++)
-            if (WARPS_COLUMNS == 1 || n * 8 < columns) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
-#endif
-          if ((lane & 3) == 0 && column_from == 0) write_stats(p, item.batch, head, query, most, whole);
-        } else {
-#if INVARIANT
-          // Pieces behind the first cut are written.
-          if (!begins) continue;
-          const i64 at = piece_row(p, blockIdx.x * p.pieces, row);
-#else
-          const i64 at = piece_at(p, blockIdx.x, begins, row);
-#endif
-          float* const to = p.sums + at * VALUE_DIM + column_from + (lane & 3) * 2;
-#pragma unroll
-          for (int n = 0; n < COLUMNS / 8; n++)
-            if (WARPS_COLUMNS == 1 || n * 8 < columns) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
-          if ((lane & 3) == 0 && column_from == 0) *(float2*)&p.ends[at * 2] = make_float2(top[half], sum[half]);
-        }
-      }
-    }
+    if (warp_key == 0) write_rows(p, item, begins, ends, rows, warp_row, 0, top, sum, out);
     left -= count;
     tile += count;
     if (left > 0) {

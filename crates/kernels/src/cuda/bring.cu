@@ -10,7 +10,8 @@
 #define K_BOXES ((HEAD_DIM + 63) / 64)
 #define V_BOXES ((VALUE_DIM + 63) / 64)
 #define BOXES (K_BOXES + V_BOXES)
-#define STAGE ((K_BOXES + VALUE_BOXES) * BOX)
+// Two groups of warps bring keys and values to places of the same size.
+#define STAGE ((WARPS_COLUMNS == 1 ? K_BOXES + VALUE_BOXES : K_BOXES > VALUE_BOXES ? K_BOXES : VALUE_BOXES) * BOX)
 // Boxes of 64 columns that values have room for.
 #define VALUE_BOXES (WARPS_COLUMNS == 1 ? V_BOXES : COLUMNS / 64 * WARPS_COLUMNS)
 #define WARP_KEYS (TILE / WARPS_KEYS)

@@ -79,6 +79,23 @@ template <int N> void multiply_keys(float (&sum)[N][4], u64 rows, u64 keys, int 
     }
 }
 
+// Weights and values in shared memory.
+template <int N> void multiply_shared(float (&sum)[N][4], u64 rows, u64 values) {
+  using namespace emulated;
+  meet(PRODUCTS + 2, "", 1);
+  const int lane = lane_number(), row = (now->warp & 3) * 16 + (lane >> 2);
+  float of_rows[2][2][8];
+  for (int i = 0; i < 2; i++)
+    for (int part = 0; part < 2; part++) neighbours(of_rows[i][part], rows, row + i * 8, part * 8);
+  for (int k = 0; k < 16; k++)
+    for (int n = 0; n < N; n++) {
+      float value[2];
+      neighbours(value, values, k, n * 8 + (lane & 3) * 2);
+      for (int e = 0; e < 2; e++)
+        for (int i = 0; i < 2; i++) sum[n][i * 2 + e] += of_rows[i][k / 8][k % 8] * value[e];
+    }
+}
+
 // Rows in registers, values in shared memory with their keys along the rows.
 template <int N> void multiply_values(float (&sum)[N][4], const u32 (&rows)[4], u64 values) {
   using namespace emulated;
