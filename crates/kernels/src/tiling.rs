@@ -54,11 +54,6 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Whether two groups of warps share a tile's scores, because sums of all columns do not fit the registers of one.
-    const fn two_groups(self) -> bool {
-        self.value_dim > 256
-    }
-
     /// Whether a row is so wide that a tile of it has few keys.
     const fn very_wide(self) -> bool {
         self.head_dim > 256 || self.value_dim > 256
@@ -71,7 +66,6 @@ impl Tiling {
     pub fn for_sizes(sizes: Sizes) -> Tiling {
         let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
         let tile = match (sizes.very_wide(), wide) {
-            _ if sizes.two_groups() => 64,
             (true, _) => 32,
             (false, true) => 64,
             (false, false) => 128,

@@ -373,6 +373,36 @@ fn faults_of_kernels_are_noticed() {
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
 }
 
+/// Faults between the two groups of wide values.
+const FAULTS_OF_GROUPS: [(&str, &str, &str); 5] = [
+    ("sync_some(6 + (i & 1), CONSUMERS);", "arrive_some(6 + (i & 1), CONSUMERS);", "wrong"),
+    ("if (i + 1 < count) multiply_tile(values.next());", "", "wrong"),
+    ("if (i > 0) release(before);", "", "no thread of the block can go on"),
+    ("      release(values);\n", "", "no thread of the block can go on"),
+    ("sum[half] = halves[row] + halves[ROWS + row];", "", "wrong"),
+];
+
+/// Without what orders them, groups that share weights compute something else or wait for ever.
+#[test]
+fn faults_between_groups_are_noticed() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    // Several tiles for a block.
+    let mut a = Attention::bshd(8, (16, 1), (1, 2000), 320, DType::BF16);
+    a.v = Tensor { dims: [8, 1, 2000, 272], ..a.k };
+    a.o = Tensor::bshd(8, 16, 1, 272, DType::BF16);
+    let attention = validate(a.with_stats()).expect("is valid");
+    let made = generate(&attention, SM).expect("is taken");
+    assert_eq!(check(&attention, &made, 1), Ok(()));
+    for (right, fault, said) in FAULTS_OF_GROUPS {
+        assert!(made.source.contains(right), "{right}");
+        let wrong = Generated { source: made.source.replacen(right, fault, 1), ..made.clone() };
+        let found: Vec<String> = (1..3).filter_map(|seed| check(&attention, &wrong, seed).err()).collect();
+        assert!(found.iter().any(|found| found.contains(said)), "{right} -> {fault}: {found:?} instead of {said}");
+    }
+}
+
 /// 2^20 queries over as many keys in 32 heads are 2^31 tiles, which counters of 32 bits made a negative number of.
 #[test]
 fn shares_of_more_tiles_than_31_bits_count_are_whole() {

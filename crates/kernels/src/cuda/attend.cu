@@ -48,12 +48,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     const int count = min(left, item.tiles - tile);
     const bool begins = tile == 0, ends = tile + count == item.tiles;
     const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
+#if QUERIES_IN_REGISTERS
 #if VARLEN_Q
     const u16* const q = p.q + p.offsets_q[item.batch];
 #else
     const u16* const q = p.q + item.batch * p.q_batch;
 #endif
-#if QUERIES_IN_REGISTERS
     u32 held[HEAD_DIM / 16][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -68,12 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     }
 #else
     sync_consumers();
-    for (int i = thread; i < ROWS * (HEAD_DIM / 8); i += CONSUMERS) {
-      const int row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), at = item.rows_from + (row < rows ? row : 0);
-      uint4 value = *(const uint4*)(q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + part * 8);
-      value = row < rows ? make_uint4(signs.of(value.x), signs.of(value.y), signs.of(value.z), signs.of(value.w)) : make_uint4(0, 0, 0, 0);
-      *(uint4*)(queries + place(row, part, ROWS)) = value;
-    }
+    bring_queries(p, item, rows, signs, queries);
 #if WARPGROUPS
     fence_async();
 #endif

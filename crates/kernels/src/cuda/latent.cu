@@ -6,19 +6,15 @@
 // sums need and those of the second's. A part is filled by a warp of its own and left by its own group, so that it can be
 // filled anew before the other group has done with its part.
 
-// 64 columns of a buffer's rows belong to part 1 if values of such a number belong to the second group.
+// Boxes of 64 columns belong to part 1 if values of such a number belong to the second group.
 #define BOXES_OF_SUMS (COLUMNS / 64)
-__device__ __forceinline__ constexpr int part_of_box(int box) { return box / BOXES_OF_SUMS == 1; }
+__device__ __forceinline__ constexpr bool is_of_part(int box, int part) { return (box / BOXES_OF_SUMS == 1) == (part == 1); }
 __device__ __forceinline__ constexpr int boxes_of_part(int boxes, int part) {
   int count = 0;
-  for (int box = 0; box < boxes; box++) count += part_of_box(box) == part;
+  for (int box = 0; box < boxes; box++) count += is_of_part(box, part);
   return count;
 }
-__device__ __forceinline__ constexpr int box_of_part(int part, int number) {
-  int box = 0;
-  for (;; box++)
-    if (part_of_box(box) == part && number-- == 0) return box;
-}
+__device__ __forceinline__ constexpr int box_of_part(int part, int n) { return part || n >= BOXES_OF_SUMS ? n + BOXES_OF_SUMS : n; }
 
 // A buffer, and the parity of its barriers.
 struct Buffer {
@@ -27,27 +23,45 @@ struct Buffer {
   __device__ __forceinline__ Buffer next() const { return slot + 1 == STAGES ? Buffer{0, parity ^ 1} : Buffer{slot + 1, parity}; }
 };
 
-// One warp: brings a part of all buffers. A lane copies a box of 64 columns and as many rows as lie one after the other.
-__device__ __forceinline__ void bring_part(const Params& p, Share share, int part, u32 buffers, u32 full, u32 empty, int* shared_rows) {
+// Brings a part of a tile's keys or values: a lane for each box and as many rows as lie one after the other. `page` has
+// the first rows that a lane brings.
+template <int PART, bool KEY>
+__device__ __forceinline__ void bring_boxes(const Params& p, const Item& item, int tile, int runs, int page, u32 buffer, u32 barrier) {
+  constexpr int COUNT = boxes_of_part(KEY ? K_BOXES : V_BOXES, PART), EACH_RUN = COUNT ? COUNT : 1, AT_ONCE = 32 / EACH_RUN;
   const int lane = threadIdx.x & 31;
+  if (lane == 0) barrier_expect(barrier, runs * COUNT * PAGE_ROWS * 128);
+  __syncwarp();
+  if (lane >= AT_ONCE * COUNT) return;
+  const int first = lane / EACH_RUN, box = box_of_part(PART, lane % EACH_RUN), from = (item.first + tile) * TILE;
+  for (int run = first; run < runs; run += AT_ONCE) {
+    const int row = PAGED ? (from + run * PAGE_ROWS) % PAGE : first_row(p, item, KEY) + from + run * PAGE_ROWS;
+    copy_box(buffer + box * BOX + run * PAGE_ROWS * 128, KEY ? &p.map_k : &p.map_v, box * 64, item.head, row,
+             run == first ? page : page_of(p, item, tile, run, KEY), barrier);
+  }
+}
+
+// One warp: brings a part of all buffers.
+template <int PART>
+__device__ __forceinline__ void bring_part(const Params& p, Share share, u32 buffers, u32 full, u32 empty, int* shared_rows) {
+  constexpr int OF_KEYS = boxes_of_part(K_BOXES, PART), OF_VALUES = boxes_of_part(V_BOXES, PART);
+  const int lane = threadIdx.x & 31, run_of_keys = lane / (OF_KEYS ? OF_KEYS : 1), run_of_values = lane / (OF_VALUES ? OF_VALUES : 1);
   Item item = share.item;
   int tile = share.at;
   Buffer buffer{0, 1};
   for (int left = (int)(share.to - share.from); left > 0; left--) {
-    const int from = (item.first + tile) * TILE, runs = min(PARTS, (max(0, item.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
+    // All that is read of tables comes while the buffer is still in use.
+    const int runs = min(PARTS, (max(0, item.end - (item.first + tile) * TILE) + PAGE_ROWS - 1) / PAGE_ROWS);
+    const int page = page_of(p, item, tile, run_of_keys, true);
     const bool one = values_in_keys(p, item, tile, runs);
-    for (int key = 1; key >= one; key--) {
-      const int boxes = boxes_of_part(key ? K_BOXES : V_BOXES, part);
-      const int rows_before = first_row(p, item, key);
-      barrier_wait(empty + 8 * (2 * buffer.slot + part), buffer.parity);
-      if (key && lane == 0) shared_rows[2 * buffer.slot + part] = one;
-      if (lane == 0) barrier_expect(full + 8 * (2 * buffer.slot + part), runs * boxes * PAGE_ROWS * 128);
-      __syncwarp();
-      for (int i = lane; i < runs * boxes; i += 32) {
-        const int run = i / boxes, box = box_of_part(part, i % boxes), row = run * PAGE_ROWS;
-        copy_box(buffers + buffer.slot * STAGE + box * BOX + row * 128, key ? &p.map_k : &p.map_v, box * 64, item.head,
-                 PAGED ? (from + row) % PAGE : rows_before + from + row, page_of(p, item, tile, run, key), full + 8 * (2 * buffer.slot + part));
-      }
+    const u32 ready = full + 8 * (2 * buffer.slot + PART);
+    barrier_wait(empty + 8 * (2 * buffer.slot + PART), buffer.parity);
+    if (lane == 0) shared_rows[2 * buffer.slot + PART] = one;
+    bring_boxes<PART, true>(p, item, tile, runs, page, buffers + buffer.slot * STAGE, ready);
+    buffer = buffer.next();
+    if (!one) {
+      barrier_wait(empty + 8 * (2 * buffer.slot + PART), buffer.parity);
+      bring_boxes<PART, false>(p, item, tile, runs, page_of(p, item, tile, run_of_values, false), buffers + buffer.slot * STAGE,
+                               full + 8 * (2 * buffer.slot + PART));
       buffer = buffer.next();
     }
     if (++tile == item.tiles && left > 1) {
@@ -62,7 +76,7 @@ template <int PART>
 __device__ __forceinline__ void multiply_part(float (&score)[TILE / 8][4], u64 of_queries, u64 of_keys, bool add) {
 #pragma unroll
   for (int step = 0; step < HEAD_DIM / 16; step++) {
-    if (part_of_box(step >> 2) != PART) continue;
+    if (!is_of_part(step >> 2, PART)) continue;
     multiply_keys(score, of_queries + ((step >> 2) * ROWS * 8 + (step & 3) * 2), of_keys + ((step >> 2) * (BOX >> 4) + (step & 3) * 2), PART || add);
     add = true;
   }
@@ -94,7 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   if (left == 0) return;
   if (warp >= WARPS) {
     give_registers();
-    if (warp < WARPS + 2) bring_part(p, share, warp - WARPS, buffers, full, empty, shared_rows);
+    if (warp == WARPS) bring_part<0>(p, share, buffers, full, empty, shared_rows);
+    if (warp == WARPS + 1) bring_part<1>(p, share, buffers, full, empty, shared_rows);
     return;
   }
   take_registers();
@@ -120,18 +135,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     const int count = __shfl_sync(~0u, min(left, item.tiles - tile), 0);
     const bool begins = tile == 0, ends = tile + count == item.tiles;
     const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
-#if VARLEN_Q
-    const u16* const q = p.q + p.offsets_q[item.batch];
-#else
-    const u16* const q = p.q + item.batch * p.q_batch;
-#endif
     sync_consumers();
-    for (int i = thread; i < ROWS * (HEAD_DIM / 8); i += CONSUMERS) {
-      const int row = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), from = item.rows_from + (row < rows ? row : 0);
-      uint4 value = *(const uint4*)(q + from / GROUP * p.q_row + (item.head * GROUP + from % GROUP) * p.q_head + part * 8);
-      value = row < rows ? make_uint4(signs.of(value.x), signs.of(value.y), signs.of(value.z), signs.of(value.w)) : make_uint4(0, 0, 0, 0);
-      *(uint4*)(queries + place(row, part, ROWS)) = value;
-    }
+    bring_queries(p, item, rows, signs, queries);
     fence_async();
     sync_consumers();
     float out[COLUMNS / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.f, 0.f}, fade[2];
@@ -164,15 +169,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     auto values_at = [&](const Buffer& buffer) {
       return matrix(buffers + buffer.slot * STAGE + column_from / 64 * BOX, BOX >> 4, 64);
     };
+    Buffer before = at;
     // A tile whose scores this group was asked for: they become weights, for both groups.
     auto weigh = [&](int i) {
       const bool one = one_buffer(at);
       const Buffer values = one ? at : at.next();
-      products_wait<0>();
+      // The products of the tile before run on beside this softmax.
+      products_wait<1>();
       settle_all(score);
       if (!one) release(at);
       soften(p, item, (item.first + tile + i) * TILE, warp_row, unit, score, top, sum, fade);
       pack_weights(weight, score);
+      products_wait<0>();
+      settle_all(out);
+      if (i > 0) release(before);
       const int row = warp_row * 16 + (lane >> 2);
 #pragma unroll
       for (int k = 0; k < TILE / 16; k++)
@@ -200,10 +210,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       release(values);
       at = values.next();
     };
-    // A tile that the other group weighs. Behind its products those of the next scores begin.
+    // A tile that the other group weighs, behind the scores of the next tile.
     auto follow = [&](int i) {
       const bool one = one_buffer(at);
       const Buffer values = one ? at : at.next();
+      if (i + 1 < count) multiply_tile(values.next());
       sync_some(6 + (i & 1), CONSUMERS);
       if (!one) release(at);
       const int row = warp_row * 16 + (lane >> 2);
@@ -214,30 +225,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         sum[half] *= fade[half];
       }
       await_values(i, values);
-      fade_sums(out, fade);
+      // No branch: with one the compiler lets no products run beside it.
+      scale_sums(out, fade);
       const u64 of_values = values_at(values);
       products_begin();
 #pragma unroll
       for (int k = 0; k < TILE / 16; k++) multiply_shared(out, of_weights + k * 2, of_values + k * 128);
       products_commit();
-      if (i + 1 < count) {
-        multiply_tile(values.next());
-        products_wait<1>();
-      } else {
-        products_wait<0>();
-      }
-      settle_all(out);
-      release(values);
+      before = values;
       at = values.next();
     };
-    if (group == 0) multiply_tile(at);
-    else follow(0);
+    if (group == 0) {
+      multiply_tile(at);
+      products_wait<0>();
+    } else {
+      follow(0);
+    }
     for (int i = group; i < count; i += 2) {
       weigh(i);
       if (i + 1 < count) follow(i + 1);
     }
     products_wait<0>();
     settle_all(score);
+    settle_all(out);
+    if ((count & 1) == group) release(before);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       sum[half] += __shfl_xor_sync(~0u, sum[half], 1);

@@ -111,8 +111,14 @@ __device__ __forceinline__ void arrive_some(int barrier, int threads) {
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
 #if MOVE_REGISTERS
+// Warps that bring parts of tiles compute more.
+#if WARPS_COLUMNS > 1
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+#else
 __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
 __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
+#endif
 #endif
 
 #if WARPGROUPS

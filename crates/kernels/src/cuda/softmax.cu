@@ -1,5 +1,30 @@
 // The softmax of a tile of scores, and what becomes of its sums: functions of the warps that compute.
 
+// Brings the queries of an item to shared memory. A thread asks for all it brings before it waits for the first.
+__device__ __forceinline__ void bring_queries(const Params& p, const Item& item, int rows, const Signs& signs, unsigned char* queries) {
+  enum { PARTS_OF_ROW = HEAD_DIM / 8, AT_ONCE = 8 };
+#if VARLEN_Q
+  const u16* const q = p.q + p.offsets_q[item.batch];
+#else
+  const u16* const q = p.q + item.batch * p.q_batch;
+#endif
+  for (int first = threadIdx.x; first < ROWS * PARTS_OF_ROW; first += AT_ONCE * CONSUMERS) {
+    uint4 values[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++) {
+      const int i = first + n * CONSUMERS, row = i / PARTS_OF_ROW, part = i % PARTS_OF_ROW, at = item.rows_from + row;
+      values[n] = make_uint4(0, 0, 0, 0);
+      if (row < rows) values[n] = *(const uint4*)(q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + part * 8);
+    }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++) {
+      const int i = first + n * CONSUMERS;
+      const uint4 value = make_uint4(signs.of(values[n].x), signs.of(values[n].y), signs.of(values[n].z), signs.of(values[n].w));
+      if (i < ROWS * PARTS_OF_ROW) *(uint4*)(queries + place(i / PARTS_OF_ROW, i % PARTS_OF_ROW, ROWS)) = value;
+    }
+  }
+}
+
 // The softmax of a tile whose first key of this warp is `key_from`, of one or both of a thread's rows: scores become
 // weights, less the largest score so far, and what was summed before fades.
 template <int FROM, int END>
@@ -86,7 +111,8 @@ __device__ __forceinline__ void soften_rows(const Params& p, const Item& item, i
 
 __device__ __forceinline__ void soften(const Params& p, const Item& item, int key_from, int warp_row, float unit,
                                        float (&score)[WARP_KEYS / 8][4], float (&top)[2], float (&sum)[2], float (&fade)[2]) {
-#if WARPGROUPS
+  // One row after the other where registers are few.
+#if WARPGROUPS && WARPS_COLUMNS == 1
   soften_rows<0, 1>(p, item, key_from, warp_row, unit, score, top, sum, fade);
   soften_rows<1, 2>(p, item, key_from, warp_row, unit, score, top, sum, fade);
 #else
@@ -116,12 +142,15 @@ __device__ __forceinline__ void settle_all(float (&numbers)[N][4]) {
 #endif
 }
 
-__device__ __forceinline__ void fade_sums(float (&out)[COLUMNS / 8][4], const float (&fade)[2]) {
-  if (!__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) return;
+__device__ __forceinline__ void scale_sums(float (&out)[COLUMNS / 8][4], const float (&fade)[2]) {
 #pragma unroll
   for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
     for (int e = 0; e < 4; e++) out[n][e] *= fade[e >> 1];
+}
+
+__device__ __forceinline__ void fade_sums(float (&out)[COLUMNS / 8][4], const float (&fade)[2]) {
+  if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) scale_sums(out, fade);
 }
 
 // Writes what a thread has of two rows: O and Stats of whole items, else a piece for `merge`.
