@@ -14,8 +14,17 @@ impl SourceWriter<'_> {
     /// The numbers that the source is written for. All others are parameters ([`SourceWriter::numbers`]).
     pub(crate) fn defines(&self) -> String {
         let (a, Shape { group, sizes, .. }) = (self.attention, self.shape);
-        let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm, merge_columns } =
-            self.tiling;
+        let Tiling {
+            tile,
+            warps_rows,
+            warps_keys,
+            warps_columns,
+            stages,
+            warpgroups,
+            blocks_per_sm,
+            merge_columns,
+            row_blocks,
+        } = self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
         let mut list: Vec<(&str, i64)> = vec![
@@ -50,6 +59,7 @@ impl SourceWriter<'_> {
             ("BLOCKS_PER_SM", blocks_per_sm.into()),
             ("MERGE_COLUMNS", merge_columns.clamp(1, sizes.value_dim).into()),
             ("BLOCKS", self.tiling.blocks().into()),
+            ("ROW_BLOCKS", row_blocks.into()),
             ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
             ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
             ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),

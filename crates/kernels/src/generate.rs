@@ -78,6 +78,8 @@ impl Shape {
             value_dim: count(a.v.head_dim()),
             rows: count(queries.saturating_mul(group)),
             invariant: a.invariant,
+            group: count(group),
+            diagonal: a.mask.band.is_some_and(|band| band.left.is_some() || band.right.is_some()),
         };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }

@@ -15,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) merge(const __grid_c
   if (share.from >= share.all || share.at == 0) return;
   const Item item = share.item;
   const i64 start = share.from - share.at;
-  const int first = next - 1;
-  if (first * share.each > start) return;
+  if ((share.number - 1) * share.each > start) return;
+  const int first = block_of(share.number - 1);
   const int row = blockIdx.y * (MERGE_THREADS / 32) + threadIdx.x / 32;
   if (row >= min(ROWS, rows_of(p, item.queries) - item.rows_from)) return;
   const int column = blockIdx.z * MERGE_COLUMNS + lane;
