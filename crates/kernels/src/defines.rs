@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use qkvault_graph::{Band, Corner, Lengths, PaddedRows};
 
 use crate::expression::{of_score, statements};
-use crate::generate::{Shape, SourceWriter};
+use crate::generate::{MERGE_THREADS, Shape, SourceWriter};
 use crate::params::Params;
 use crate::takes::is_varlen;
 use crate::tiling::Tiling;
@@ -58,6 +58,7 @@ impl SourceWriter<'_> {
             ("WARPGROUPS", flag(warpgroups)),
             ("BLOCKS_PER_SM", blocks_per_sm.into()),
             ("MERGE_COLUMNS", merge_columns.clamp(1, sizes.value_dim).into()),
+            ("MERGE_THREADS", MERGE_THREADS.into()),
             ("BLOCKS", self.tiling.blocks().into()),
             ("ROW_BLOCKS", row_blocks.into()),
             ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),

@@ -13,10 +13,8 @@ const FIXED_SHARED: u32 = 1024;
 
 /// Columns of a wide row that a warp of the merge puts together.
 ///
-/// One query of 16 heads over one long latent cache is 16 rows of up to 128 pieces of 512 columns, 4 MB. By whole rows
-/// that is the work of 16 warps on 4 multiprocessors, 1 MB for each at 64 bytes a clock, about 10 us on an H200; by 128
-/// columns 16 multiprocessors share it, about 2.5 us. By 64 columns there would be more blocks than run at a time, of
-/// which most have nothing to do.
+/// So many does a warp load at a time, 16 bytes a lane. One query of 16 heads over one long latent cache is 16 rows of up
+/// to 128 pieces of 512 columns, 4 MB: 64 times 128 columns are the work of 64 blocks, whose warps share the pieces.
 const MERGE_COLUMNS: u32 = 128;
 
 /// The division of a kernel's work.

@@ -291,6 +291,21 @@ fn other_divisions_of_the_work_compute_the_same() {
     }
 }
 
+/// One item that all blocks share: several warps put a row together.
+#[test]
+fn an_item_in_as_many_pieces_as_there_are_blocks_is_merged() {
+    let mut latent = Attention::bshd(1, (16, 1), (1, 4200), 576, DType::BF16).with_stats();
+    latent.v = Tensor { dims: [1, 1, 4200, 512], ..latent.k };
+    latent.o = Tensor::bshd(1, 16, 1, 512, DType::BF16);
+    let of = |heads, queries, keys, d| {
+        let mut a = Attention::bshd(1, heads, (queries, keys), d, DType::BF16).with_stats();
+        a.sink = true;
+        a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
+    };
+    let list = [latent, of((3, 1), 1, 17_000, 128), of((2, 1), 70, 4400, 64), of((8, 2), 3, 5000, 80)];
+    check_all(&list.map(|a| validate(a).expect("is valid")));
+}
+
 /// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
 #[test]
 fn values_of_a_latent_cache_are_brought_with_its_keys() {
@@ -348,8 +363,8 @@ const FAULTS: [(&str, &str, &str); 8] = [
     ("if (lane == 0) barrier_arrive(empty + 8 * slot);", "", "no thread of the block can go on"),
     ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
     ("top[half] = most[half];", "", "wrong"),
-    ("to[n * 32 + column] = ", "to[(n << 20) + column] = ", "signal"),
-    ("from + lane == 0, row)", "false, row)", "wrong"),
+    ("(u32*)(to_row + column) = ", "(u32*)(to_row + ((column + 1) << 20)) = ", "signal"),
+    ("block_of(first + i), i == 0, row)", "block_of(first + i), false, row)", "wrong"),
     ("  to = keys;", "  to = keys - 1;", "what roundings explain"),
 ];
 

@@ -210,6 +210,21 @@ fn windows_sinks_and_wide_heads_are_invariant_too() {
     }
 }
 
+/// More spans than a warp loads at a time, all of them pieces or none.
+#[test]
+fn many_spans_are_added_in_order() {
+    let of = Shape { d: 128, dtype: DType::BF16, band: Band::CAUSAL_BOTTOM_RIGHT, sink: true };
+    let crowd: Vec<_> = (0..40).map(|n| (10 + n, 1, 3000)).chain([(1, 2, 4650), (2, 9, 4000)]).collect();
+    agree(
+        &of,
+        &[
+            one(&[(1, 9, 4650)], Some(64), true, 0),
+            one(&crowd, Some(64), true, 0),
+            one(&[(2, 9, 4000)], Some(64), true, 0),
+        ],
+    );
+}
+
 /// One, two and four tiles of rows side by side: shares are cut elsewhere, and bits stay.
 #[test]
 fn tiles_of_rows_side_by_side_change_no_bits() {
