@@ -13,8 +13,8 @@ const FIXED_SHARED: u32 = 1024;
 
 /// Columns of a wide row that a warp of the merge puts together.
 ///
-/// So many does a warp load at a time, 16 bytes a lane. One query of 16 heads over one long latent cache is 16 rows of up
-/// to 128 pieces of 512 columns, 4 MB: 64 times 128 columns are the work of 64 blocks, whose warps share the pieces.
+/// So many does a warp load at a time, 16 bytes a lane. One query of 16 heads over one long latent cache is 16 rows of
+/// up to 128 pieces of 512 columns, 4 MB: 64 times 128 columns are the work of 64 blocks, whose warps share the pieces.
 const MERGE_COLUMNS: u32 = 128;
 
 /// The division of a kernel's work.
@@ -36,8 +36,8 @@ pub struct Tiling {
     pub blocks_per_sm: u32,
     /// Columns of values that a warp of the merge puts together; all of them, or a multiple of 32.
     pub merge_columns: u32,
-    /// Blocks that compute neighbouring tiles of rows over the same keys at a time, so that these come from memory once:
-    /// 1, 2 or 4, of which the blocks of a grid are a multiple.
+    /// Blocks that compute neighbouring tiles of rows over the same keys at a time, so that these come from memory
+    /// once: 1, 2 or 4, of which the blocks of a grid are a multiple.
     pub row_blocks: u32,
 }
 
@@ -100,9 +100,9 @@ impl Tiling {
 
     /// The blocks that compute tiles of rows over the same keys at a time.
     ///
-    /// 128 queries of 32 heads over 8 heads of keys are 4 tiles of 128 rows. One block after the other reads the keys of
-    /// 64 sequences of 8192 four times from memory, which on an H200 takes 73 % of its bandwidth; side by side they find
-    /// three of four in its L2 cache. Such tiles have the keys that one of them sees, so a band must not move by more
+    /// 128 queries of 32 heads over 8 heads of keys are 4 tiles of 128 rows. One after the other they read the keys of
+    /// 64 sequences of 8192 four times from memory, at 73 % of the bandwidth of an H200; side by side three of four
+    /// reads find them in the L2 cache. Each computes all keys that one of them sees, so a band must not move by more
     /// than a tile of keys from the first row to the last.
     const fn row_blocks(self, sizes: Sizes) -> u32 {
         let tiles = sizes.rows.div_ceil(self.rows());

@@ -1,8 +1,8 @@
 // Puts the pieces of an item together.
 //
 // An item in so many pieces is cut by the ends of as many shares less one. The blocks x behind these ends compute it, of
-// one rank the rows of its own tile: so there are more blocks where there are more pieces. Each unit of work is some
-// columns of a row, for a warp, or for several that share the pieces: a row of a latent cache may have 128 of them.
+// each rank the rows of its own tile: so there are more blocks where there are more pieces. A unit of work is some
+// columns of a row, for a warp, or for several that share its pieces: a row of a latent cache may have 128 of them.
 
 #define MERGE_WARPS (MERGE_THREADS / 32)
 // Numbers of 16 bytes that a lane has of each piece, and the pieces of which it loads them at a time.
@@ -58,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS, 3) merge(const __gri
         for (int n = 0; n < EACH; n++) {
           bool there;
           const int column = merge_column(chunk, n, there);
-          const u32 at = sums + i * step + (piece + i == 0 ? begins : 0);
-          ahead[i][n] = there && piece + i < to ? *(const float4*)&p.sums[at + column] : make_float4(0.f, 0.f, 0.f, 0.f);
+          const u32 at = sums + i * step + (piece + i == 0 ? begins : 0) + column;
+          ahead[i][n] = there && piece + i < to ? *(const float4*)&p.sums[at] : make_float4(0.f, 0.f, 0.f, 0.f);
         }
       sums += AHEAD * step;
       if (piece == from) {

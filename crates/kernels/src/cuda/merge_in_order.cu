@@ -43,7 +43,8 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS, 3) merge(const __gri
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
           const int in_chunk = n * 128 + lane * 4, column = chunk * MERGE_COLUMNS + in_chunk;
-          if (in_chunk < MERGE_COLUMNS && column < VALUE_DIM) ahead[i][n] = *(const float4*)&p.sums[at * VALUE_DIM + column];
+          if (in_chunk < MERGE_COLUMNS && column < VALUE_DIM)
+            ahead[i][n] = *(const float4*)&p.sums[at * VALUE_DIM + column];
         }
       }
 #pragma unroll
