@@ -24,6 +24,7 @@ impl SourceWriter<'_> {
             blocks_per_sm,
             merge_columns,
             row_blocks,
+            least_tiles,
         } = self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
@@ -61,6 +62,7 @@ impl SourceWriter<'_> {
             ("MERGE_THREADS", MERGE_THREADS.into()),
             ("BLOCKS", self.tiling.blocks().into()),
             ("ROW_BLOCKS", row_blocks.into()),
+            ("LEAST_TILES", least_tiles.into()),
             ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
             ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
             ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),

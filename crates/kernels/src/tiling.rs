@@ -39,6 +39,8 @@ pub struct Tiling {
     /// Blocks that compute neighbouring tiles of rows over the same keys at a time, so that these come from memory
     /// once: 1, 2 or 4, of which the blocks of a grid are a multiple.
     pub row_blocks: u32,
+    /// Tiles of keys that a block's share has at least, where there are any: fewer and longer pieces in short launches.
+    pub least_tiles: u32,
 }
 
 /// The sizes of an attention that decide its tiling.
@@ -86,6 +88,7 @@ impl Tiling {
             blocks_per_sm: 1,
             merge_columns: if sizes.value_dim > 256 { MERGE_COLUMNS } else { sizes.value_dim },
             row_blocks: 1,
+            least_tiles: 1,
         };
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),

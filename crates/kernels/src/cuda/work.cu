@@ -224,7 +224,7 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
 #endif
   share.all = all;
   // No block is left for a line without work.
-  share.each = (all + shares - 1) / max(1, shares);
+  share.each = max((i64)LEAST_TILES, (all + shares - 1) / max(1, shares));
   share.from = min(all, share.number * share.each);
   share.to = min(all, share.from + share.each);
   share.at = 0;
