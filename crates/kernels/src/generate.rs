@@ -21,8 +21,8 @@ pub(crate) const MERGE_IN_ORDER: &str = include_str!("cuda/merge_in_order.cu");
 /// Threads of a block of `merge`, a multiple of 128.
 pub(crate) const MERGE_THREADS: u32 = 256;
 
-/// Blocks of `merge` behind the end of each share, at most: as many as a multiprocessor runs at a time, so that none waits
-/// for others that find nothing to do.
+/// Blocks of `merge` behind the end of each share, at most: as many as a multiprocessor runs at a time, so that none
+/// waits for others that find nothing to do.
 const MERGE_BLOCKS: u32 = 3;
 
 /// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.

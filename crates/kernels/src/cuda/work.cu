@@ -5,9 +5,9 @@
 // are. An item that the end of a share cuts is computed in pieces, which `merge` puts together.
 //
 // With ROW_BLOCKS there are two lines. One has items of so many tiles of rows, and a share of it belongs to as many
-// blocks, each of which computes one of these tiles: over the same keys at the same time, so that they come from memory
-// once. What is left of a sequence's rows, or all of a sequence with few, stands in the other line, in items of one tile
-// of rows and shares of one block. Blocks are divided between the lines as their work is.
+// blocks, each of which computes one of these tiles: over the same keys at the same time, so that these come from memory
+// once. What is left of a sequence's rows, or all if they are few, stands in the other line, in items of one tile of
+// rows and shares of one block. Blocks are divided between the lines as their work is.
 
 struct Item {
   int batch, head, rows_from;    // rows from the first of the block's own tile on
@@ -18,8 +18,8 @@ struct Item {
 // A block's rank says which of an item's tiles of rows is its own; ALONE: the items of its line have no others.
 #define ALONE (-1)
 #if ROW_BLOCKS > 1
-// The rank, and the block of this rank that has the line's first share: in shared memory, because what multiplies has no
-// register to keep them in.
+// The rank, and the block of this rank that has the line's first share: in shared memory, because what multiplies has
+// no register to keep them in.
 struct Own { int rank, first; };
 __device__ __forceinline__ Own& own() {
   __shared__ Own own;
@@ -111,8 +111,8 @@ __device__ __forceinline__ Item item_at(const Params& p, int batch, int head, in
   return item;
 }
 
-// Tiles of a sequence in a line, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of keys,
-// so counts of several heads or sequences have 64 bits.
+// Tiles of a sequence in a line, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of
+// keys, so counts of several heads or sequences have 64 bits.
 __device__ __forceinline__ i64 tiles_of(const Params& p, int batch, int rank) {
   const int rows = rows_of(p, queries_of(p, batch)), end = rows_end(rank, rows);
   Item item = item_at(p, batch, 0, rows_begin(rank, rows), rank);
@@ -133,7 +133,9 @@ struct Share {
 };
 
 // The block that has a share of the line, of the same rank.
-__device__ __forceinline__ int block_of(int share) { return own().first + share * (together(own().rank) ? ROW_BLOCKS : 1); }
+__device__ __forceinline__ int block_of(int share) {
+  return own().first + share * (together(own().rank) ? ROW_BLOCKS : 1);
+}
 
 #if INVARIANT
 __device__ __forceinline__ void advance(const Params& p, Item& item);
