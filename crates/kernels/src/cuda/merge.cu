@@ -2,7 +2,7 @@
 //
 // An item in so many pieces is cut by the ends of as many shares less one. The blocks x behind these ends put it
 // together, of each rank the rows of its own tile: so there are more blocks where there are more pieces. A unit of work
-// is some columns of a row, for a warp, or for several that share its pieces: a latent cache's row may have 128 of them.
+// is some columns of a row, for a warp, or for several that share its pieces: a row may have 128 of them.
 
 #define MERGE_WARPS (MERGE_THREADS / 32)
 // Numbers of 16 bytes that a lane has of each piece, and the pieces of which it loads them at a time.

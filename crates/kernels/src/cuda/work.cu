@@ -5,8 +5,8 @@
 // are. An item that the end of a share cuts is computed in pieces, which `merge` puts together.
 //
 // With ROW_BLOCKS there are two lines. One has items of so many tiles of rows, and a share of it belongs to as many
-// blocks, each of which computes one of these tiles: over the same keys at the same time, so that these come from memory
-// once. What is left of a sequence's rows, or all if they are few, stands in the other line, in items of one tile of
+// blocks, each of which computes one of these tiles: over the same keys at the same time, so that they are read from
+// memory once. What is left of a sequence's rows, or all if they are few, stands in the other line, in items of one tile of
 // rows and shares of one block. Blocks are divided between the lines as their work is.
 
 struct Item {
