@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use qkvault_graph::{Band, Corner, Lengths, PaddedRows};
 
 use crate::expression::{of_score, statements};
-use crate::generate::{Shape, SourceWriter};
+use crate::generate::{MERGE_THREADS, Shape, SourceWriter};
 use crate::params::Params;
 use crate::takes::is_varlen;
 use crate::tiling::Tiling;
@@ -14,8 +14,18 @@ impl SourceWriter<'_> {
     /// The numbers that the source is written for. All others are parameters ([`SourceWriter::numbers`]).
     pub(crate) fn defines(&self) -> String {
         let (a, Shape { group, sizes, .. }) = (self.attention, self.shape);
-        let Tiling { tile, warps_rows, warps_keys, warps_columns, stages, warpgroups, blocks_per_sm, merge_columns } =
-            self.tiling;
+        let Tiling {
+            tile,
+            warps_rows,
+            warps_keys,
+            warps_columns,
+            stages,
+            warpgroups,
+            blocks_per_sm,
+            merge_columns,
+            row_blocks,
+            least_tiles,
+        } = self.tiling;
         let flag = i64::from;
         let lengths = flag(a.mask.lengths == Lengths::PerSequence);
         let mut list: Vec<(&str, i64)> = vec![
@@ -49,7 +59,10 @@ impl SourceWriter<'_> {
             ("WARPGROUPS", flag(warpgroups)),
             ("BLOCKS_PER_SM", blocks_per_sm.into()),
             ("MERGE_COLUMNS", merge_columns.clamp(1, sizes.value_dim).into()),
+            ("MERGE_THREADS", MERGE_THREADS.into()),
             ("BLOCKS", self.tiling.blocks().into()),
+            ("ROW_BLOCKS", row_blocks.into()),
+            ("LEAST_TILES", least_tiles.into()),
             ("MOVE_REGISTERS", flag(self.tiling.moves_registers())),
             ("QUERIES_IN_REGISTERS", flag(self.tiling.queries_in_registers(sizes))),
             ("QUERY_BYTES", self.tiling.query_bytes(sizes).into()),

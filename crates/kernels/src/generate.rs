@@ -20,8 +20,12 @@ pub(crate) const LATENT: &str = include_str!("cuda/latent.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
 pub(crate) const MERGE_IN_ORDER: &str = include_str!("cuda/merge_in_order.cu");
 
-/// Threads of a block of `merge`.
-const MERGE_THREADS: u32 = 128;
+/// Threads of a block of `merge`, a multiple of 128.
+pub(crate) const MERGE_THREADS: u32 = 256;
+
+/// Blocks of `merge` behind the end of each share, at most: as many as a multiprocessor runs at a time, so that none
+/// waits for others that find nothing to do.
+const MERGE_BLOCKS: u32 = 3;
 
 /// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.
 pub(crate) const DRIVER: u32 = 13_000;
@@ -80,6 +84,8 @@ impl Shape {
             value_dim: count(a.v.head_dim()),
             rows: count(queries.saturating_mul(group)),
             invariant: a.invariant,
+            group: count(group),
+            diagonal: a.mask.band.is_some_and(|band| band.left.is_some() || band.right.is_some()),
         };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }
@@ -166,8 +172,8 @@ impl SourceWriter<'_> {
         };
         let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes), param);
         let columns = sizes.value_dim.div_ceil(tiling.merge_columns.clamp(1, sizes.value_dim));
-        let pieces_of_rows = [tiling.blocks() - 1, rows.div_ceil(MERGE_THREADS / 32), columns];
-        let merge = launch("merge", pieces_of_rows, MERGE_THREADS, 0, without_maps);
+        let for_rows = (rows * columns).div_ceil(MERGE_THREADS / 32).min(MERGE_BLOCKS);
+        let merge = launch("merge", [tiling.blocks() - 1, for_rows, 1], MERGE_THREADS, 0, without_maps);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
         let recipe = LaunchRecipe {

@@ -13,10 +13,8 @@ const FIXED_SHARED: u32 = 1024;
 
 /// Columns of a wide row that a warp of the merge puts together.
 ///
-/// One query of 16 heads over one long latent cache is 16 rows of up to 128 pieces of 512 columns, 4 MB. By whole rows
-/// that is the work of 16 warps on 4 multiprocessors, 1 MB for each at 64 bytes a clock, about 10 us on an H200; by 128
-/// columns 16 multiprocessors share it, about 2.5 us. By 64 columns there would be more blocks than run at a time, of
-/// which most have nothing to do.
+/// So many does a warp load at a time, 16 bytes a lane. One query of 16 heads over one long latent cache is 16 rows of
+/// up to 128 pieces of 512 columns, 4 MB: 64 times 128 columns are the work of 64 blocks, whose warps share the pieces.
 const MERGE_COLUMNS: u32 = 128;
 
 /// The division of a kernel's work.
@@ -38,6 +36,11 @@ pub struct Tiling {
     pub blocks_per_sm: u32,
     /// Columns of values that a warp of the merge puts together; all of them, or a multiple of 32.
     pub merge_columns: u32,
+    /// Blocks that compute neighbouring tiles of rows over the same keys at a time, so that these come from memory
+    /// once: 1, 2 or 4, of which the blocks of a grid are a multiple.
+    pub row_blocks: u32,
+    /// Tiles of keys that a block's share has at least, where there are any: fewer and longer pieces in short launches.
+    pub least_tiles: u32,
 }
 
 /// The sizes of an attention that decide its tiling.
@@ -51,6 +54,10 @@ pub struct Sizes {
     pub rows: u32,
     /// Whether rows have the same bits whatever their number is.
     pub invariant: bool,
+    /// Heads of queries that share a head of keys: so many rows are those of one query.
+    pub group: u32,
+    /// Whether a band moves what a query sees by a key from one query to the next.
+    pub diagonal: bool,
 }
 
 impl Sizes {
@@ -80,6 +87,8 @@ impl Tiling {
             warpgroups,
             blocks_per_sm: 1,
             merge_columns: if sizes.value_dim > 256 { MERGE_COLUMNS } else { sizes.value_dim },
+            row_blocks: 1,
+            least_tiles: 1,
         };
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),
@@ -89,7 +98,27 @@ impl Tiling {
             _ if wide => of(4, 1, true),
             _ => of(8, 1, true),
         };
-        tiling.with_stages(sizes)
+        Tiling { row_blocks: tiling.row_blocks(sizes), ..tiling }.with_stages(sizes)
+    }
+
+    /// The blocks that compute tiles of rows over the same keys at a time.
+    ///
+    /// 128 queries of 32 heads over 8 heads of keys are 4 tiles of 128 rows. One after the other they read the keys of
+    /// 64 sequences of 8192 four times from memory, at 73 % of the bandwidth of an H200; side by side three of four
+    /// reads find them in the L2 cache. Each computes all keys that one of them sees, so a band must not move by more
+    /// than a tile of keys from the first row to the last.
+    const fn row_blocks(self, sizes: Sizes) -> u32 {
+        let tiles = sizes.rows.div_ceil(self.rows());
+        let mut blocks = match tiles {
+            _ if !self.warpgroups => 1,
+            0..=1 => 1,
+            2..=3 => 2,
+            _ => 4,
+        };
+        while blocks > 1 && sizes.diagonal && blocks * self.rows() > self.tile.saturating_mul(sizes.group) {
+            blocks /= 2;
+        }
+        blocks
     }
 
     /// The same tiling with as many stages as shared memory holds, four at most.
@@ -201,12 +230,46 @@ mod tests {
                     if invariant && head_dim.max(value_dim) > INVARIANT_DIM as u32 {
                         continue;
                     }
-                    let sizes = Sizes { head_dim, value_dim, rows, invariant };
+                    let sizes = Sizes { head_dim, value_dim, rows, invariant, group: 4, diagonal: true };
                     let tiling = Tiling::for_sizes(sizes);
+                    assert!(tiling.blocks().is_multiple_of(tiling.row_blocks), "{sizes:?} {tiling:?}");
                     assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
                     let shared = (tiling.shared(sizes) + FIXED_SHARED) * tiling.blocks_per_sm;
                     assert!(shared <= Limits::SHARED, "{sizes:?} {tiling:?} {shared}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_share_keys_where_several_tiles_of_rows_see_about_the_same() {
+        // Head dim, queries, heads that share keys, a band, and the blocks side by side.
+        for (head_dim, queries, group, diagonal, blocks) in [
+            (128, 1, 4, true, 1),
+            (128, 32, 4, true, 1),
+            (128, 33, 4, true, 2),
+            (128, 96, 4, true, 2),
+            (128, 97, 4, true, 4),
+            (128, 8192, 4, true, 4),
+            // 512 rows are the queries of 4, 2 and 1 tiles of keys.
+            (128, 8192, 1, true, 1),
+            (128, 8192, 2, true, 2),
+            (128, 8192, 1, false, 4),
+            (64, 8192, 3, true, 2),
+            // Tiles of 64 rows and 64 keys.
+            (256, 16, 4, true, 1),
+            (256, 17, 4, true, 2),
+            (256, 64, 4, true, 4),
+            // A latent cache: tiles of 64 rows and 32 keys.
+            (512, 1, 16, true, 1),
+            (512, 1, 128, true, 2),
+            (512, 8192, 16, true, 4),
+            (512, 8192, 4, true, 2),
+        ] {
+            for invariant in [false, true] {
+                let rows = queries * group;
+                let sizes = Sizes { head_dim, value_dim: head_dim, rows, invariant, group, diagonal };
+                assert_eq!(Tiling::for_sizes(sizes).row_blocks, blocks, "{sizes:?}");
             }
         }
     }

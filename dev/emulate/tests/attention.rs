@@ -291,6 +291,21 @@ fn other_divisions_of_the_work_compute_the_same() {
     }
 }
 
+/// One item that all blocks share: several warps put a row together.
+#[test]
+fn an_item_in_as_many_pieces_as_there_are_blocks_is_merged() {
+    let mut latent = Attention::bshd(1, (16, 1), (1, 4200), 576, DType::BF16).with_stats();
+    latent.v = Tensor { dims: [1, 1, 4200, 512], ..latent.k };
+    latent.o = Tensor::bshd(1, 16, 1, 512, DType::BF16);
+    let of = |heads, queries, keys, d| {
+        let mut a = Attention::bshd(1, heads, (queries, keys), d, DType::BF16).with_stats();
+        a.sink = true;
+        a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
+    };
+    let list = [latent, of((3, 1), 1, 17_000, 128), of((2, 1), 70, 4400, 64), of((8, 2), 3, 5000, 80)];
+    check_all(&list.map(|a| validate(a).expect("is valid")));
+}
+
 /// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
 #[test]
 fn values_of_a_latent_cache_are_brought_with_its_keys() {
@@ -348,8 +363,8 @@ const FAULTS: [(&str, &str, &str); 8] = [
     ("if (lane == 0) barrier_arrive(empty + 8 * slot);", "", "no thread of the block can go on"),
     ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
     ("top[half] = most[half];", "", "wrong"),
-    ("to[n * 32 + column] = ", "to[(n << 20) + column] = ", "signal"),
-    ("from + lane == 0, row)", "false, row)", "wrong"),
+    ("(u32*)(to_row + column) = ", "(u32*)(to_row + ((column + 1) << 20)) = ", "signal"),
+    ("block_of(first + i), i == 0, row)", "block_of(first + i), false, row)", "wrong"),
     ("  to = keys;", "  to = keys - 1;", "what roundings explain"),
 ];
 
@@ -375,7 +390,7 @@ fn faults_of_kernels_are_noticed() {
 
 /// Faults between the two groups of wide values.
 const FAULTS_OF_GROUPS: [(&str, &str, &str); 5] = [
-    ("sync_some(6 + (i & 1), CONSUMERS);", "arrive_some(6 + (i & 1), CONSUMERS);", "wrong"),
+    ("sync_some(6 + (i & 1), CONSUMERS);", "arrive_some(6 + (i & 1), CONSUMERS);", "no thread of the block can go on"),
     ("if (i + 1 < count) multiply_tile(values.next());", "", "wrong"),
     ("if (i > 0) release(before);", "", "no thread of the block can go on"),
     ("      release(values);\n", "", "no thread of the block can go on"),
@@ -401,6 +416,18 @@ fn faults_between_groups_are_noticed() {
         let found: Vec<String> = (1..3).filter_map(|seed| check(&attention, &wrong, seed).err()).collect();
         assert!(found.iter().any(|found| found.contains(said)), "{right} -> {fault}: {found:?} instead of {said}");
     }
+/// Launches a kernel of a test's own, one block for each of `attend`, over a buffer in the place of O.
+fn launch_beside(made: &Generated, kernel: &str, numbers: usize, buffers: &mut BTreeMap<Role, Vec<u8>>) -> Vec<i64> {
+    let (mut source, mut recipe) = (made.source.clone(), made.recipe.clone());
+    source.push_str(kernel);
+    let Some(recipe::RecipeStep::Launch(launch)) = recipe.steps.get_mut(1) else { panic!("a launch without maps") };
+    (launch.function, launch.grid, launch.block) = ("beside".to_owned(), [launch.grid[0] + 1, 1, 1], [32, 1, 1]);
+    recipe.steps.remove(0);
+    let program = HostProgram::compile(&source, &recipe, true).unwrap_or_else(|error| panic!("{error}"));
+    buffers.extend([(Role::Q, vec![0; 64]), (Role::O, vec![0; numbers * 8])]);
+    let scale = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
+    program.launch(&recipe, buffers, &scale, &[], 1, POISON).unwrap_or_else(|error| panic!("{error}"));
+    buffers[&Role::O].chunks(8).map(|eight| i64::from_le_bytes(eight.try_into().expect("eight"))).collect()
 }
 
 /// 2^20 queries over as many keys in 32 heads are 2^31 tiles, which counters of 32 bits made a negative number of.
@@ -408,8 +435,9 @@ fn faults_between_groups_are_noticed() {
 fn shares_of_more_tiles_than_31_bits_count_are_whole() {
     /// Tiles of 128 queries by 128 keys.
     const TILE: i64 = 128;
+    const BLOCKS: i64 = 132;
     const SHARES: &str = "
-extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
+extern \"C\" __global__ void beside(const __grid_constant__ Params p) {
   __shared__ i64 memory[40];
   const Share share = share_of(p, blockIdx.x, 32, memory);
   if (threadIdx.x == 0) {
@@ -425,29 +453,144 @@ extern \"C\" __global__ void shares(const __grid_constant__ Params p) {
     let (batch, heads, rows) = (2_i64, 32_i64, 1_i64 << 20);
     let attention = Attention::bshd(batch, (heads, heads), (rows, rows), 128, DType::BF16);
     let attention = validate(attention).expect("is valid");
-    let mut made = generate(&attention, SM).expect("is taken");
-    made.source.push_str(SHARES);
-    let Some(recipe::RecipeStep::Launch(launch)) = made.recipe.steps.get_mut(1) else {
-        panic!("a launch without maps")
-    };
-    let blocks = launch.grid[0] + 1;
-    (launch.function, launch.grid, launch.block) = ("shares".to_owned(), [blocks, 1, 1], [32, 1, 1]);
-    made.recipe.steps.remove(0);
-    let program = HostProgram::compile(&made.source, &made.recipe, true).expect("compiles");
-    let mut buffers = BTreeMap::from([(Role::Q, vec![0; 64]), (Role::O, vec![POISON; blocks as usize * 64])]);
-    let numbers = BTreeMap::from([(Role::Scale, 1_f32.to_le_bytes().to_vec())]);
-    program.launch(&made.recipe, &mut buffers, &numbers, &[], 1, POISON).expect("runs");
-    let found: Vec<i64> =
-        buffers[&Role::O].chunks(8).map(|eight| i64::from_le_bytes(eight.try_into().expect("eight"))).collect();
-    let (of_item, of_head) = (rows / TILE, (rows / TILE) * (rows / TILE));
-    let all = batch * heads * of_head;
-    assert!(all > i64::from(i32::MAX));
-    let mut next = 0;
-    for (block, share) in found.chunks(8).enumerate() {
-        assert_eq!((share[0], share[2], share[7]), (next, all, of_item), "block {block}: {share:?}");
-        let begins = ((share[4] * heads + share[5]) * of_item + share[6] / TILE) * of_item + share[3];
-        assert_eq!(begins, share[0], "block {block}: {share:?}");
-        next = share[1];
+    for side_by_side in [1, 2, 4] {
+        let tiling = |sizes| Tiling { row_blocks: side_by_side as u32, ..Tiling::for_sizes(sizes) };
+        let made = generate_with(&attention, SM, tiling).expect("is taken");
+        let found = launch_beside(&made, SHARES, BLOCKS as usize * 8, &mut BTreeMap::new());
+        let (of_item, items) = (rows / TILE, rows / TILE / side_by_side);
+        let all = batch * heads * items * of_item;
+        assert!(all * side_by_side > i64::from(i32::MAX));
+        let mut next = vec![0; side_by_side as usize];
+        for (block, share) in (0..).zip(found.chunks(8)) {
+            let rank = block % side_by_side;
+            let place = &mut next[rank as usize];
+            assert_eq!((share[0], share[2], share[7]), (*place, all, of_item), "block {block}: {share:?}");
+            let item = (share[6] / TILE - rank) / side_by_side;
+            let begins = ((share[4] * heads + share[5]) * items + item) * of_item + share[3];
+            assert_eq!(begins, share[0], "block {block}: {share:?}");
+            *place = share[1];
+        }
+        assert!(next.iter().all(|end| *end == all));
     }
-    assert_eq!(next, all);
+}
+
+/// Several tiles of rows, of which blocks compute two or four over the same keys: with ragged lengths, among which are
+/// sequences with too few rows for that and without any.
+#[test]
+fn tiles_of_rows_side_by_side_compute_what_the_oracle_computes() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let lengths = |q: &[usize], kv: &[usize]| LengthChoice::Exact { q: q.to_vec(), kv: kv.to_vec() };
+    let of = |batch, heads, (queries, keys), d| {
+        Attention::bshd(batch, heads, (queries, keys), d, DType::BF16).with_band(Band::CAUSAL_BOTTOM_RIGHT).with_stats()
+    };
+    let mut packed = of(6, (8, 2), (130, 300), 64).with_lengths();
+    packed.q = Tensor::thd(6, 8, 130, 64, 400, DType::BF16);
+    packed.o = packed.q;
+    packed.k = Tensor::paged_nhd(6, 2, 300, 64, 120, 16, DType::BF16);
+    packed.v = packed.k;
+    let ragged = lengths(&[130, 1, 0, 65, 33, 97], &[290, 300, 17, 65, 0, 250]);
+    let window = Band { left: Some(50), ..Band::CAUSAL_BOTTOM_RIGHT };
+    let mut windows = of(3, (4, 1), (70, 260), 256).with_lengths().with_band(window);
+    windows.sink = true;
+    let mut zeros = of(3, (4, 1), (100, 200), 128).with_lengths();
+    zeros.padded_rows = PaddedRows::Zero;
+    let mut latent = of(2, (128, 1), (3, 200), 576);
+    latent.v = Tensor { dims: [2, 1, 200, 512], ..latent.k };
+    latent.o = Tensor::bshd(2, 128, 3, 512, DType::BF16);
+    let drafts = of(2, (16, 2), (60, 300), 64).with_draft_tree().with_lengths();
+    let cases = [
+        (packed, Some(ragged)),
+        (windows, Some(lengths(&[70, 20, 64], &[260, 130, 64]))),
+        (zeros, Some(lengths(&[100, 0, 33], &[200, 5, 70]))),
+        (Attention::bshd(1, (1, 1), (600, 140), 128, DType::F16), None),
+        (latent, None),
+        (drafts, None),
+    ];
+    let check_one = |seed: usize, a: &Attention, choice: Option<LengthChoice>, row_blocks| {
+        let a = validate(a.clone()).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let seed = seed as u64;
+        let inputs = match choice {
+            Some(lengths) => {
+                let choice = RandomChoice { lengths, unused: Unused::Poison, ..RandomChoice::default() };
+                Inputs::random_with(&a, seed, &choice).expect("random operands")
+            }
+            None => Inputs::random(&a, seed).expect("random operands"),
+        };
+        let made = generate_with(&a, SM, |sizes| Tiling { row_blocks, ..Tiling::for_sizes(sizes) }).expect("is taken");
+        assert_eq!(check_case(Case::over(&a, inputs, &[]), &made, seed), Ok(()), "{a}, {row_blocks} row tiles");
+    };
+    std::thread::scope(|scope| {
+        for row_blocks in [2, 4] {
+            let (cases, check_one) = (&cases, &check_one);
+            scope.spawn(move || {
+                for (seed, (a, choice)) in cases.iter().enumerate() {
+                    check_one(seed, a, choice.clone(), row_blocks);
+                }
+            });
+        }
+    });
+}
+
+/// Each tile of rows meets each tile of keys in one block, whatever lengths are and however blocks are divided between
+/// items of several tiles of rows and of one.
+#[test]
+fn every_tile_of_rows_meets_every_tile_of_keys_once() {
+    const VISITS: &str = "
+extern \"C\" __global__ void beside(const __grid_constant__ Params p) {
+  __shared__ i64 memory[40];
+  const Share share = share_of(p, blockIdx.x, 32, memory);
+  i64* const to = (i64*)p.o;
+  if (threadIdx.x == 0 && share.from < share.to) {
+    Item item = share.item;
+    int at = share.at;
+    for (i64 left = share.to - share.from; left > 0; left--) {
+      to[((item.batch * p.key_heads + item.head) * 16 + item.rows_from / ROWS) * 16 + item.first + at]++;
+      to[p.batch * p.key_heads * 256 + blockIdx.x]++;
+      if (++at == item.tiles && left > 1) {
+        advance(p, item);
+        at = 0;
+      }
+    }
+  }
+}
+";
+    const BLOCKS: usize = 132;
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let mut state = 3_u64;
+    let mut below = |n: i64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as i64 % n
+    };
+    let (batch, heads) = (7_i64, 2_i64);
+    for round in 0..10 {
+        let a = Attention::bshd(batch, (heads, heads), (2048, 2048), 64, DType::BF16).with_lengths();
+        let a = validate(a).expect("is valid");
+        // All sequences have many rows, few, or some of both; some have none.
+        let lengths = |most: &mut dyn FnMut() -> i64| (0..batch).map(|_| most()).collect::<Vec<i64>>();
+        let queries = lengths(&mut || match (round % 3, below(4)) {
+            (0, _) | (2, 0) => below(2049),
+            (1, _) | (2, 1) => below(300),
+            _ => below(2),
+        });
+        let keys = lengths(&mut || below(2049));
+        let row_blocks = [1, 2, 4][round / 2 % 3];
+        let tiling = |sizes| Tiling { row_blocks, ..Tiling::for_sizes(sizes) };
+        let made = generate_with(&a, SM, tiling).expect("is taken");
+        let bytes = |list: &[i64]| list.iter().flat_map(|n| (*n as i32).to_le_bytes()).collect::<Vec<u8>>();
+        let mut buffers = BTreeMap::from([(Role::SeqLenQ, bytes(&queries)), (Role::SeqLenKv, bytes(&keys))]);
+        let places = (batch * heads * 256) as usize;
+        let found = launch_beside(&made, VISITS, places + BLOCKS, &mut buffers);
+        for (place, count) in (0_i64..).zip(&found[..places]) {
+            let (sequence, rows, tile) = ((place / 256 / heads) as usize, place / 16 % 16, place % 16);
+            let there = rows * 128 < queries[sequence] && (tile * 128 < keys[sequence] || tile == 0);
+            assert_eq!(*count, i64::from(there), "{row_blocks} row tiles, queries {queries:?}, keys {keys:?}, {place}");
+        }
+        // No block has much more than an equal share.
+        let (most, all) = (found[places..].iter().max().expect("blocks"), found[places..].iter().sum::<i64>());
+        assert!(*most <= all / BLOCKS as i64 * 5 / 4 + 4, "{most} of {all} tiles, {queries:?}, {keys:?}");
+    }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use qkvault_emulate::HostProgram;
 use qkvault_graph::{Attention, Band, Corner, DType, Role, Storage, Tensor, Valid, buffer_len, operands, validate};
-use qkvault_kernels::{SM, generate};
+use qkvault_kernels::tiling::Tiling;
+use qkvault_kernels::{SM, generate_with};
 use qkvault_reference::{Buffer, Inputs, LaunchJudge, LengthChoice, POISON, RandomChoice, Unused, forward};
 use qkvault_skip::{Need, skip};
 
@@ -29,6 +30,8 @@ struct Composition {
     varlen: bool,
     /// Room for keys beyond the longest.
     room: i64,
+    /// Tiles of rows side by side, if not the usual number.
+    row_blocks: Option<u32>,
 }
 
 impl Composition {
@@ -122,7 +125,11 @@ fn rows(of: &Shape, composition: &Composition, seed: u64) -> BTreeMap<(i64, i64,
             if role.is_scalar() { &mut numbers } else { &mut buffers }.insert(role, bytes);
         }
     }
-    let made = generate(&a, SM).expect("is taken");
+    let tiling = |sizes| {
+        let usual = Tiling::for_sizes(sizes);
+        Tiling { row_blocks: composition.row_blocks.unwrap_or(usual.row_blocks), ..usual }
+    };
+    let made = generate_with(&a, SM, tiling).expect("is taken");
     let program = HostProgram::compile(&made.source, &made.recipe, true).unwrap_or_else(|error| panic!("{error}"));
     program.launch(&made.recipe, &mut buffers, &numbers, &[], seed, POISON).unwrap_or_else(|error| panic!("{error}"));
     let found = |role, dtype| Buffer::new(dtype, buffers[&role].clone()).expect("whole elements");
@@ -164,7 +171,7 @@ fn agree(of: &Shape, compositions: &[Composition]) {
 }
 
 fn one(sequences: &[(i64, i64, i64)], page: Option<i64>, varlen: bool, room: i64) -> Composition {
-    Composition { sequences: sequences.to_vec(), page, varlen, room }
+    Composition { sequences: sequences.to_vec(), page, varlen, room, row_blocks: None }
 }
 
 /// Spans end at 256, 512 and so on; 132 blocks cut everywhere.
@@ -200,5 +207,35 @@ fn windows_sinks_and_wide_heads_are_invariant_too() {
                 one(&[(1, 70, 640)], None, false, 0),
             ],
         );
+    }
+}
+
+/// More spans than a warp loads at a time, all of them pieces or none.
+#[test]
+fn many_spans_are_added_in_order() {
+    let of = Shape { d: 128, dtype: DType::BF16, band: Band::CAUSAL_BOTTOM_RIGHT, sink: true };
+    let crowd: Vec<_> = (0..40).map(|n| (10 + n, 1, 3000)).chain([(1, 2, 4650), (2, 9, 4000)]).collect();
+    agree(
+        &of,
+        &[
+            one(&[(1, 9, 4650)], Some(64), true, 0),
+            one(&crowd, Some(64), true, 0),
+            one(&[(2, 9, 4000)], Some(64), true, 0),
+        ],
+    );
+}
+
+/// One, two and four tiles of rows side by side: shares are cut elsewhere, and bits stay.
+#[test]
+fn tiles_of_rows_side_by_side_change_no_bits() {
+    let window = Band::window(Corner::BottomRight, 300);
+    for (d, band, sink) in [(64, Band::CAUSAL_BOTTOM_RIGHT, false), (256, window, true)] {
+        let of = Shape { d, dtype: DType::BF16, band, sink };
+        let ragged = &[(1, 260, 700), (5, 1, 300), (2, 0, 100), (3, 140, 513)];
+        let by = |row_blocks, sequences: &[_]| Composition {
+            row_blocks: Some(row_blocks),
+            ..one(sequences, Some(64), true, 0)
+        };
+        agree(&of, &[by(1, ragged), by(2, ragged), by(4, ragged), by(4, &[(1, 260, 700)]), by(1, &[(1, 30, 700)])]);
     }
 }

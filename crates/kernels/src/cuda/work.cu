@@ -3,12 +3,43 @@
 // An item is a sequence, a head of keys, and a tile of rows: the queries of the heads that share the keys, a row each.
 // The tiles of keys of all items stand in one line, and every block takes an equal share of it, whatever the lengths
 // are. An item that the end of a share cuts is computed in pieces, which `merge` puts together.
+//
+// With ROW_BLOCKS there are two lines. One has items of so many tiles of rows, and a share of it belongs to as many
+// blocks, each of which computes one of these tiles: over the same keys at the same time, so that they are read from
+// memory once. What is left of a sequence's rows, or all if they are few, stands in the other line, in items of one tile of
+// rows and shares of one block. Blocks are divided between the lines as their work is.
 
 struct Item {
-  int batch, head, rows_from;    // rows from the first of the tile on
+  int batch, head, rows_from;    // rows from the first of the block's own tile on
   int queries, keys;             // lengths of the sequence
   int first, tiles, end;         // the first tile of keys, their number, and where keys end
 };
+
+// A block's rank says which of an item's tiles of rows is its own; ALONE: the items of its line have no others.
+#define ALONE (-1)
+#if ROW_BLOCKS > 1
+// The rank, and the block of this rank that has the line's first share: in shared memory, because what multiplies has
+// no register to keep them in.
+struct Own { int rank, first; };
+__device__ __forceinline__ Own& own() {
+  __shared__ Own own;
+  return own;
+}
+#else
+struct Own { static constexpr int rank = ALONE, first = 0; };
+__device__ __forceinline__ Own own() { return {}; }
+#endif
+__device__ __forceinline__ bool together(int rank) { return ROW_BLOCKS > 1 && rank != ALONE; }
+__device__ __forceinline__ int rows_before(int rank) { return together(rank) ? rank * ROWS : 0; }
+// Rows of an item.
+__device__ __forceinline__ int rows_at_once(int rank) { return together(rank) ? ROW_BLOCKS * ROWS : ROWS; }
+
+// Where the first item begins among a sequence's rows in the line of a rank, and where the items end.
+__device__ __forceinline__ int rows_together(int rows) {
+  return ROW_BLOCKS > 1 ? (rows + ROWS - 1) / (ROW_BLOCKS * ROWS) * (ROW_BLOCKS * ROWS) : 0;
+}
+__device__ __forceinline__ int rows_begin(int rank, int rows) { return together(rank) ? 0 : rows_together(rows); }
+__device__ __forceinline__ int rows_end(int rank, int rows) { return together(rank) ? rows_together(rows) : rows; }
 
 #if LENGTHS
 __device__ __forceinline__ int queries_of(const Params& p, int batch) { return p.len_q[batch]; }
@@ -57,46 +88,54 @@ __device__ __forceinline__ u64 drafts_of(const Params& p, const Item& item, int 
 __device__ __forceinline__ bool sees_draft(u64 bits, int draft) { return draft < 0 || (draft < 64 && (bits >> draft & 1)); }
 #endif
 
-__device__ __forceinline__ void set_tiles(const Params& p, Item& item) {
-  const int last = min(rows_of(p, item.queries), item.rows_from + ROWS) - 1;
+__device__ __forceinline__ void set_tiles(const Params& p, Item& item, int rank) {
+  const int begin = item.rows_from - rows_before(rank);
+  const int last = min(rows_of(p, item.queries), begin + rows_at_once(rank)) - 1;
   int from, to, unused;
-  seen(p, item.rows_from / GROUP, item.queries, item.keys, from, unused);
+  seen(p, begin / GROUP, item.queries, item.keys, from, unused);
   seen(p, min(last / GROUP, max(item.queries - 1, 0)), item.queries, item.keys, unused, to);
   item.first = from / TILE;
   item.end = to;
   item.tiles = max(1, (to + TILE - 1) / TILE - item.first);
 }
 
-__device__ __forceinline__ Item item_at(const Params& p, int batch, int head, int rows_from) {
+// The item of a line that begins at a row.
+__device__ __forceinline__ Item item_at(const Params& p, int batch, int head, int begin, int rank) {
   Item item;
   item.batch = batch;
   item.head = head;
-  item.rows_from = rows_from;
+  item.rows_from = begin + rows_before(rank);
   item.queries = queries_of(p, batch);
   item.keys = keys_of(p, batch);
-  set_tiles(p, item);
+  set_tiles(p, item, rank);
   return item;
 }
 
-// Tiles of a sequence, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of keys, so counts
-// of several heads or sequences have 64 bits.
-__device__ __forceinline__ i64 tiles_of(const Params& p, int batch) {
-  Item item = item_at(p, batch, 0, 0);
-  const int rows = rows_of(p, item.queries);
+// Tiles of a sequence in a line, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of
+// keys, so counts of several heads or sequences have 64 bits.
+__device__ __forceinline__ i64 tiles_of(const Params& p, int batch, int rank) {
+  const int rows = rows_of(p, queries_of(p, batch)), end = rows_end(rank, rows);
+  Item item = item_at(p, batch, 0, rows_begin(rank, rows), rank);
   i64 tiles = 0;
-  for (; item.rows_from < rows; item.rows_from += ROWS) {
-    set_tiles(p, item);
+  for (; item.rows_from < end; item.rows_from += rows_at_once(rank)) {
+    set_tiles(p, item, rank);
     tiles += item.tiles;
   }
   return tiles * p.key_heads;
 }
 
-// A block's share of all tiles, and the item in which it begins, at the item's tile `at`.
+// A block's share of all tiles of its line, and the item in which it begins, at the item's tile `at`.
 struct Share {
   Item item;
   int at;
   i64 from, to, each, all;
+  int number;  // its own in the line
 };
+
+// The block that has a share of the line, of the same rank.
+__device__ __forceinline__ int block_of(int share) {
+  return own().first + share * (together(own().rank) ? ROW_BLOCKS : 1);
+}
 
 #if INVARIANT
 __device__ __forceinline__ void advance(const Params& p, Item& item);
@@ -125,57 +164,97 @@ __device__ __forceinline__ void begin_at_span(const Params& p, Share& share) {
 }
 #endif
 
-// Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
-__device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
-  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int each = (p.batch + threads - 1) / threads;
-  const int begin = min(p.batch, thread * each), end = min(p.batch, begin + each);
-  i64 mine = 0;
-  for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch);
+// Sums a number of each thread over all threads, and over those before this one. All threads of a block call it.
+__device__ __forceinline__ void sum_up(i64 mine, int threads, i64* memory, i64& before, i64& all) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   i64 sum = mine;
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {
-    const i64 before = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += before;
+    const i64 other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
   }
-  if (lane == 31) memory[8 + warp] = sum;
+  if (lane == 31) memory[warp] = sum;
   __syncthreads();
-  i64 before = 0, all = 0;
+  before = sum - mine;
+  all = 0;
   for (int i = 0; i < threads / 32; i++) {
-    const i64 of_warp = memory[8 + i];
+    const i64 of_warp = memory[i];
     if (i < warp) before += of_warp;
     all += of_warp;
   }
+}
+
+// How many shares of ROW_BLOCKS blocks the line of such items gets, so that the longest share of both lines is short.
+__device__ __forceinline__ int shares_together(i64 tiles, i64 alone) {
+  const int shares = BLOCKS / ROW_BLOCKS;
+  if (alone == 0 || tiles == 0) return tiles ? shares : 0;
+  const i64 work = tiles * ROW_BLOCKS + alone;
+  const int even = max(1, min(shares - 1, (int)(tiles * BLOCKS / work)));
+  // With one more, the blocks of the other line have more each than these have now, or not.
+  if (even == shares - 1 || tiles * (shares - even - 1) * ROW_BLOCKS <= alone * even) return even;
+  return even + 1;
+}
+
+// Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
+__device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
+  const int thread = threadIdx.x;
+  const int each = (p.batch + threads - 1) / threads;
+  const int begin = min(p.batch, thread * each), end = min(p.batch, begin + each);
+  i64 mine = 0, start, all;
+  for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch, ALONE);
+  sum_up(mine, threads, memory + 4, start, all);
   Share share;
+  int shares = BLOCKS, rank = ALONE;
+  share.number = block;
+#if ROW_BLOCKS > 1
+  i64 mine_together = 0, start_together, all_together;
+  for (int batch = begin; batch < end; batch++) mine_together += tiles_of(p, batch, 0);
+  sum_up(mine_together, threads, memory + 20, start_together, all_together);
+  const int of_together = shares_together(all_together, all);
+  if (block < of_together * ROW_BLOCKS) {
+    rank = block % ROW_BLOCKS;
+    share.number = block / ROW_BLOCKS;
+    shares = of_together;
+    mine = mine_together;
+    start = start_together;
+    all = all_together;
+  } else {
+    share.number = block - of_together * ROW_BLOCKS;
+    shares = BLOCKS - of_together * ROW_BLOCKS;
+  }
+  if (thread == 0) own() = Own{rank, rank == ALONE ? of_together * ROW_BLOCKS : rank};
+#endif
   share.all = all;
-  share.each = (all + BLOCKS - 1) / BLOCKS;
-  share.from = min(all, block * share.each);
+  // No block is left for a line without work.
+  share.each = max((i64)LEAST_TILES, (all + shares - 1) / max(1, shares));
+  share.from = min(all, share.number * share.each);
   share.to = min(all, share.from + share.each);
   share.at = 0;
-  i64 start = before + sum - mine;
   if (start <= share.from && share.from < start + mine) {
     int batch = begin;
-    i64 tiles = tiles_of(p, batch);
+    i64 tiles = tiles_of(p, batch, rank);
     while (share.from >= start + tiles) {
       start += tiles;
-      tiles = tiles_of(p, ++batch);
+      tiles = tiles_of(p, ++batch, rank);
     }
     const i64 of_head = tiles / p.key_heads, rest = share.from - start, head = rest / of_head;
     i64 at = rest - head * of_head;
-    Item item = item_at(p, batch, (int)head, 0);
+    int row = rows_begin(rank, rows_of(p, queries_of(p, batch)));
+    Item item = item_at(p, batch, (int)head, row, rank);
     while (at >= item.tiles) {
       at -= item.tiles;
-      item.rows_from += ROWS;
-      set_tiles(p, item);
+      row += rows_at_once(rank);
+      item.rows_from += rows_at_once(rank);
+      set_tiles(p, item, rank);
     }
     memory[0] = batch;
     memory[1] = head;
-    memory[2] = item.rows_from;
+    memory[2] = row;
     memory[3] = at;
   }
   __syncthreads();
   if (share.from < share.to) {
-    share.item = item_at(p, (int)memory[0], (int)memory[1], (int)memory[2]);
+    share.item = item_at(p, (int)memory[0], (int)memory[1], (int)memory[2], rank);
     share.at = (int)memory[3];
   }
 #if INVARIANT
@@ -184,20 +263,25 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
   return share;
 }
 
-// The item after this one.
+// The item after this one, in the same line.
 __device__ __forceinline__ void advance(const Params& p, Item& item) {
-  int batch = item.batch, head = item.head, rows_from = item.rows_from + ROWS;
-  if (rows_from >= rows_of(p, item.queries)) {
-    rows_from = 0;
+  const int rank = own().rank, rows = rows_of(p, item.queries);
+  int batch = item.batch, head = item.head, begin = item.rows_from - rows_before(rank) + rows_at_once(rank);
+  if (begin >= rows_end(rank, rows)) {
+    begin = rows_begin(rank, rows);
     head++;
   }
   if (head == p.key_heads) {
     head = 0;
-    do batch++;
-    while (batch < p.batch && rows_of(p, queries_of(p, batch)) == 0);
-    if (batch == p.batch) return;
+    int end;
+    do {
+      if (++batch == p.batch) return;
+      const int of_batch = rows_of(p, queries_of(p, batch));
+      begin = rows_begin(rank, of_batch);
+      end = rows_end(rank, of_batch);
+    } while (begin >= end);
   }
-  item = item_at(p, batch, head, rows_from);
+  item = item_at(p, batch, head, begin, rank);
 }
 
 // Where a piece's sums lie: each block has room for two, of an item that it continues and of one that it begins.
@@ -241,8 +325,8 @@ __device__ __forceinline__ float weight_of(float product, float unit, float base
 }
 
 #if INVARIANT
-// The block in which an item begins that starts at a tile of all.
-__device__ __forceinline__ int first_block(const Share& share, i64 start) { return (int)(start / share.each); }
+// The share in which an item begins that starts at a tile of all.
+__device__ __forceinline__ int first_share(const Share& share, i64 start) { return (int)(start / share.each); }
 
 // Where the span ends that has a key.
 __device__ __forceinline__ int end_of_span(int key) {
@@ -260,8 +344,8 @@ __device__ __forceinline__ int pieces_at(const Params& p, const Item& item, int 
 // The same in a block that continues an item.
 __device__ __forceinline__ int pieces_before(const Params& p, const Item& item, const Share& share) {
   const i64 start = share.from - share.at;
-  const int first = first_block(share, start);
-  return pieces_at(p, item, first, cut_at(item, (int)((first + 1) * share.each - start)));
+  const int first = first_share(share, start);
+  return pieces_at(p, item, block_of(first), cut_at(item, (int)((first + 1) * share.each - start)));
 }
 
 // Where a row of a piece lies.

@@ -64,7 +64,7 @@ fn program(at: usize, case: &BandCase) -> (String, i64) {
         "namespace program{at} {{\n{source}\n{}\nstatic void tell(int queries, int keys) {{\n\
          Params p; p.query_origin = {query}; p.key_origin = {key};\n\
          for (int rows = 0; rows < queries; rows += ROWS) {{\n\
-         Item item; item.rows_from = rows; item.queries = queries; item.keys = keys; set_tiles(p, item);\n\
+         Item item; item.rows_from = rows; item.queries = queries; item.keys = keys; set_tiles(p, item, ALONE);\n\
          printf(\"%d %d %d %d\\n\", {at}, rows, item.first, item.tiles);\n\
          for (int row = rows; row < rows + ROWS && row < queries; row++) {{\n\
          int from, to; seen(p, row, queries, keys, from, to); printf(\"%d %d %d %d\\n\", -1, row, from, to); }} }} }}\n}}\n{undefined}",

@@ -5,8 +5,8 @@ use crate::recipe::Limits;
 
 impl Tiling {
     /// Other tilings for these sizes, each with a name: other tiles, two blocks for a multiprocessor, single warps in
-    /// place of groups of four, and for wide rows other columns of the merge. Each is different from
-    /// [`Tiling::for_sizes`] and from the others.
+    /// place of groups of four, for wide rows other columns of the merge, for few rows longer shares, and for many rows
+    /// other numbers of blocks that share keys. Each is different from [`Tiling::for_sizes`] and from the others.
     #[must_use]
     pub fn others(sizes: Sizes) -> Vec<(String, Tiling)> {
         let usual = Tiling::for_sizes(sizes);
@@ -33,6 +33,16 @@ impl Tiling {
         if usual.merge_columns != sizes.value_dim {
             for merge_columns in [MERGE_COLUMNS / 2, MERGE_COLUMNS * 2, sizes.value_dim] {
                 add(format!("merge {merge_columns} columns"), Tiling { merge_columns, ..usual });
+            }
+        }
+        for least_tiles in [2, 4] {
+            if sizes.rows <= usual.rows() {
+                add(format!("shares of {least_tiles} tiles"), Tiling { least_tiles, ..usual });
+            }
+        }
+        for row_blocks in [1, 2, 4] {
+            if usual.warpgroups && sizes.rows > usual.rows() {
+                add(format!("row tiles {row_blocks} at a time"), Tiling { row_blocks, ..usual });
             }
         }
         list
@@ -63,9 +73,9 @@ mod tests {
     #[test]
     fn others_are_different_and_there_are_some_for_what_serving_launches() {
         for (head_dim, value_dim, rows, least) in
-            [(128, 128, 4, 2), (128, 128, 64, 2), (64, 64, 8, 2), (576, 512, 16, 2)]
+            [(128, 128, 4, 2), (128, 128, 64, 2), (64, 64, 8, 2), (576, 512, 16, 2), (128, 128, 512, 3)]
         {
-            let sizes = Sizes { head_dim, value_dim, rows, invariant: false };
+            let sizes = Sizes { head_dim, value_dim, rows, invariant: false, group: 4, diagonal: true };
             let list = Tiling::others(sizes);
             assert!(list.len() >= least, "{sizes:?}: {list:?}");
             assert!(

@@ -26,11 +26,13 @@ using std::max;
 using std::min;
 
 struct float2 { float x, y; };
+struct __align__(16) float4 { float x, y, z, w; };
 struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct __align__(64) TensorMap { u64 words[16]; };
 
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline float __uint_as_float(u32 bits) { float x; memcpy(&x, &bits, 4); return x; }
 inline float __int_as_float(int bits) { return __uint_as_float((u32)bits); }
