@@ -40,6 +40,7 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
                     LaunchValue::Number(role) => (Some(*role), bound.iter().find(|b| b.role == *role)?.dtype.size()),
                     LaunchValue::Product(role, _) => (Some(*role), 4),
                     LaunchValue::Map(map) => (Some(map.role), TENSOR_MAP_BYTES),
+                    LaunchValue::Fitting(map) => (Some(map.role), 4),
                     LaunchValue::Scratch(_) | LaunchValue::Constant(_) => (None, 8),
                 };
                 end = patch.at + u32::try_from(size).ok()?;

@@ -110,9 +110,31 @@ __device__ __forceinline__ void arrive_some(int barrier, int threads) {
 // Barriers in shared memory are seen by asynchronous copies.
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
+#if GATHER
+// Copies 16 bytes of global memory to shared memory some time later, or writes zeros and reads nothing.
+__device__ __forceinline__ void copy_part(u32 to, const u16* from, bool zeros) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16) : "memory");
+}
+
+// Arrives at a barrier as soon as all copies that this thread has asked for are there. Nothing waits for that here. The
+// barrier expects this arrival like any other (`noinc`).
+__device__ __forceinline__ void barrier_arrive_copied(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits for all copies that this thread has asked for.
+__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+
 #if MOVE_REGISTERS
+#if GATHER
+// Warps that copy rows need more registers than the one that asks for boxes.
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+#else
 __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
 __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
+#endif
 #endif
 
 #if WARPGROUPS
