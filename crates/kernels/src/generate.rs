@@ -136,7 +136,11 @@ impl SourceWriter<'_> {
     /// Whether values may be the first columns of keys in the same memory, as in a latent cache.
     pub(crate) fn may_share(&self) -> bool {
         let (k, v) = (&self.attention.k, &self.attention.v);
-        k.head_dim() > 256 && v.head_dim() <= k.head_dim() && (k.strides, k.storage) == (v.strides, v.storage)
+        // The step of a dim with one element is never taken, and follows from the columns, of which values have fewer.
+        let [outer, heads, rows, _] = k.extents();
+        let taken = [k.is_paged() || outer > 1, heads > 1, rows > 1];
+        let same = (0..3).all(|dim| !taken[dim] || k.strides[dim] == v.strides[dim]);
+        k.head_dim() > 256 && v.head_dim() <= k.head_dim() && k.storage == v.storage && same
     }
 
     fn write(&self, sm: u32) -> Generated {
