@@ -11,6 +11,9 @@
 // columns of keys, every warp finds the rows of all four, so that all decide alike.
 #define AT_ONCE (MAY_SHARE ? 8 : TILE / 4 < 32 ? TILE / 4 : 32)
 #define TURNS (TILE / 4 / AT_ONCE)
+// Parts of a row that a lane copies between two branches: more do not fit the registers that are left for it where others
+// took some.
+#define COPIES_AT_ONCE (MOVE_REGISTERS ? 2 : 4)
 static_assert(TILE % (4 * AT_ONCE) == 0, "turns divide a tile");
 
 // The row of a tile that a lane finds in a turn.
@@ -55,7 +58,7 @@ __device__ __forceinline__ u64 row_at(const u16* pool, int page, int pages, i64 
 template <int Parts>
 __device__ __forceinline__ void copy_rows(u32 to, u64 found, const u16* pool, int turn, int rows, int warp, int lane) {
   const int first = (turn * 4 + warp) * AT_ONCE;
-#pragma unroll 4
+#pragma unroll COPIES_AT_ONCE
   for (int i = 0; i < AT_ONCE * Parts; i += 32) {
     const int row = (i + lane) / Parts, part = (i + lane) % Parts;
     const u64 from = __shfl_sync(~0u, found, (MAY_SHARE ? warp * AT_ONCE : 0) + row);
