@@ -184,8 +184,8 @@ inline void run_block(const std::function<void()>& what) {
     lane.number = i;
     lane.warp = i / 32;
     lane.thread = Index{i % extent.x, i / extent.x % extent.y, i / (extent.x * extent.y)};
-    // Six registers, the address to begin at, and the return address that a call would have left.
-    void** top = (void**)(stacks[i] + STACK) - 2;
+    // Six registers, the address to begin at, and the return address that a call would have left, below what is aligned.
+    void** top = (void**)(stacks[i] + STACK) - 1;
     *--top = (void*)emulated_begin;
     for (int k = 0; k < 6; k++) *--top = nullptr;
     lane.stack = top;
