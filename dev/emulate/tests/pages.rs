@@ -188,9 +188,9 @@ fn values_of_a_latent_cache_over_small_pages_are_brought_once_or_twice() {
         return;
     }
     let (a, made) = (&list[0].0, generate(&list[0].0, SM).expect("is taken"));
-    let again = "copy_rows<VALUE_DIM / 8>(values, values_at[turn], p.values,";
+    let again = "copy_rows<VALUE_DIM / 8>(values, values_at[turn],";
     assert!(made.source.contains(again));
-    let source = made.source.replace(again, "copy_rows<VALUE_DIM / 8>(0xffffff00u, values_at[turn], p.values,");
+    let source = made.source.replace(again, "copy_rows<VALUE_DIM / 8>(0xffffff00u, values_at[turn],");
     let inputs = inputs(a, 9, &[1, 1, 1], &kv, &LATENT);
     assert_eq!(check_over(a, &Generated { source, ..made }, &inputs, &LATENT, &[]), Ok(()));
 }
@@ -280,7 +280,7 @@ const FAULTS: [[(&str, &str, &str); 7]; 2] = [
         ("barrier_arrive_copied(full + 8 * slot);", "", "no thread of the block can go on"),
         ("barrier_wait(empty + 8 * slot, parity);", "", "no fence"),
         ("% PAGE;", "% PAGE * 0;", "wrong"),
-        ("from == 0);", "true);", "wrong"),
+        ("from[n] == 0,", "true,", "wrong"),
     ],
 ];
 

@@ -11,10 +11,11 @@
 // columns of keys, every warp finds the rows of all four, so that all decide alike.
 #define AT_ONCE (MAY_SHARE ? 8 : TILE / 4 < 32 ? TILE / 4 : 32)
 #define TURNS (TILE / 4 / AT_ONCE)
-// Parts of a row that a lane copies between two branches: more do not fit the registers that are left for it where others
-// took some.
-#define COPIES_AT_ONCE (MOVE_REGISTERS ? 2 : 4)
-static_assert(TILE % (4 * AT_ONCE) == 0, "turns divide a tile");
+// Parts that a lane copies with one wait for what other lanes found: more do not fit the registers that are left for it
+// where others took some.
+#define COPIES_AT_ONCE (MOVE_REGISTERS ? 2 : 8)
+// A turn begins with the swizzle of row 0.
+static_assert(TILE % (4 * AT_ONCE) == 0 && AT_ONCE % 8 == 0, "whole turns of eight rows");
 
 // The row of a tile that a lane finds in a turn.
 __device__ __forceinline__ int row_found(int warp, int lane, int turn) {
@@ -24,7 +25,8 @@ __device__ __forceinline__ int row_found(int warp, int lane, int turn) {
 // The pages of a lane's rows. Reading them takes long, so it begins a tile ahead.
 struct Pages { int of_keys[TURNS], of_values[TURNS]; };
 
-__device__ __forceinline__ void find_pages(const Params& p, const Item& item, int tile, int warp, int lane, Pages& pages) {
+__device__ __forceinline__ void find_pages(const Params& p, const Item& item, int tile, int warp, int lane,
+                                           Pages& pages) {
 #pragma unroll
   for (int turn = 0; turn < TURNS; turn++) {
     const int part = row_found(warp, lane, turn) / PAGE_ROWS;
@@ -56,18 +58,27 @@ __device__ __forceinline__ u64 row_at(const u16* pool, int page, int pages, i64 
 // Copies a warp's rows of a turn, of so many 16 bytes each, to their places in a tile. `found` is where the lane's row
 // begins. Rows behind those that the tile has are left as they are.
 template <int Parts>
-__device__ __forceinline__ void copy_rows(u32 to, u64 found, const u16* pool, int turn, int rows, int warp, int lane) {
-  const int first = (turn * 4 + warp) * AT_ONCE;
-#pragma unroll COPIES_AT_ONCE
-  for (int i = 0; i < AT_ONCE * Parts; i += 32) {
-    const int row = (i + lane) / Parts, part = (i + lane) % Parts;
-    const u64 from = __shfl_sync(~0u, found, (MAY_SHARE ? warp * AT_ONCE : 0) + row);
-    if (row < AT_ONCE && first + row < rows)
-      copy_part(to + place(first + row, part, TILE), from ? (const u16*)from + part * 8 : pool, from == 0);
+__device__ __forceinline__ void copy_rows(u32 to, u64 found, int turn, int rows, int warp, int lane) {
+  const int first = (turn * 4 + warp) * AT_ONCE, holder = MAY_SHARE ? warp * AT_ONCE : 0;
+  to += first * 128;
+  rows -= first;
+#pragma unroll 1
+  for (int i = 0; i < AT_ONCE * Parts; i += 32 * COPIES_AT_ONCE) {
+    u64 from[COPIES_AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < COPIES_AT_ONCE; n++) from[n] = __shfl_sync(~0u, found, holder + (i + n * 32 + lane) / Parts);
+#pragma unroll
+    for (int n = 0; n < COPIES_AT_ONCE; n++) {
+      const int row = (i + n * 32 + lane) / Parts, part = (i + n * 32 + lane) % Parts;
+      const bool mine = AT_ONCE * Parts % (32 * COPIES_AT_ONCE) == 0 || row < AT_ONCE;
+      copy_part(to + place(row, part, TILE), from[n] + part * 16, from[n] == 0, mine && row < rows);
+    }
   }
 }
 
-__device__ __forceinline__ void gather(const Params& p, Share share, u32 stages, u32 full, u32 empty, int* shared_rows) {
+// Four warps, as `bring` is one.
+__device__ __forceinline__ void gather(const Params& p, Share share, u32 stages, u32 full, u32 empty,
+                                       int* shared_rows) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - WARPS;
   Item item = share.item;
   int tile = share.at, slot = 0;
@@ -81,7 +92,8 @@ __device__ __forceinline__ void gather(const Params& p, Share share, u32 stages,
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
       const int in_page = (from + row_found(warp, lane, turn)) % PAGE;
-      keys_at[turn] = row_at(p.keys, pages.of_keys[turn], p.key_pages, p.k_page, item.head * p.k_head + in_page * p.k_row);
+      keys_at[turn] =
+          row_at(p.keys, pages.of_keys[turn], p.key_pages, p.k_page, item.head * p.k_head + in_page * p.k_row);
       values_at[turn] =
           row_at(p.values, pages.of_values[turn], p.value_pages, p.v_page, item.head * p.v_head + in_page * p.v_row);
     }
@@ -104,8 +116,8 @@ __device__ __forceinline__ void gather(const Params& p, Share share, u32 stages,
     }
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
-      copy_rows<HEAD_DIM / 8>(keys, keys_at[turn], p.keys, turn, rows, warp, lane);
-      if (!one) copy_rows<VALUE_DIM / 8>(values, values_at[turn], p.values, turn, rows, warp, lane);
+      copy_rows<HEAD_DIM / 8>(keys, keys_at[turn], turn, rows, warp, lane);
+      if (!one) copy_rows<VALUE_DIM / 8>(values, values_at[turn], turn, rows, warp, lane);
     }
     barrier_arrive_copied(full + 8 * slot);
     if (++slot == STAGES) {

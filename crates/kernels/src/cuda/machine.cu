@@ -111,9 +111,14 @@ __device__ __forceinline__ void arrive_some(int barrier, int threads) {
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
 #if GATHER
-// Copies 16 bytes of global memory to shared memory some time later, or writes zeros and reads nothing.
-__device__ __forceinline__ void copy_part(u32 to, const u16* from, bool zeros) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16) : "memory");
+// Copies 16 bytes of global memory to shared memory some time later, or writes zeros and reads nothing, or does nothing.
+// A branch around it would end the compiler's overlap of one copy with the next.
+__device__ __forceinline__ void copy_part(u32 to, u64 from, bool zeros, bool wanted) {
+  asm volatile(
+      "{\n.reg .pred zeros, wanted;\nsetp.ne.u32 zeros, %2, 0;\nsetp.ne.u32 wanted, %3, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16, zeros;\n}" ::"r"(to),
+      "l"(from), "r"((u32)zeros), "r"((u32)wanted)
+      : "memory");
 }
 
 // Arrives at a barrier as soon as all copies that this thread has asked for are there. Nothing waits for that here. The

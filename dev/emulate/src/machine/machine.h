@@ -84,7 +84,9 @@ inline void copy_box(u32 to, const TensorMap* map, int column, int head, int row
   memcpy(&copy.map, map, sizeof copy.map);
   emulated::copies.push_back(copy);
 }
-inline void copy_part(u32 to, const u16* from, bool zeros) { emulated::ask_for_part(to, from, zeros); }
+inline void copy_part(u32 to, u64 from, bool zeros, bool wanted) {
+  if (wanted) emulated::ask_for_part(to, (const void*)from, zeros);
+}
 inline void barrier_arrive_copied(u32 barrier) { emulated::arrive_with_parts(barrier); }
 inline void copies_wait() {
   while (emulated::has_parts(*emulated::now)) emulated::pause(emulated::Wait::Parts);
