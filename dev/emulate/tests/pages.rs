@@ -142,8 +142,8 @@ fn pages_of_few_rows_compute_what_the_oracle_computes() {
 #[test]
 fn other_tilings_copy_the_same_rows() {
     let kv = [700, 31];
-    let of =
-        [valid(paged((8, 2), 1, 128, 2, &kv)), valid(paged((8, 2), 16, 64, 1, &kv)), latent(4, 1, (576, 512), &kv)];
+    let narrow = [(1, 128, 2), (16, 64, 1)].map(|(queries, d, page)| valid(paged((8, 2), queries, d, page, &kv)));
+    let of = [&narrow[..], &[latent(4, 1, (576, 512), &kv), latent(2, 1, (288, 272), &kv)]].concat();
     let mut list = Vec::new();
     for a in &of {
         generate_with(a, SM, |sizes| {
@@ -152,8 +152,8 @@ fn other_tilings_copy_the_same_rows() {
         })
         .expect("is taken");
     }
-    let tiles: Vec<u32> = list.iter().map(|(_, _, tiling)| tiling.tile).collect();
-    assert!(tiles.contains(&32) && tiles.contains(&64) && tiles.contains(&128), "{tiles:?}");
+    let tiles: Vec<(u32, i64)> = list.iter().map(|(a, _, tiling)| (tiling.tile, a.q.head_dim())).collect();
+    assert!([(32, 64), (64, 128), (64, 288)].iter().all(|tile| tiles.contains(tile)), "{tiles:?}");
     all(&list, |(a, name, tiling)| {
         let made = generate_with(a, SM, |_| *tiling).expect("is taken");
         let q = kv.map(|n| n.min(a.q.seq() as usize));
