@@ -40,30 +40,37 @@ fn random(count: usize) -> Vec<Valid> {
         .collect()
 }
 
-/// Long caches, in every way that a kernel divides its work.
+/// Long caches, in every way that a kernel divides its work and brings pages: by boxes, or row by row.
 fn long() -> Vec<Valid> {
     let sizes = [(1, 8, 1, 128), (1, 8, 3, 64), (2, 2, 16, 128), (1, 1, 40, 256), (2, 4, 128, 128), (3, 32, 1, 80)];
-    let of = |(batch, group, queries, d): (i64, i64, i64, i64)| {
+    let of = |page: i64, (batch, group, queries, d): (i64, i64, i64, i64)| {
         let mut a = Attention::bshd(batch, (2 * group, 2), (queries, 5000), d, DType::BF16);
-        a.k = Tensor::paged_nhd(batch, 2, 5000, d, 250, 64, DType::BF16);
+        a.k = Tensor::paged_nhd(batch, 2, 5000, d, 16_000 / page, page, DType::BF16);
         a.v = a.k;
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
-    sizes.map(of).to_vec()
+    [64, 1, 4, 12].into_iter().flat_map(|page| sizes.map(|size| of(page, size))).collect()
 }
 
 /// Latent caches: in pages or not, of one head.
 fn latent() -> Vec<Valid> {
-    let of = |(batch, heads, queries): (i64, i64, i64), pages: bool| {
+    let of = |(batch, heads, queries): (i64, i64, i64), page: Option<i64>| {
         let mut a = Attention::bshd(batch, (heads, 1), (queries, 3000), 576, DType::BF16);
-        if pages {
-            a.k = Tensor::paged_nhd(batch, 1, 3000, 576, 150, 64, DType::BF16);
+        if let Some(page) = page {
+            a.k = Tensor::paged_nhd(batch, 1, 3000, 576, 9600 / page, page, DType::BF16);
         }
         a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], 512], ..a.k };
         a.o = Tensor::bshd(batch, heads, queries, 512, DType::BF16);
         validate(a.with_band(Band::CAUSAL_BOTTOM_RIGHT).with_lengths().with_stats()).expect("is valid")
     };
-    vec![of((3, 16, 1), true), of((2, 128, 1), true), of((1, 16, 4), false), of((3, 128, 2), true)]
+    vec![
+        of((3, 16, 1), Some(64)),
+        of((2, 128, 1), Some(64)),
+        of((1, 16, 4), None),
+        of((3, 128, 2), Some(64)),
+        of((3, 16, 1), Some(1)),
+        of((2, 128, 2), Some(4)),
+    ]
 }
 
 fn plan(attention: &Valid) -> Plan {

@@ -140,6 +140,7 @@ impl Addresses {
                     assert_eq!(known, *offset, "{what}: the same list at two offsets");
                     place(at, &buffer.to_le_bytes());
                 }
+                LaunchValue::Fitting(map) => panic!("{what}: the extent of {map}"),
                 LaunchValue::Map(map) => {
                     let words: Vec<u64> = (0..16).map(|n| if n < 8 { stored(at + n * 8) } else { 0 }).collect();
                     same_map(what, map, &words);

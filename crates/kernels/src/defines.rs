@@ -40,6 +40,7 @@ impl SourceWriter<'_> {
             ("PAGED", flag(a.k.is_paged())),
             ("PAGE", self.page()),
             ("PAGE_ROWS", self.part_rows()),
+            ("GATHER", flag(self.gathers())),
             ("VARLEN_Q", flag(is_varlen(&a.q))),
             ("VARLEN_K", flag(is_varlen(&a.k))),
             ("VARLEN_O", flag(is_varlen(&a.o))),
@@ -106,6 +107,11 @@ impl SourceWriter<'_> {
             [("k_row", a.k.strides[2]), ("v_row", a.v.strides[2]), ("table", a.k.pages_per_sequence().unwrap_or(0))]
         {
             p.step(name, step);
+        }
+        if self.gathers() {
+            for (names, tensor) in [(["k_page", "k_head"], &a.k), (["v_page", "v_head"], &a.v)] {
+                names.into_iter().zip(tensor.strides).for_each(|(name, step)| p.step(name, step));
+            }
         }
     }
 

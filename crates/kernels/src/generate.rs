@@ -15,6 +15,7 @@ pub(crate) const MACHINE: &str = include_str!("cuda/machine.cu");
 pub(crate) const WORK: &str = include_str!("cuda/work.cu");
 pub(crate) const BRING: &str = include_str!("cuda/bring.cu");
 pub(crate) const SOFTMAX: &str = include_str!("cuda/softmax.cu");
+pub(crate) const GATHER: &str = include_str!("cuda/gather.cu");
 pub(crate) const ATTEND: &str = include_str!("cuda/attend.cu");
 pub(crate) const LATENT: &str = include_str!("cuda/latent.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
@@ -26,6 +27,13 @@ pub(crate) const MERGE_THREADS: u32 = 256;
 /// Blocks of `merge` behind the end of each share, at most: as many as a multiprocessor runs at a time, so that none
 /// waits for others that find nothing to do.
 const MERGE_BLOCKS: u32 = 3;
+
+/// Rows of a page, or of what a tile has of one, from which on copies of boxes are as fast as from large pages. Pages of
+/// fewer are copied row by row.
+const BOX_ROWS: i64 = 16;
+
+/// Warps that copy rows.
+const GATHER_WARPS: u32 = 4;
 
 /// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.
 pub(crate) const DRIVER: u32 = 13_000;
@@ -113,6 +121,16 @@ impl SourceWriter<'_> {
         common(self.page(), self.tiling.tile.into())
     }
 
+    /// [`gathers`] with this tiling.
+    pub(crate) fn gathers(&self) -> bool {
+        are_gathered(&self.attention.k, self.tiling.tile)
+    }
+
+    /// Threads of a block of `attend`.
+    fn threads(&self) -> u32 {
+        if self.gathers() { 32 * (self.tiling.warps() + GATHER_WARPS) } else { self.tiling.threads() }
+    }
+
     /// Pieces of items that a block has room for: of one that it continues and of one that it begins; of an invariant
     /// attention what it begins, and the spans behind.
     pub(crate) fn pieces(&self) -> i64 {
@@ -126,7 +144,11 @@ impl SourceWriter<'_> {
     /// Whether values may be the first columns of keys in the same memory, as in a latent cache.
     pub(crate) fn may_share(&self) -> bool {
         let (k, v) = (&self.attention.k, &self.attention.v);
-        k.head_dim() > 256 && v.head_dim() <= k.head_dim() && (k.strides, k.storage) == (v.strides, v.storage)
+        // The step of a dim with one element is never taken, and follows from the columns, of which values have fewer.
+        let [outer, heads, rows, _] = k.extents();
+        let taken = [k.is_paged() || outer > 1, heads > 1, rows > 1];
+        let same = (0..3).all(|dim| !taken[dim] || k.strides[dim] == v.strides[dim]);
+        k.head_dim() > 256 && v.head_dim() <= k.head_dim() && k.storage == v.storage && same
     }
 
     fn write(&self, sm: u32) -> Generated {
@@ -151,6 +173,9 @@ impl SourceWriter<'_> {
         }
         source.push_str(WORK);
         source.push_str(BRING);
+        if self.gathers() {
+            source.push_str(GATHER);
+        }
         source.push_str(SOFTMAX);
         source.push_str(if tiling.warps_columns > 1 { LATENT } else { ATTEND });
         source.push_str(if sizes.invariant { MERGE_IN_ORDER } else { MERGE });
@@ -170,7 +195,7 @@ impl SourceWriter<'_> {
                 params: vec![param],
             })
         };
-        let attend = launch("attend", [tiling.blocks(), 1, 1], tiling.threads(), tiling.shared(sizes), param);
+        let attend = launch("attend", [tiling.blocks(), 1, 1], self.threads(), tiling.shared(sizes), param);
         let columns = sizes.value_dim.div_ceil(tiling.merge_columns.clamp(1, sizes.value_dim));
         let for_rows = (rows * columns).div_ceil(MERGE_THREADS / 32).min(MERGE_BLOCKS);
         let merge = launch("merge", [tiling.blocks() - 1, for_rows, 1], MERGE_THREADS, 0, without_maps);
@@ -191,9 +216,16 @@ impl SourceWriter<'_> {
     fn params(&self, sums: u64) -> Params {
         let a = self.attention;
         let mut p = Params::default();
-        p.map("map_k", LaunchValue::Map(self.map(Role::K, &a.k)));
-        p.map("map_v", LaunchValue::Map(self.map(Role::V, &a.v)));
-        if self.may_share() {
+        let [map_k, map_v] = [self.map(Role::K, &a.k), self.map(Role::V, &a.v)];
+        let gathers = self.gathers();
+        if gathers {
+            p.number("int", "key_pages", LaunchValue::Fitting(map_k));
+            p.number("int", "value_pages", LaunchValue::Fitting(map_v));
+        } else {
+            p.map("map_k", LaunchValue::Map(map_k));
+            p.map("map_v", LaunchValue::Map(map_v));
+        }
+        if gathers || self.may_share() {
             p.pointer("const u16", "keys", LaunchValue::Address(Role::K));
             p.pointer("const u16", "values", LaunchValue::Address(Role::V));
         }
@@ -240,7 +272,7 @@ impl SourceWriter<'_> {
         p
     }
 
-    /// The map over keys or values: columns, heads, rows, and sequences or pages.
+    /// The map over keys or values, or what of its operand is read by address: columns, heads, rows, and sequences or pages.
     fn map(&self, role: Role, tensor: &Tensor) -> TensorMap {
         let [outer, heads, rows, columns] = tensor.extents();
         let [outer_step, head_step, row_step, _] = tensor.strides;
@@ -261,6 +293,15 @@ impl SourceWriter<'_> {
             swizzle: 128,
         }
     }
+}
+
+/// Whether kernels copy the tiles of an attention row by row (`gather.cu`), and not by boxes of a tensor map.
+pub(crate) fn gathers(attention: &Valid) -> bool {
+    are_gathered(&attention.k, Shape::for_attention(attention).sizes.tile())
+}
+
+fn are_gathered(keys: &Tensor, tile: u32) -> bool {
+    page_size(keys).is_some_and(|page| common(page, tile.into()) < BOX_ROWS)
 }
 
 /// The numbers and the parameters of an attention's source, and the keys of a tile.

@@ -32,6 +32,9 @@ pub struct Judged {
     /// The same of attentions whose queries are a tree of drafts.
     #[serde(default)]
     pub drafts: JudgedSources,
+    /// The same of attentions whose pages have few rows, which are copied row by row.
+    #[serde(default)]
+    pub gather: JudgedSources,
     /// The kernel that lists tiles for FlashAttention-4.
     pub lists: JudgedSources,
 }
@@ -70,6 +73,7 @@ impl Judged {
                 (true, _) => (&mut self.lists, digest(&LISTS, &[]), list_path(attention).into_iter().collect()),
                 (false, Own::Invariant) => (&mut self.invariant, Own::Invariant.digest(), paths(attention)),
                 (false, Own::Drafts) => (&mut self.drafts, Own::Drafts.digest(), paths(attention)),
+                (false, Own::Gather) => (&mut self.gather, Own::Gather.digest(), gather_paths(attention)),
                 (false, Own::Usual) => (&mut self.attention, Own::Usual.digest(), paths(attention)),
             };
             if part.sources != sources {
@@ -115,15 +119,20 @@ enum Own {
     Usual,
     Invariant,
     Drafts,
+    /// Invariant ones, drafts and others.
+    Gather,
 }
 
 impl Own {
+    const ALL: [Own; 4] = [Own::Usual, Own::Invariant, Own::Drafts, Own::Gather];
+
     /// Rules refuse an invariant attention of drafts.
     fn of_attention(a: &Valid) -> Own {
-        match (a.invariant, a.draft_tree) {
-            (true, _) => Own::Invariant,
-            (false, true) => Own::Drafts,
-            (false, false) => Own::Usual,
+        match (generate::gathers(a), a.invariant, a.draft_tree) {
+            (true, ..) => Own::Gather,
+            (false, true, _) => Own::Invariant,
+            (false, false, true) => Own::Drafts,
+            (false, false, false) => Own::Usual,
         }
     }
 
@@ -133,6 +142,12 @@ impl Own {
             // With the spans that are written into each.
             Own::Invariant => digest(&[&INVARIANT[..], &[&spans::functions()]].concat(), &[SPANS]),
             Own::Drafts => digest(&ATTENTION, &[DRAFTS]),
+            Own::Gather => {
+                let usual = digest(&[&ATTENTION[..], &[generate::GATHER]].concat(), &[GATHER, DRAFTS]);
+                let spans = spans::functions();
+                let sources = [&INVARIANT[..], &[&spans, generate::GATHER]].concat();
+                digest(&[&usual, &digest(&sources, &[GATHER, SPANS])], &[])
+            }
         }
     }
 }
@@ -140,6 +155,7 @@ impl Own {
 /// Conditions of the code that some attentions alone have.
 const SPANS: &str = "#if INVARIANT";
 const DRAFTS: &str = "#if DRAFT_TREE";
+const GATHER: &str = "#if GATHER";
 
 /// A digest of code as a compiler sees it, with the code of these conditions and without that of the others: a comment
 /// or an empty line changes nothing that a GPU could judge.
@@ -151,7 +167,7 @@ fn digest(sources: &[&str], conditions: &[&str]) -> String {
         let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
         let conditional = match code.split_whitespace().next() {
             Some("#if" | "#ifdef" | "#ifndef") => {
-                open.push([SPANS, DRAFTS].contains(&code).then(|| conditions.contains(&code)));
+                open.push([SPANS, DRAFTS, GATHER].contains(&code).then(|| conditions.contains(&code)));
                 open.last().copied().flatten()
             }
             Some("#else") => {
@@ -199,6 +215,12 @@ fn paths(a: &Valid) -> Vec<&'static str> {
     all.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name).collect()
 }
 
+/// The same of an attention whose tiles are copied row by row: those of all kinds have one record.
+fn gather_paths(a: &Valid) -> Vec<&'static str> {
+    let own = [("invariant", a.invariant), ("drafts", a.draft_tree)];
+    paths(a).into_iter().chain(own.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name)).collect()
+}
+
 /// The way to lists of an attention that FlashAttention-4's kernels compute.
 fn list_path(a: &Valid) -> Option<&'static str> {
     let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: a.is_backward() };
@@ -219,14 +241,16 @@ fn list_path(a: &Valid) -> Option<&'static str> {
 /// Why the kernels are chosen for an attention that they take only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    static SOURCES: OnceLock<[String; 3]> = OnceLock::new();
-    let [usual, invariant, drafts] = SOURCES.get_or_init(|| [Own::Usual, Own::Invariant, Own::Drafts].map(Own::digest));
-    let (sources, judged) = match Own::of_attention(attention) {
-        Own::Invariant => (invariant, &Judged::built_in().invariant),
-        Own::Drafts => (drafts, &Judged::built_in().drafts),
-        Own::Usual => (usual, &Judged::built_in().attention),
+    static SOURCES: OnceLock<[String; 4]> = OnceLock::new();
+    let [usual, invariant, drafts, gather] = SOURCES.get_or_init(|| Own::ALL.map(Own::digest));
+    let known = Judged::built_in();
+    let (sources, judged, all) = match Own::of_attention(attention) {
+        Own::Invariant => (invariant, &known.invariant, paths(attention)),
+        Own::Drafts => (drafts, &known.drafts, paths(attention)),
+        Own::Gather => (gather, &known.gather, gather_paths(attention)),
+        Own::Usual => (usual, &known.attention, paths(attention)),
     };
-    let not = paths(attention).into_iter().any(|path| judged.why_not(sources, path));
+    let not = all.into_iter().any(|path| judged.why_not(sources, path));
     not.then_some("no GPU has judged these kernels on one of their paths, or since their sources changed")
 }
 

@@ -65,20 +65,27 @@ impl Sizes {
     const fn very_wide(self) -> bool {
         self.head_dim > 256 || self.value_dim > 256
     }
+
+    const fn wide(self) -> bool {
+        self.head_dim > 128 || self.value_dim > 128
+    }
+
+    /// Keys of a tile.
+    pub(crate) const fn tile(self) -> u32 {
+        match (self.very_wide(), self.wide()) {
+            (true, _) => 32,
+            (false, true) => 64,
+            (false, false) => 128,
+        }
+    }
 }
 
 impl Tiling {
     /// The tiling that was fastest on an H200 for sizes like these.
     #[must_use]
     pub fn for_sizes(sizes: Sizes) -> Tiling {
-        let wide = sizes.head_dim > 128 || sizes.value_dim > 128;
-        let tile = match (sizes.very_wide(), wide) {
-            (true, _) => 32,
-            (false, true) => 64,
-            (false, false) => 128,
-        };
         let of = |warps_rows, warps_keys, warpgroups| Tiling {
-            tile,
+            tile: sizes.tile(),
             warps_rows,
             warps_keys,
             // Sums of more columns do not fit the registers of a thread.
@@ -95,7 +102,7 @@ impl Tiling {
             // Other instructions add products in another order.
             ..=16 if !sizes.invariant => of(1, 4, false),
             ..=64 => of(4, 1, true),
-            _ if wide => of(4, 1, true),
+            _ if sizes.wide() => of(4, 1, true),
             _ => of(8, 1, true),
         };
         Tiling { row_blocks: tiling.row_blocks(sizes), ..tiling }.with_stages(sizes)
@@ -167,7 +174,7 @@ impl Tiling {
     }
 
     /// Warps of a block that compute.
-    const fn warps(self) -> u32 {
+    pub(crate) const fn warps(self) -> u32 {
         self.warps_rows * self.warps_keys * self.warps_columns
     }
 

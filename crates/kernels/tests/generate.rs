@@ -40,6 +40,7 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
                     LaunchValue::Number(role) => (Some(*role), bound.iter().find(|b| b.role == *role)?.dtype.size()),
                     LaunchValue::Product(role, _) => (Some(*role), 4),
                     LaunchValue::Map(map) => (Some(map.role), TENSOR_MAP_BYTES),
+                    LaunchValue::Fitting(map) => (Some(map.role), 4),
                     LaunchValue::Scratch(_) | LaunchValue::Constant(_) => (None, 8),
                 };
                 end = patch.at + u32::try_from(size).ok()?;
@@ -141,16 +142,21 @@ fn attentions_that_compute_the_same_have_one_source() {
 /// Engines with different amounts of free memory share plans.
 #[test]
 fn the_pages_of_a_pool_and_the_room_of_a_varlen_buffer_are_in_no_source_and_no_recipe() {
-    let of = |pages, tokens| {
+    let of = |pages, tokens, page| {
         let mut a = Attention::bshd(2, (8, 2), (4, 512), 128, DType::BF16).with_lengths();
-        (a.k, a.q) =
-            (Tensor::paged_nhd(2, 2, 512, 128, pages, 64, DType::BF16), Tensor::thd(2, 8, 4, 128, tokens, DType::BF16));
+        (a.k, a.q) = (
+            Tensor::paged_nhd(2, 2, 512, 128, pages, page, DType::BF16),
+            Tensor::thd(2, 8, 4, 128, tokens, DType::BF16),
+        );
         (a.v, a.o) = (a.k, a.q);
         let a = validate(a).expect("is valid");
         (a.key(), generate(&a, SM).expect("is taken"))
     };
-    let (small, large) = (of(1, 8), of(1000, 4096));
-    assert!(small.0 != large.0 && small.1 == large.1);
+    // Small pages are copied row by row, by their addresses.
+    for page in [64, 4] {
+        let (small, large) = (of(1, 8, page), of(1000, 4096, page));
+        assert!(small.0 != large.0 && small.1 == large.1, "pages of {page}");
+    }
 }
 
 /// The driver makes each map anew in every launch, on the host.

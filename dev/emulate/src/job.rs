@@ -84,6 +84,11 @@ impl JobWriter<'_> {
                     let product = f32::from_ne_bytes(number) * f32::from_bits(*by);
                     bytes[patch.at as usize..][..4].copy_from_slice(&product.to_ne_bytes());
                 }
+                LaunchValue::Fitting(map) => {
+                    let (_, room) = *self.places.get(&map.role).ok_or(EmulateError::Missing(map.role))?;
+                    let count = map.fitting_count(room).ok_or(EmulateError::Missing(map.role))?;
+                    bytes[patch.at as usize..][..4].copy_from_slice(&count.to_ne_bytes());
+                }
                 value => patches.push((u64::from(patch.at), value)),
             }
         }
@@ -101,7 +106,7 @@ impl JobWriter<'_> {
                 }
                 LaunchValue::Constant(_) => return Err(EmulateError::Constants),
                 LaunchValue::Map(map) => self.map(at, map)?,
-                LaunchValue::Number(_) | LaunchValue::Product(..) => {}
+                LaunchValue::Number(_) | LaunchValue::Product(..) | LaunchValue::Fitting(_) => {}
             }
         }
         Ok(())

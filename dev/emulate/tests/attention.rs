@@ -329,6 +329,7 @@ fn values_of_a_latent_cache_are_brought_with_its_keys() {
         (4, of((1, 5, 3), (288, 272), true), both),
     ] {
         let made = generate(&attention, SM).expect("is taken");
+        assert!(made.source.contains("#define MAY_SHARE 1\n"), "{attention}");
         assert_eq!(check_shared(&attention, &made, shared, seed), Ok(()), "{attention}, shared {shared:?}");
     }
 }

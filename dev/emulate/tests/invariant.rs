@@ -192,6 +192,21 @@ fn a_token_has_the_same_bits_alone_in_a_crowd_in_chunks_and_in_a_prompt() {
     );
 }
 
+/// Pages of few rows are copied row by row, others by boxes; nothing of that is in the bits.
+#[test]
+fn a_token_has_the_same_bits_over_pages_of_any_size() {
+    for (d, dtype) in [(64, DType::BF16), (128, DType::F16)] {
+        let of = Shape { d, dtype, band: Band::CAUSAL_BOTTOM_RIGHT, sink: true };
+        let batch = [(1, 1, 600), (2, 3, 513), (5, 0, 10), (6, 1, 1)];
+        let mut all: Vec<Composition> =
+            [1, 2, 3, 4, 8, 12, 16, 64].map(|page| one(&batch, Some(page), false, page)).into();
+        all.push(one(&[(1, 40, 600), (2, 3, 513)], Some(1), true, 0));
+        all.push(one(&[(1, 70, 600), (2, 80, 513)], Some(8), true, 100));
+        all.push(one(&batch, None, false, 0));
+        agree(&of, &all);
+    }
+}
+
 #[test]
 fn windows_sinks_and_wide_heads_are_invariant_too() {
     let window = Band::window(Corner::BottomRight, 300);

@@ -1,4 +1,5 @@
-// The attention of a block's share: one warp brings tiles of keys and values (bring.cu), the others compute.
+// The attention of a block's share: one warp brings tiles of keys and values (bring.cu), or four (gather.cu), the others
+// compute.
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -12,7 +13,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   unsigned char* const queries = shared + STAGES * STAGE;
   if (thread == 0) {
     for (int i = 0; i < STAGES; i++) {
+#if GATHER
+      barrier_init(full + 8 * i, GATHER_ARRIVALS);
+#else
       barrier_init(full + 8 * i, 1);
+#endif
       barrier_init(empty + 8 * i, WARPS);
     }
     fence_barriers();
@@ -32,7 +37,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #if MOVE_REGISTERS
     give_registers();
 #endif
+#if GATHER
+    gather(p, share, stages, full, empty, shared_rows);
+#else
     if (warp == WARPS) bring(p, share, stages, full, empty, shared_rows);
+#endif
     return;
   }
 #if MOVE_REGISTERS
@@ -122,6 +131,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     // Waits for tile `i`.
     auto await_tile = [&](int i) {
       barrier_wait(full + 8 * slot, parity);
+#if GATHER
+#if WARPGROUPS
+      // Copies of single rows are no asynchronous proxy's writes, as copies of boxes are, and products read by it. A
+      // fence between the two counts in any thread that has seen the writes, so each that multiplies has one here; one of
+      // the threads that copy would have to wait for its copies first, and would ask for no others meanwhile.
+      fence_async();
+#endif
+#endif
       const u32 keys = stages + slot * STAGE;
       values = keys + (MAY_SHARE && shared_rows[slot] ? 0 : K_BOXES * BOX);
       const int key_from = (item.first + tile + i) * TILE + warp_key * WARP_KEYS;

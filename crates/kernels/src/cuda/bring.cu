@@ -1,11 +1,16 @@
-// What one warp of a block does: it brings tiles of keys and values for the others.
+// What one warp of a block does: it brings tiles of keys and values for the others. Where pages have few rows, four warps
+// do it (gather.cu).
 
 #define WARPS (WARPS_ROWS * WARPS_KEYS * WARPS_COLUMNS)
 #define CONSUMERS (32 * WARPS)
 // Columns of values that a warp sums. The last of several warps may have room for more than there are.
 #define COLUMNS (WARPS_COLUMNS == 1 ? VALUE_DIM : (VALUE_DIM / WARPS_COLUMNS + 63) / 64 * 64)
 // The warp that brings tiles comes with three idle ones where registers move from them to those that compute.
+#if GATHER
+#define THREADS (CONSUMERS + 128)
+#else
 #define THREADS (CONSUMERS + (MOVE_REGISTERS ? 128 : 32))
+#endif
 #define BOX (TILE * 128)
 #define K_BOXES ((HEAD_DIM + 63) / 64)
 #define V_BOXES ((VALUE_DIM + 63) / 64)
@@ -54,6 +59,9 @@ __device__ __forceinline__ int first_row(const Params& p, const Item& item, bool
 #endif
 }
 
+#if GATHER
+// Whether values are brought with keys, and how tiles are, says gather.cu.
+#else
 // Whether the values of a tile are the first columns of its keys in memory, as in a latent cache: then they are brought
 // once. All lanes of a warp ask.
 __device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item, int tile, int parts) {
@@ -111,3 +119,4 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
     }
   }
 }
+#endif

@@ -23,6 +23,9 @@ struct Buffer {
   __device__ __forceinline__ Buffer next() const { return slot + 1 == STAGES ? Buffer{0, parity ^ 1} : Buffer{slot + 1, parity}; }
 };
 
+#if GATHER
+// How tiles are brought says gather.cu.
+#else
 // Brings a part of a tile's keys or values: a lane for each box and as many rows as lie one after the other. `page` has
 // the first rows that a lane brings.
 template <int PART, bool KEY>
@@ -70,6 +73,7 @@ __device__ __forceinline__ void bring_part(const Params& p, Share share, u32 buf
     }
   }
 }
+#endif
 
 // Multiplies queries by the columns of keys in one part of a buffer.
 template <int PART>
@@ -96,7 +100,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   float *const tops = (float*)(weights + ROWS * 128), *const fades = tops + ROWS, *const halves = fades + ROWS;
   if (thread == 0) {
     for (int i = 0; i < 2 * STAGES; i++) {
+#if GATHER
+      barrier_init(full + 8 * i, GATHER_ARRIVALS);
+#else
       barrier_init(full + 8 * i, 1);
+#endif
       barrier_init(empty + 8 * i, 4);
     }
     fence_barriers();
@@ -108,8 +116,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   if (left == 0) return;
   if (warp >= WARPS) {
     give_registers();
+#if GATHER
+    gather(p, share, buffers, full, empty, shared_rows);
+#else
     if (warp == WARPS) bring_part<0>(p, share, buffers, full, empty, shared_rows);
     if (warp == WARPS + 1) bring_part<1>(p, share, buffers, full, empty, shared_rows);
+#endif
     return;
   }
   take_registers();
@@ -129,7 +141,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
   // Whether the values of a tile are columns of its keys, which are in a buffer or on their way.
   auto one_buffer = [&](const Buffer& buffer) {
     barrier_wait(full + 8 * (2 * buffer.slot + group), buffer.parity);
-    return shared_rows[2 * buffer.slot + group] != 0;
+    return MAY_SHARE && shared_rows[2 * buffer.slot + group] != 0;
+  };
+  auto await_part = [&](const Buffer& buffer, int part) {
+    barrier_wait(full + 8 * (2 * buffer.slot + part), buffer.parity);
+#if GATHER
+    // As in attend.cu: products read what single copies wrote.
+    fence_async();
+#endif
   };
   while (left > 0) {
     const int count = __shfl_sync(~0u, min(left, item.tiles - tile), 0);
@@ -147,17 +166,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     // Begins to multiply queries by the keys of a tile.
     auto multiply_tile = [&](const Buffer& buffer) {
       const u64 of_keys = matrix(buffers + buffer.slot * STAGE, 1, 64);
-      barrier_wait(full + 8 * 2 * buffer.slot, buffer.parity);
+      await_part(buffer, 0);
       products_begin();
       multiply_part<0>(score, of_queries, of_keys, false);
-      barrier_wait(full + 8 * (2 * buffer.slot + 1), buffer.parity);
+      await_part(buffer, 1);
       multiply_part<1>(score, of_queries, of_keys, true);
       products_commit();
     };
     // Waits for the values of tile `i` and readies them: rows that no copy brought, or that lie beyond the sequence, may
     // hold no numbers.
     auto await_values = [&](int i, const Buffer& buffer) {
-      barrier_wait(full + 8 * (2 * buffer.slot + group), buffer.parity);
+      await_part(buffer, group);
       const int key_from = (item.first + tile + i) * TILE;
       if (key_from + TILE <= item.end) return;
       unsigned char* const to = shared + buffer.slot * STAGE;

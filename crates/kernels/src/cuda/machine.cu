@@ -110,9 +110,30 @@ __device__ __forceinline__ void arrive_some(int barrier, int threads) {
 // Barriers in shared memory are seen by asynchronous copies.
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
+#if GATHER
+// Copies 16 bytes of global memory to shared memory some time later, or writes zeros and reads nothing, or does nothing.
+// A branch around it would end the compiler's overlap of one copy with the next.
+__device__ __forceinline__ void copy_part(u32 to, u64 from, bool zeros, bool wanted) {
+  asm volatile(
+      "{\n.reg .pred zeros, wanted;\nsetp.ne.u32 zeros, %2, 0;\nsetp.ne.u32 wanted, %3, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16, zeros;\n}" ::"r"(to),
+      "l"(from), "r"((u32)zeros), "r"((u32)wanted)
+      : "memory");
+}
+
+// Arrives at a barrier as soon as all copies that this thread has asked for are there. Nothing waits for that here. The
+// barrier expects this arrival like any other (`noinc`).
+__device__ __forceinline__ void barrier_arrive_copied(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits for all copies that this thread has asked for.
+__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+
 #if MOVE_REGISTERS
-// Warps that bring parts of tiles compute more.
-#if WARPS_COLUMNS > 1
+// Warps that copy rows, or parts of tiles, need more registers than the one that asks for boxes.
+#if GATHER || WARPS_COLUMNS > 1
 __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
 __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
 #else

@@ -14,7 +14,8 @@ fn decode() -> Valid {
 /// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
 #[test]
 fn the_sources_of_today_are_those_that_a_gpu_judged() {
-    let Judged { attention, invariant, drafts, lists } = Judged::built_in();
+    // Nothing has judged copies row by row.
+    let Judged { attention, invariant, drafts, gather: _, lists } = Judged::built_in();
     let all = [
         ("kernels", attention, Own::Usual.digest()),
         ("kernels", invariant, Own::Invariant.digest()),
@@ -45,6 +46,39 @@ fn a_tree_of_drafts_is_judged_apart_from_other_attentions() {
     judged.add("a GPU", std::iter::repeat_n(&a, 20), false);
     assert_eq!((judged.drafts.right.get("pages"), judged.attention.right.len()), (Some(&20), 0));
     assert_ne!(Own::Drafts.digest(), Own::Usual.digest());
+}
+
+/// Kernels that copy tiles row by row have a record of their own, whatever else they do; others have the digests that
+/// they would have without.
+#[test]
+fn copies_row_by_row_are_judged_apart_from_other_attentions() {
+    let over = |page: i64| {
+        let mut a = (*decode()).clone();
+        a.k = Tensor::paged_nhd(2, 2, 512, 64, 1024 / page, page, DType::BF16);
+        a.v = a.k;
+        a
+    };
+    for (page, own) in [(1, Own::Gather), (8, Own::Gather), (24, Own::Gather), (16, Own::Usual), (48, Own::Usual)] {
+        assert_eq!(Own::of_attention(&validate(over(page)).expect("valid")), own, "pages of {page}");
+    }
+    let mut drafts = over(4);
+    drafts.draft_tree = true;
+    let all = [over(4), over(4).invariant(), drafts].map(|a| validate(a).expect("valid"));
+    let mut judged = Judged::default();
+    judged.add("a GPU", all.iter().cycle().take(60), false);
+    let Judged { attention, invariant, drafts, gather, lists: _ } = &judged;
+    let of = |path: &str| gather.right.get(path).copied();
+    assert_eq!(
+        (of("small pages"), of("invariant"), of("drafts"), of("lengths")),
+        (Some(60), Some(20), Some(20), Some(60))
+    );
+    assert!([attention, invariant, drafts].iter().all(|judged| judged.right.is_empty()));
+    let known = Judged::built_in().gather != JudgedSources::default();
+    assert!(all.iter().all(|a| unproven(a).is_none() == known));
+    let (with, without) = ("#if GATHER\nint c;\n#else\nint a;\n#endif\nint b;\n", "int a;\nint b;\n");
+    assert_eq!(digest(&[with], &[]), digest(&[without], &[]));
+    assert_eq!(digest(&[with], &[GATHER]), digest(&["int c;\nint b;\n"], &[]));
+    assert_eq!(digest(&[generate::GATHER], &[]), digest(&[], &[]), "nothing of it is code of others");
 }
 
 #[test]

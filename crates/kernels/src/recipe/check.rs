@@ -234,6 +234,15 @@ impl LaunchRecipe {
                     return Err(wrong(of("the offset in the constant data"), at, needed));
                 }
                 LaunchValue::Constant(_) => 8,
+                LaunchValue::Fitting(map) => {
+                    let binding = find(map.role, false).ok_or_else(|| missing(map.role, "tensor"))?;
+                    check_map(&of("the tensor map"), map, binding)?;
+                    if !map.is_open() {
+                        let given = format!("over dims {:?}", map.dims);
+                        return Err(wrong(of("the tensor map"), given, "its last extent must be open"));
+                    }
+                    4
+                }
                 LaunchValue::Map(map) => {
                     let binding = find(map.role, false).ok_or_else(|| missing(map.role, "tensor"))?;
                     check_map(&of("the tensor map"), map, binding)?;

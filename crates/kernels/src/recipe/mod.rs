@@ -132,6 +132,9 @@ pub enum LaunchValue {
     Product(Role, u32),
     /// An address in the plan's constant data: 8 bytes.
     Constant(u64),
+    /// The last extent of an open map over an operand ([`TensorMap::fitting`]), for a kernel that reads the operand by
+    /// its address, as far as the map reaches: 4 bytes, at most 2^31 - 1.
+    Fitting(TensorMap),
 }
 
 impl LaunchValue {
@@ -256,6 +259,12 @@ impl TensorMap {
         let (one, step) = (self.reach()?, *self.strides.last()?);
         let more = bytes.checked_sub(one)?.checked_div(step)?;
         Some(more.saturating_add(1).min(Limits::MAP_DIM))
+    }
+
+    /// What a launch writes for [`LaunchValue::Fitting`] over an operand of so many bytes; `None` where not one fits.
+    #[must_use]
+    pub fn fitting_count(&self, bytes: u64) -> Option<i32> {
+        Some(i32::try_from(self.fitting(bytes)?).unwrap_or(i32::MAX))
     }
 
     /// Bytes from the operand's address to the end of the last element that the map reaches, of an open map with a last

@@ -56,6 +56,7 @@ impl fmt::Display for LaunchValue {
             LaunchValue::Product(role, by) => write!(f, "number {role} times {}", f32::from_bits(*by)),
             LaunchValue::Constant(at) => write!(f, "address of constant data + {at}"),
             LaunchValue::Map(map) => write!(f, "tensor map {map}"),
+            LaunchValue::Fitting(map) => write!(f, "last extent of tensor map {map}"),
         }
     }
 }

@@ -33,6 +33,7 @@ pub fn sample() -> LaunchRecipe {
         tile: vec![64, 8],
         swizzle: 128,
     };
+    let open = TensorMap { dims: vec![64, 8, 0], strides: vec![128, 1024], tile: vec![64, 8, 1], ..map.clone() };
     let values = [
         (0, LaunchValue::Map(map)),
         (128, LaunchValue::Address(Role::Q)),
@@ -40,13 +41,14 @@ pub fn sample() -> LaunchRecipe {
         (144, LaunchValue::Scratch(64)),
         (152, LaunchValue::Number(Role::Scale)),
         (160, LaunchValue::Constant(56)),
+        (168, LaunchValue::Fitting(open)),
     ];
     let patches = values.into_iter().map(|(at, value)| Patch { at, value }).collect();
     let launch = |overlap, cluster, params| {
         let (function, grid, block) = ("attend".to_owned(), [2, 2, 1], [64, 2, 1]);
         RecipeStep::Launch(Launch { module: 1, function, grid, block, shared: 1024, cluster, overlap, params })
     };
-    let params = vec![Param { bytes: vec![0; 168], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
+    let params = vec![Param { bytes: vec![0; 172], patches }, Param { bytes: vec![3; 4], patches: Vec::new() }];
     LaunchRecipe {
         format: RECIPE_FORMAT,
         sm: 90,
@@ -65,6 +67,15 @@ pub fn sample() -> LaunchRecipe {
 /// Whether nothing in a recipe refers outside. It is written from the definition, and uses nothing of the check.
 #[must_use]
 pub fn inside(recipe: &LaunchRecipe, operands: &[Binding]) -> bool {
+    let reaches = |map: &TensorMap, operand: &Binding| {
+        let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
+        // A last extent of 0 is open: what a launch makes of it ends within the operand, from one on.
+        let rank = map.dims.len();
+        let extent = |at: usize, n: u64| if rank > 1 && at + 1 == rank { n.max(1) } else { n };
+        let extents = map.dims.iter().enumerate().map(|(at, n)| u128::from(extent(at, *n)));
+        let last: u128 = extents.zip(steps).map(|(n, step)| (n - 1) * step).sum();
+        last + map.dtype.size() as u128 <= u128::from(operand.bytes)
+    };
     let modules: u128 = recipe.modules.iter().map(|bytes| u128::from(*bytes)).sum();
     let value = |of: &Patch, room: usize| {
         let tensor = |role: &Role| operands.iter().find(|b| b.role == *role && !b.scalar);
@@ -76,16 +87,12 @@ pub fn inside(recipe: &LaunchRecipe, operands: &[Binding]) -> bool {
             LaunchValue::Product(role, _) => {
                 operands.iter().any(|b| b.role == *role && b.scalar && b.dtype == DType::F32).then_some(4)
             }
-            LaunchValue::Map(map) => tensor(&map.role).and_then(|operand| {
-                let steps = std::iter::once(map.dtype.size() as u128).chain(map.strides.iter().map(|s| u128::from(*s)));
-                // A last extent of 0 is open: what a launch makes of it ends within the operand, from one on.
-                let rank = map.dims.len();
-                let extent = |at: usize, n: u64| if rank > 1 && at + 1 == rank { n.max(1) } else { n };
-                let extents = map.dims.iter().enumerate().map(|(at, n)| u128::from(extent(at, *n)));
-                let last: u128 = extents.zip(steps).map(|(n, step)| (n - 1) * step).sum();
-                let end = last + map.dtype.size() as u128;
-                (end <= u128::from(operand.bytes) && of.at.is_multiple_of(64)).then_some(TENSOR_MAP_BYTES)
-            }),
+            LaunchValue::Map(map) => {
+                tensor(&map.role).filter(|b| reaches(map, b) && of.at.is_multiple_of(64)).map(|_| TENSOR_MAP_BYTES)
+            }
+            LaunchValue::Fitting(map) => {
+                tensor(&map.role).filter(|b| reaches(map, b) && map.dims.last() == Some(&0)).map(|_| 4)
+            }
         };
         size.is_some_and(|size| of.at as usize + size <= room)
     };

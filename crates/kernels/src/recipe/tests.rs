@@ -211,6 +211,33 @@ fn an_open_map_reaches_as_far_as_its_operand_and_no_further() {
     assert!(!whole.is_open() && whole.reach() == Some(1792));
 }
 
+/// A kernel that reads a pool by its address is told how many pages there are, by the same rules as a map over them.
+#[test]
+fn what_fits_an_operand_is_told_of_open_maps_within_it_alone() {
+    let open = |dims: [u64; 3], page| TensorMap {
+        dims: dims.to_vec(),
+        strides: vec![128, page],
+        tile: vec![64, 1, 1],
+        ..map(&mut sample()).clone()
+    };
+    let put = |map: TensorMap| refused(|r| patch(r, 3).value = LaunchValue::Fitting(map));
+    assert_eq!(put(open([64, 4, 0], 640)), "accepted");
+    assert!(put(open([64, 4, 3], 640)).contains("over dims [64, 4, 3], and its last extent must be open"));
+    assert!(put(open([64, 17, 0], 4096)).contains("is over 2176 bytes, and the operand has 2048"));
+    assert!(put(open([64, 4, 0], 648)).contains("must be multiples of 16"));
+    let other = TensorMap { role: Role::V, ..open([64, 4, 0], 640) };
+    assert!(put(other).contains("is v, and the plan binds no such tensor"));
+    let counts = [511, 512, 1152, u64::MAX].map(|bytes| open([64, 4, 0], 640).fitting_count(bytes));
+    assert_eq!(counts, [None, Some(1), Some(2), Some(i32::MAX)]);
+    let late = refused(|r| *patch(r, 3) = Patch { at: 189, value: LaunchValue::Fitting(open([64, 4, 0], 640)) });
+    assert!(late.contains("the end of what is written at byte 189 of parameter 0 of step 1 is 193"), "{late}");
+    let mut recipe = sample();
+    patch(&mut recipe, 3).value = LaunchValue::Fitting(open([64, 4, 0], 640));
+    let words = "144: last extent of tensor map of K: bf16 [64, 4, 0], strides [128, 640] bytes";
+    assert!(recipe.to_string().contains(words), "{recipe}");
+    assert_eq!(codec::decode::<LaunchRecipe>(&codec::encode(&recipe)).expect("reads"), recipe);
+}
+
 /// Which rows are copied follows from numbers of the launch: the steps of the two last dims cancel each other.
 #[test]
 fn a_ragged_map_begins_at_any_row_and_has_no_rows_behind_a_sequence() {

@@ -100,7 +100,7 @@ inline void run_kernel(const Kernel& kernel, uint64_t dynamic, const std::vector
   for (const uint32_t number : order) {
     block = Index{number % grid.x, number / grid.x % grid.y, number / (grid.x * grid.y)};
     memset(shared, 0xff, SHARED);
-    counters.clear();
+    begin_block();
     run_block(what);
     if (!copies.empty()) fail("block %u of %s ends before %zu of its copies", number, kernel.name, copies.size());
     // Each byte equals the next one.
@@ -138,6 +138,7 @@ inline int run_job(char** arguments, const std::vector<Kernel>& kernels) {
   for (uint64_t count = job.number(); count > 0; count--) {
     buffers.emplace_back(job.number());
     job.bytes(buffers.back().at, buffers.back().bytes);
+    operands.push_back({buffers.back().at, buffers.back().bytes});
   }
   for (uint64_t steps = job.number(); steps > 0; steps--) run_step(job, buffers, kernels);
   FILE* const result = fopen(arguments[2], "wb");

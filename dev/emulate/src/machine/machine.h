@@ -50,11 +50,12 @@ inline int __any_sync(u32, bool x) {
     if (emulated::brought<bool>(all, lane)) return 1;
   return 0;
 }
+inline int __all_sync(u32, bool x) { return !__any_sync(~0u, !x); }
 
 inline void wait_for_previous() {}
 inline void let_next_begin() {}
 inline void fence_barriers() {}
-inline void fence_async() {}
+inline void fence_async() { emulated::now->fenced = emulated::writes; }
 inline void give_registers() {}
 inline void take_registers() {}
 inline void products_begin() {}
@@ -82,6 +83,13 @@ inline void copy_box(u32 to, const TensorMap* map, int column, int head, int row
   emulated::Copy copy{to, barrier, {}, {column, head, row, page}};
   memcpy(&copy.map, map, sizeof copy.map);
   emulated::copies.push_back(copy);
+}
+inline void copy_part(u32 to, u64 from, bool zeros, bool wanted) {
+  if (wanted) emulated::ask_for_part(to, (const void*)from, zeros);
+}
+inline void barrier_arrive_copied(u32 barrier) { emulated::arrive_with_parts(barrier); }
+inline void copies_wait() {
+  while (emulated::has_parts(*emulated::now)) emulated::pause(emulated::Wait::Parts);
 }
 
 #include "products.h"

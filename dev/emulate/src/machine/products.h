@@ -32,7 +32,7 @@ template <int N> void neighbours(float (&to)[N], u64 matrix, int row, int column
   if (matrix >> 62 != 1) fail("a matrix without 128 bytes of swizzle");
   const u32 address = (u32)(matrix & 0x3fff) << 4, blocks = (u32)(matrix >> 16 & 0x3fff) << 4, groups = (u32)(matrix >> 32 & 0x3fff) << 4;
   u16 bits[N];
-  memcpy(bits, shared_at(swizzled(address + column / 64 * blocks + row / 8 * groups + row % 8 * 128 + column % 64 * 2, 128)), sizeof bits);
+  memcpy(bits, read_by_product(swizzled(address + column / 64 * blocks + row / 8 * groups + row % 8 * 128 + column % 64 * 2, 128)), sizeof bits);
   for (int i = 0; i < N; i++) to[i] = half(bits[i]);
 }
 }  // namespace emulated

@@ -29,7 +29,7 @@ struct Index { unsigned x, y, z; };
 }
 
 // What a context waits for.
-enum class Wait { Nothing, Warp, Block, Copies, End };
+enum class Wait { Nothing, Warp, Block, Copies, Parts, End };
 
 struct Lane {
   Index thread;
@@ -39,6 +39,7 @@ struct Lane {
   uint64_t turn;           // of the warp's meetings or of the barrier's
   int barrier;
   uint32_t address, parity;
+  uint64_t fenced;         // the last write of a copy before this thread's last fence
 };
 
 // Lanes of a warp meet: each brings some bytes and reads those of the others.
@@ -95,8 +96,11 @@ inline void pause(Wait wait) {
   emulated_switch(&now->stack, scheduler);
 }
 
+bool has_parts(const Lane& lane);
+
 extern "C" inline void emulated_begin() {
   (*body)();
+  if (has_parts(*now)) fail("thread %d ends before its copies", now->number);
   pause(Wait::End);
   abort();
 }
@@ -145,13 +149,14 @@ inline bool may_go_on(const Lane& lane) {
     case Wait::Warp: return warps[lane.warp].turn != lane.turn;
     case Wait::Block: return block_barriers[lane.barrier].turn != lane.turn;
     case Wait::Copies: return copies_are_there(lane.address, lane.parity);
+    case Wait::Parts: return !has_parts(lane);
     case Wait::End: return false;
   }
   return false;
 }
 
 [[noreturn]] inline void hang() {
-  static const char* const names[] = {"nothing", "its warp", "a barrier of the block", "copies", "nothing: it has ended"};
+  static const char* const names[] = {"nothing", "its warp", "a barrier of the block", "copies", "its own copies", "nothing: it has ended"};
   for (const Lane& lane : lanes)
     if (lane.number % 32 == 0)
       fprintf(stderr, "  block %u %u, thread %d waits for %s (%u)\n", block.x, block.y, lane.number, names[(int)lane.wait], lane.address);
@@ -179,8 +184,8 @@ inline void run_block(const std::function<void()>& what) {
     lane.number = i;
     lane.warp = i / 32;
     lane.thread = Index{i % extent.x, i / extent.x % extent.y, i / (extent.x * extent.y)};
-    // Six registers, the address to begin at, and the return address that a call would have left.
-    void** top = (void**)(stacks[i] + STACK) - 2;
+    // Six registers, the address to begin at, and the return address that a call would have left, below what is aligned.
+    void** top = (void**)(stacks[i] + STACK) - 1;
     *--top = (void*)emulated_begin;
     for (int k = 0; k < 6; k++) *--top = nullptr;
     lane.stack = top;

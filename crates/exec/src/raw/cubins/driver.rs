@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::driver::open;
 use crate::raw::constants::{free, upload};
-use crate::raw::cubins::filled::FilledMap;
+use crate::raw::cubins::filled::{FilledMap, NO_PAGE};
 use crate::raw::launch::DeviceBuffer;
 use crate::raw::primary::checked;
 
@@ -85,7 +85,7 @@ pub(super) struct DriverFunctions {
 impl DriverFunctions {
     /// Writes the tensor map of an operand: `at` has 128 bytes, at a multiple of 64.
     pub(super) fn encode(&self, map: &FilledMap, operand: DeviceBuffer, at: *mut u8) -> Result<(), String> {
-        let dims = map.dims_over(operand).ok_or("an operand has no room for a page")?;
+        let dims = map.dims_over(operand).ok_or(NO_PAGE)?;
         let FilledMap { dtype, rank, strides, tile, swizzle, .. } = map;
         let ones = [1; 5];
         // SAFETY: `at` has room and alignment for a tensor map; the lists have at least as many numbers as the driver

@@ -14,6 +14,9 @@ const ALIGNMENT: usize = 64;
 /// The most that parameters take, each aligned.
 const MOST: usize = Limits::PARAMS + Limits::COUNT * ALIGNMENT;
 
+/// Why nothing is written for an operand that has no room for one of what an open map counts.
+pub(super) const NO_PAGE: &str = "an operand has no room for a page";
+
 /// The parameters of a kernel in order, with operands by their place in a launch.
 #[derive(Debug)]
 pub(super) struct Filled {
@@ -42,6 +45,8 @@ enum Overwrite {
     Product(usize, f32),
     /// The tensor map of a tensor.
     Map(Box<FilledMap>),
+    /// The last extent of an open map of a tensor.
+    Fitting(usize, Box<TensorMap>),
 }
 
 /// A tensor map as the driver takes it.
@@ -127,6 +132,12 @@ impl Filled {
                     encode(map, tensors[map.tensor], place)?;
                     continue;
                 }
+                Overwrite::Fitting(tensor, map) => {
+                    let count = map.fitting_count(tensors[*tensor].bytes).ok_or(NO_PAGE)?.to_ne_bytes();
+                    // SAFETY: as above; a count has four bytes.
+                    unsafe { place.copy_from_nonoverlapping(count.as_ptr(), count.len()) };
+                    continue;
+                }
                 // `new` keeps these apart.
                 Overwrite::Number(..) | Overwrite::Product(..) | Overwrite::Constant(_) => continue,
             };
@@ -152,7 +163,11 @@ impl Filled {
                     (u64::from((number * by).to_bits()), 4)
                 }
                 // `new` keeps these apart.
-                Overwrite::Address(_) | Overwrite::Scratch(_) | Overwrite::Map(_) | Overwrite::Constant(_) => continue,
+                Overwrite::Address(_)
+                | Overwrite::Scratch(_)
+                | Overwrite::Map(_)
+                | Overwrite::Fitting(..)
+                | Overwrite::Constant(_) => continue,
             };
             // SAFETY: `new` compared the end of every value with the bytes, for which the room was made; a number has
             // at most eight.
@@ -182,6 +197,7 @@ impl Overwrite {
             LaunchValue::Map(map) => {
                 (Overwrite::Map(Box::new(FilledMap::from_recipe(map, tensor(map.role)?)?)), TENSOR_MAP_BYTES)
             }
+            LaunchValue::Fitting(map) => (Overwrite::Fitting(tensor(map.role)?, Box::new(map.clone())), 4),
         })
     }
 }

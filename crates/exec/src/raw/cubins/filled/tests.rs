@@ -31,6 +31,12 @@ fn map(role: Role) -> TensorMap {
     TensorMap { role, dtype: DType::BF16, dims, strides, tile: vec![64, 1, 32], swizzle: 128 }
 }
 
+/// Pages of 256 bytes.
+fn open(role: Role) -> TensorMap {
+    let (dims, strides) = (vec![64, 2, 0], vec![128, 256]);
+    TensorMap { role, dtype: DType::BF16, dims, strides, tile: vec![64, 1, 1], swizzle: 128 }
+}
+
 fn param(bytes: usize, patches: Vec<(u32, LaunchValue)>) -> Param {
     let patches = patches.into_iter().map(|(at, value)| Patch { at, value }).collect();
     Param { bytes: vec![0xaa; bytes], patches }
@@ -41,7 +47,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     let params = [
         param(4, vec![]),
         param(
-            168,
+            172,
             vec![
                 (0, LaunchValue::Map(map(Role::K))),
                 (128, LaunchValue::Address(Role::O)),
@@ -50,6 +56,7 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
                 (148, LaunchValue::product(Role::Scale, 3.0)),
                 (152, LaunchValue::Number(Role::DropoutSeed)),
                 (160, LaunchValue::Constant(24)),
+                (168, LaunchValue::Fitting(open(Role::Q))),
             ],
         ),
     ];
@@ -65,19 +72,23 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
         Ok(())
     };
     let mut ready = ReadyParams::default();
+    let small = [DeviceBuffer { address: 0x1000, bytes: 255 }, buffer(0x2200), buffer(0x3000)];
+    let refused = filled.prepare(&mut ready, &small, 0x10_0000, encode);
+    assert_eq!(refused, Err("an operand has no room for a page".to_owned()));
     let tensors = [buffer(0x1000), buffer(0x2200), buffer(0x3000)];
     filled.prepare(&mut ready, &tensors, 0x10_0000, encode).expect("prepared");
     let places = filled.number(&mut ready, |at| numbers[at]);
-    // SAFETY: parameters of 4 and of 168 bytes.
+    // SAFETY: parameters of 4 and of 172 bytes.
     let (first, second) = unsafe {
         let (first, second) = ((*places).cast::<u8>(), (*places.add(1)).cast::<u8>());
-        (std::slice::from_raw_parts(first, 4), std::slice::from_raw_parts(second, 168))
+        (std::slice::from_raw_parts(first, 4), std::slice::from_raw_parts(second, 172))
     };
     assert_eq!(first, [0xaa; 4]);
     let eight = |at: usize| u64::from_ne_bytes(second[at..at + 8].try_into().expect("eight"));
     assert_eq!(second[..128], [0x22; 128]);
     assert_eq!((eight(128), eight(136), eight(152).cast_signed()), (0x3000, 0x10_0200, -9));
     assert_eq!(eight(160), 0x20_0018);
+    assert_eq!(second[168..], (1_i32 << 12).to_ne_bytes());
     assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &0.375_f32.to_ne_bytes()[..]));
 }
 
@@ -89,6 +100,8 @@ fn what_no_check_let_through_is_not_written_either() {
         param(8, vec![(u32::MAX, LaunchValue::Scratch(0))]),
         param(127, vec![(0, LaunchValue::Map(map(Role::K)))]),
         param(4, vec![(0, LaunchValue::Number(Role::Q))]),
+        param(3, vec![(0, LaunchValue::Fitting(open(Role::Q)))]),
+        param(4, vec![(0, LaunchValue::Fitting(open(Role::DK)))]),
         param(MOST + 1, vec![]),
     ] {
         assert!(Filled::new(&[wrong], &table(), 0).is_none());
