@@ -417,7 +417,6 @@ fn faults_between_groups_are_noticed() {
         let found: Vec<String> = (1..3).filter_map(|seed| check(&attention, &wrong, seed).err()).collect();
         assert!(found.iter().any(|found| found.contains(said)), "{right} -> {fault}: {found:?} instead of {said}");
     }
-    }
 }
 
 /// Launches a kernel of a test's own, one block for each of `attend`, over a buffer in the place of O.
