@@ -30,13 +30,13 @@ struct Buffer {
 // the first rows that a lane brings.
 template <int PART, bool KEY>
 __device__ __forceinline__ void bring_boxes(const Params& p, const Item& item, int tile, int runs, int page, u32 buffer, u32 barrier) {
-  constexpr int COUNT = boxes_of_part(KEY ? K_BOXES : V_BOXES, PART), EACH_RUN = COUNT ? COUNT : 1, AT_ONCE = 32 / EACH_RUN;
+  constexpr int COUNT = boxes_of_part(KEY ? K_BOXES : V_BOXES, PART), EACH_RUN = COUNT ? COUNT : 1, RUNS = 32 / EACH_RUN;
   const int lane = threadIdx.x & 31;
   if (lane == 0) barrier_expect(barrier, runs * COUNT * PAGE_ROWS * 128);
   __syncwarp();
-  if (lane >= AT_ONCE * COUNT) return;
+  if (lane >= RUNS * COUNT) return;
   const int first = lane / EACH_RUN, box = box_of_part(PART, lane % EACH_RUN), from = (item.first + tile) * TILE;
-  for (int run = first; run < runs; run += AT_ONCE) {
+  for (int run = first; run < runs; run += RUNS) {
     const int row = PAGED ? (from + run * PAGE_ROWS) % PAGE : first_row(p, item, KEY) + from + run * PAGE_ROWS;
     copy_box(buffer + box * BOX + run * PAGE_ROWS * 128, KEY ? &p.map_k : &p.map_v, box * 64, item.head, row,
              run == first ? page : page_of(p, item, tile, run, KEY), barrier);
@@ -188,13 +188,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     auto values_at = [&](const Buffer& buffer) {
       return matrix(buffers + buffer.slot * STAGE + column_from / 64 * BOX, BOX >> 4, 64);
     };
-    Buffer before = at;
-    // A tile whose scores this group was asked for: they become weights, for both groups.
-    auto weigh = [&](int i) {
-      const bool one = one_buffer(at);
+    // Weighs a tile whose scores there are: for both groups, and multiplies its own weights by the values. The products
+    // of the tile before, if any, run on beside the softmax. All ends here: the compiler lets no products run beside other
+    // work over a branch that some threads might take.
+    auto weigh = [&](int i, bool one, const Buffer& before) {
       const Buffer values = one ? at : at.next();
-      // The products of the tile before run on beside this softmax.
-      products_wait<1>();
       settle_all(score);
       if (!one) release(at);
       soften(p, item, (item.first + tile + i) * TILE, warp_row, unit, score, top, sum, fade);
@@ -229,11 +227,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       release(values);
       at = values.next();
     };
-    // A tile that the other group weighs, behind the scores of the next tile.
-    auto follow = [&](int i) {
-      const bool one = one_buffer(at);
+    // Begins to multiply the weights of a tile that the other group weighs, and returns where its values are.
+    auto follow = [&](int i, bool one) {
       const Buffer values = one ? at : at.next();
-      if (i + 1 < count) multiply_tile(values.next());
       sync_some(6 + (i & 1), CONSUMERS);
       if (!one) release(at);
       const int row = warp_row * 16 + (lane >> 2);
@@ -244,30 +240,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         sum[half] *= fade[half];
       }
       await_values(i, values);
-      // No branch: with one the compiler lets no products run beside it.
       scale_sums(out, fade);
       const u64 of_values = values_at(values);
       products_begin();
 #pragma unroll
       for (int k = 0; k < TILE / 16; k++) multiply_shared(out, of_weights + k * 2, of_values + k * 128);
       products_commit();
-      before = values;
       at = values.next();
+      return values;
     };
     if (group == 0) {
       multiply_tile(at);
       products_wait<0>();
-    } else {
-      follow(0);
+      weigh(0, one_buffer(at), at);
     }
-    for (int i = group; i < count; i += 2) {
-      weigh(i);
-      if (i + 1 < count) follow(i + 1);
+    for (int i = 2 - group; i < count; i += 2) {
+      // Scores of the next tile are asked for before the other group's weights of this one are there.
+      const bool one = one_buffer(at), next = one_buffer(one ? at.next() : at.next().next());
+      multiply_tile(one ? at.next() : at.next().next());
+      const Buffer before = follow(i - 1, one);
+      products_wait<1>();
+      weigh(i, next, before);
     }
-    products_wait<0>();
-    settle_all(score);
-    settle_all(out);
-    if ((count & 1) == group) release(before);
+    if ((count & 1) == group) {
+      const Buffer last = follow(count - 1, one_buffer(at));
+      products_wait<0>();
+      settle_all(out);
+      release(last);
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       sum[half] += __shfl_xor_sync(~0u, sum[half], 1);

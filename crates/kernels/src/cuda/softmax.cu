@@ -2,22 +2,22 @@
 
 // Brings the queries of an item to shared memory. A thread asks for all it brings before it waits for the first.
 __device__ __forceinline__ void bring_queries(const Params& p, const Item& item, int rows, const Signs& signs, unsigned char* queries) {
-  enum { PARTS_OF_ROW = HEAD_DIM / 8, AT_ONCE = 8 };
+  constexpr int PARTS_OF_ROW = HEAD_DIM / 8, LOADS = 8;
 #if VARLEN_Q
   const u16* const q = p.q + p.offsets_q[item.batch];
 #else
   const u16* const q = p.q + item.batch * p.q_batch;
 #endif
-  for (int first = threadIdx.x; first < ROWS * PARTS_OF_ROW; first += AT_ONCE * CONSUMERS) {
-    uint4 values[AT_ONCE];
+  for (int first = threadIdx.x; first < ROWS * PARTS_OF_ROW; first += LOADS * CONSUMERS) {
+    uint4 values[LOADS];
 #pragma unroll
-    for (int n = 0; n < AT_ONCE; n++) {
+    for (int n = 0; n < LOADS; n++) {
       const int i = first + n * CONSUMERS, row = i / PARTS_OF_ROW, part = i % PARTS_OF_ROW, at = item.rows_from + row;
       values[n] = make_uint4(0, 0, 0, 0);
       if (row < rows) values[n] = *(const uint4*)(q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + part * 8);
     }
 #pragma unroll
-    for (int n = 0; n < AT_ONCE; n++) {
+    for (int n = 0; n < LOADS; n++) {
       const int i = first + n * CONSUMERS;
       const uint4 value = make_uint4(signs.of(values[n].x), signs.of(values[n].y), signs.of(values[n].z), signs.of(values[n].w));
       if (i < ROWS * PARTS_OF_ROW) *(uint4*)(queries + place(i / PARTS_OF_ROW, i % PARTS_OF_ROW, ROWS)) = value;

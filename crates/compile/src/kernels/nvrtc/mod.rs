@@ -78,6 +78,11 @@ impl Nvrtc {
     /// project is compiled with; [`NvrtcError::Variable`] while a variable is set that changes
     /// what NVRTC compiles, because no key contains it.
     pub fn compile(&self, name: &str, source: &str, options: &[String], sm: u32) -> Result<Vec<u8>, NvrtcError> {
+        self.program(name, source, options, sm)?.cubin()
+    }
+
+    /// The same as a program, which has the compiler's messages too.
+    fn program(&self, name: &str, source: &str, options: &[String], sm: u32) -> Result<Program<'_>, NvrtcError> {
         let environment = CompilerEnv::from_variables(std::env::vars_os());
         if let Some((variable, value)) = environment.pairs().find(|(name, _)| !name.starts_with("CUDNN_")) {
             return Err(NvrtcError::Variable { name: variable.to_owned(), value: value.to_owned() });
@@ -99,7 +104,7 @@ impl Nvrtc {
             return Err(NvrtcError::Source { name: name.to_owned(), sm, log: program.log() });
         }
         self.functions.check("compile the source", status)?;
-        program.cubin()
+        Ok(program)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use qkvault_graph::{Attention, Band, DType, Tensor, validate};
 use qkvault_skip::{Need, skip};
 
 use super::*;
@@ -51,6 +52,36 @@ fn a_faulty_kernel_gives_the_compilers_log_with_the_line() {
         assert_eq!(nvrtc.compile("a.cu", KERNEL, &given, 90), Err(NvrtcError::Option { option: option.to_owned() }));
     }
     assert_eq!(nvrtc.compile("a.cu", "\0", &[], 90), Err(NvrtcError::Zero { what: "the source" }));
+}
+
+/// ptxas lets matrix products run one after the other where it cannot follow which have ended, and says so. A branch
+/// between two of them was enough.
+#[test]
+fn products_of_own_kernels_run_beside_other_work() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let chunk = |d: i64, page: i64| {
+        let mut a = Attention::bshd(2, (16, 4), (64, 1024), d, DType::BF16).with_lengths();
+        a.k = Tensor::paged_nhd(2, 4, 1024, d, 2 * 1024 / page, page, DType::BF16);
+        a.v = a.k;
+        a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
+    };
+    let latent = |queries: i64, page: i64| {
+        let mut a = Attention::bshd(2, (16, 1), (queries, 1024), 576, DType::BF16).with_lengths();
+        a.k = Tensor::paged_nhd(2, 1, 1024, 576, 2 * 1024 / page, page, DType::BF16);
+        a.v = Tensor { dims: [a.k.dims[0], 1, a.k.dims[2], 512], ..a.k };
+        a.o = Tensor::bshd(2, 16, queries, 512, DType::BF16);
+        a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
+    };
+    let mut drafts = chunk(128, 64);
+    drafts.draft_tree = true;
+    let latents = [latent(1, 64), latent(8, 16), latent(1, 1)];
+    let all = [chunk(64, 64), chunk(128, 64), chunk(256, 64), chunk(128, 1), chunk(128, 64).invariant(), drafts];
+    for attention in all.into_iter().chain(latents) {
+        let made = qkvault_kernels::generate(&validate(attention.clone()).expect("is valid"), 90).expect("is taken");
+        let program = nvrtc.program("attention.cu", &made.source, &made.options, 90).expect("compiles");
+        let log = program.log();
+        assert!(!log.contains("serialized"), "{attention}: {log}");
+    }
 }
 
 #[test]
