@@ -73,6 +73,8 @@ impl Sizes {
     /// Keys of a tile.
     pub(crate) const fn tile(self) -> u32 {
         match (self.very_wide(), self.wide()) {
+            // Two groups of warps share what is computed of a tile.
+            _ if self.value_dim > 256 => 64,
             (true, _) => 32,
             (false, true) => 64,
             (false, false) => 128,
@@ -93,7 +95,11 @@ impl Tiling {
             stages: 0,
             warpgroups,
             blocks_per_sm: 1,
-            merge_columns: if sizes.value_dim > 256 { MERGE_COLUMNS } else { sizes.value_dim },
+            merge_columns: match (sizes.value_dim > 256, sizes.rows) {
+                (true, ..=16) => MERGE_COLUMNS,
+                (true, _) => 2 * MERGE_COLUMNS,
+                (false, _) => sizes.value_dim,
+            },
             row_blocks: 1,
             least_tiles: 1,
         };
@@ -267,11 +273,11 @@ mod tests {
             (256, 16, 4, true, 1),
             (256, 17, 4, true, 2),
             (256, 64, 4, true, 4),
-            // A latent cache: tiles of 64 rows and 32 keys.
+            // A latent cache.
             (512, 1, 16, true, 1),
             (512, 1, 128, true, 2),
             (512, 8192, 16, true, 4),
-            (512, 8192, 4, true, 2),
+            (512, 8192, 2, true, 2),
         ] {
             for invariant in [false, true] {
                 let rows = queries * group;

@@ -188,18 +188,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     auto values_at = [&](const Buffer& buffer) {
       return matrix(buffers + buffer.slot * STAGE + column_from / 64 * BOX, BOX >> 4, 64);
     };
-    // Weighs a tile whose scores there are: for both groups, and multiplies its own weights by the values. The products
-    // of the tile before, if any, run on beside the softmax. All ends here: the compiler lets no products run beside other
-    // work over a branch that some threads might take.
-    auto weigh = [&](int i, bool one, const Buffer& before) {
+    // Weighs a tile whose scores there are, for both groups, and multiplies the weights by this group's values. All
+    // products end here: over a branch that some threads might take, the compiler lets none run beside other work.
+    auto weigh = [&](int i, bool one) {
       const Buffer values = one ? at : at.next();
       settle_all(score);
       if (!one) release(at);
       soften(p, item, (item.first + tile + i) * TILE, warp_row, unit, score, top, sum, fade);
       pack_weights(weight, score);
-      products_wait<0>();
-      settle_all(out);
-      if (i > 0) release(before);
       const int row = warp_row * 16 + (lane >> 2);
 #pragma unroll
       for (int k = 0; k < TILE / 16; k++)
@@ -240,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         sum[half] *= fade[half];
       }
       await_values(i, values);
-      scale_sums(out, fade);
+      fade_sums(out, fade);
       const u64 of_values = values_at(values);
       products_begin();
 #pragma unroll
@@ -252,15 +248,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     if (group == 0) {
       multiply_tile(at);
       products_wait<0>();
-      weigh(0, one_buffer(at), at);
+      weigh(0, one_buffer(at));
     }
     for (int i = 2 - group; i < count; i += 2) {
-      // Scores of the next tile are asked for before the other group's weights of this one are there.
-      const bool one = one_buffer(at), next = one_buffer(one ? at.next() : at.next().next());
-      multiply_tile(one ? at.next() : at.next().next());
-      const Buffer before = follow(i - 1, one);
+      // Behind the products of the other group's tile those of the next scores begin.
+      const Buffer before = follow(i - 1, one_buffer(at));
+      const bool next = one_buffer(at);
+      multiply_tile(at);
       products_wait<1>();
-      weigh(i, next, before);
+      settle_all(out);
+      release(before);
+      products_wait<0>();
+      weigh(i, next);
     }
     if ((count & 1) == group) {
       const Buffer last = follow(count - 1, one_buffer(at));
