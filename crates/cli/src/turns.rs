@@ -181,8 +181,9 @@ pub fn is_latent(a: &Valid) -> bool {
 }
 
 /// What decides which keys are seen, so that tiles are left out as in training and not by chance: each token has a
-/// document of [`DOCUMENT`] tokens, a tensor over queries and keys is a causal mask within documents, and of the blocks
-/// of a block mask every fourth diagonal is there. `None` for any other operand than of integers.
+/// document of [`DOCUMENT`] tokens, a tensor over queries and keys is a causal mask within documents, of the blocks of a
+/// block mask every fourth diagonal is there, and drafts are a tree of two children each. `None` for any other operand
+/// than of integers.
 fn mask_data(attention: &Valid, (role, dtype): (Role, DType), bytes: usize) -> Option<Vec<u8>> {
     let at_least_one = |n: i64| usize::try_from(n).unwrap_or(0).max(1);
     let (queries, keys) = attention.seq();
@@ -201,6 +202,10 @@ fn mask_data(attention: &Valid, (role, dtype): (Role, DType), bytes: usize) -> O
     if dtype != DType::I32 {
         return None;
     }
+    if role == Role::DraftTree {
+        let bits: Vec<u64> = tree(queries);
+        return Some((0..bytes / 8).flat_map(|at| bits[at % queries].to_le_bytes()).collect());
+    }
     let mut whole = attention.score_tensors().filter(|tensor| tensor.dims[2] > 1 && tensor.dims[3] > 1);
     let whole = whole.any(|tensor| tensor.role == role);
     let value = |at: usize| {
@@ -213,6 +218,16 @@ fn mask_data(attention: &Valid, (role, dtype): (Role, DType), bytes: usize) -> O
         id.to_ne_bytes()
     };
     Some((0..bytes / 4).flat_map(value).collect())
+}
+
+/// A tree of so many drafts in which each has two children, as bits: of a draft and those that it follows.
+fn tree(drafts: usize) -> Vec<u64> {
+    let mut bits: Vec<u64> = Vec::new();
+    for draft in 0..drafts {
+        let before = draft.checked_sub(1).map_or(0, |n| bits[n / 2]);
+        bits.push(before | 1_u64.checked_shl(draft as u32).unwrap_or(0));
+    }
+    bits
 }
 
 /// Queries, keys and pages of each sequence of a batch.

@@ -391,7 +391,7 @@ fn faults_of_kernels_are_noticed() {
 
 /// Faults between the two groups of wide values.
 const FAULTS_OF_GROUPS: [(&str, &str, &str); 5] = [
-    ("sync_some(6 + (i & 1), CONSUMERS);", "arrive_some(6 + (i & 1), CONSUMERS);", "wrong"),
+    ("sync_some(6 + (i & 1), CONSUMERS);", "arrive_some(6 + (i & 1), CONSUMERS);", "no thread of the block can go on"),
     ("      multiply_tile(at);\n      products_wait<1>", "      products_wait<1>", "wrong"),
     ("release(before);", "", "no thread of the block can go on"),
     ("      release(values);\n", "", "no thread of the block can go on"),

@@ -76,6 +76,22 @@ pub(super) fn list() -> anyhow::Result<Vec<EngineCase>> {
             add(format!("draft q{queries} b{batch} s{keys} d128"), paged(batch, llama, queries, keys, 128));
         }
     }
+    for (queries, batch, keys) in
+        [(32, 8, 32_768), (64, 8, 32_768), (128, 8, 32_768), (256, 8, 32_768), (256, 64, 8192)]
+    {
+        add(format!("draft q{queries} b{batch} s{keys} d128"), paged(batch, llama, queries, keys, 128));
+    }
+    for queries in [8, 64] {
+        for (batch, keys) in [(1, 8192), (8, 8192), (64, 8192)] {
+            let mut tree = paged(batch, llama, queries, keys, 128);
+            tree.draft_tree = true;
+            add(format!("tree q{queries} b{batch} s{keys}"), tree);
+            // The causal drafts beside it, where no row above has them.
+            if batch == 1 {
+                add(format!("draft q{queries} b1 s{keys} d128"), paged(batch, llama, queries, keys, 128));
+            }
+        }
+    }
     for (batch, keys) in [(1, 32_768), (8, 32_768), (64, 8192)] {
         let window = Band::window(Corner::BottomRight, 1024);
         add(format!("window 1024 b{batch} s{keys}"), paged(batch, llama, 1, keys, 128).with_band(window));

@@ -60,6 +60,9 @@ pub(super) fn request(a: &Valid) -> anyhow::Result<Value> {
 /// The mask that operands tell.
 fn operand_mask(a: &Valid) -> anyhow::Result<Option<&'static str>> {
     let (queries, keys) = a.seq();
+    if a.draft_tree {
+        return Ok(Some("tree"));
+    }
     let Some(predicate) = &a.mask.mask_mod else {
         return Ok(a.block_mask.then_some("blocks"));
     };

@@ -1,5 +1,7 @@
 """One attention of `bench engines` as a request describes it: its operands on a device, and its answer in float32 for a
 part of it."""
+import functools
+
 import torch
 
 DTYPE = torch.bfloat16
@@ -125,13 +127,25 @@ class Case:
             seen = seen & (j > at - self.left)
         return seen & self.operand_mask(i, j)
 
+    @functools.cached_property
+    def tree(self):
+        """Bits of the drafts that each sees, itself and those it follows; each has two children, as in `turns.rs`."""
+        bits = []
+        for draft in range(self.sq):
+            bit = (1 << draft) - (1 << 64 if draft == 63 else 0)
+            bits.append(bit | (bits[(draft - 1) // 2] if draft else 0))
+        return torch.tensor(bits, device=self.device, dtype=torch.int64)
+
     def operand_mask(self, i, j):
-        """What the operands of `turns.rs` say: documents of so many tokens, a causal mask within them, or every fourth
-        diagonal of tiles."""
+        """What the operands of `turns.rs` say: documents of so many tokens, a causal mask within them, every fourth
+        diagonal of tiles, or a tree of drafts."""
         if self.mask == "documents":
             return i // self.document == j // self.document
         if self.mask == "tensor":
             return (j <= i) & (i // self.document == j // self.document)
+        if self.mask == "tree":
+            draft = j - (self.sk - self.sq)
+            return (draft < 0) | ((self.tree[i] >> draft.clamp(min=0)) & 1).bool()
         if self.mask == "blocks":
             return (i // TILE - j // TILE) % 4 == 0
         return (i >= 0) & (j >= 0)

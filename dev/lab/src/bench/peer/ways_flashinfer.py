@@ -52,7 +52,8 @@ def plain(case, backend):
     dense = not (case.page or case.packed_q)
     changed = case.expression or case.sink or case.left is not None
     for has, words in (
-        (case.backward, "no backwards"), (case.mask, "no such mask"),
+        (case.backward, "no backwards"),
+        (case.mask and (case.mask != "tree" or backend != "fa2" or not case.page), "no such mask"),
         (case.latent and changed, "no latent attention with that"),
         (case.alibi and backend == "fa3", "no ALiBi in FA3"),
         (case.sink and not case.page, "sinks over pages alone"),
@@ -110,7 +111,10 @@ def paged(case, backend):
         wrapper.plan(starts, table, last, *sizes, **more)
     else:
         wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend=backend)
-        wrapper.plan(starts_q, starts, table, last, *sizes, causal=case.causal, **more)
+        if case.mask == "tree":
+            i, j = torch.arange(case.sq, device=case.device)[:, None], torch.arange(case.sk, device=case.device)[None]
+            more["custom_mask"] = torch.cat([case.seen(b, i, j).flatten() for b in range(case.b)])
+        wrapper.plan(starts_q, starts, table, last, *sizes, causal=case.causal and not case.mask, **more)
     return (lambda: (wrapper.run(q, pool),)), "thd"
 
 
