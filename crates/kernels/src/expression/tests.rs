@@ -171,8 +171,8 @@ fn functions_of_the_library_compute_what_they_mean() {
     }
 }
 
-/// A cap's error is below that of a score in 32 bits for caps up to 1,024, and a small score is hardly changed; what no cap
-/// multiplies keeps the exact function.
+/// A cap's error is below that of a score in 32 bits for caps up to 1,024, and a small score is hardly changed; what no
+/// cap multiplies keeps the exact function.
 #[test]
 fn caps_of_scores_are_fast_and_as_exact_as_scores() {
     use qkvault_graph::expr::{scalar, score as s};
