@@ -28,8 +28,8 @@ pub(crate) const MERGE_THREADS: u32 = 256;
 /// waits for others that find nothing to do.
 const MERGE_BLOCKS: u32 = 3;
 
-/// Rows of a page, or of what a tile has of one, from which on copies of boxes are as fast as from large pages. Pages of
-/// fewer are copied row by row.
+/// Rows of a page, or of what a tile has of one, from which on copies of boxes are as fast as from large pages. Pages
+/// of fewer are copied row by row.
 const BOX_ROWS: i64 = 16;
 
 /// Warps that copy rows.
@@ -272,7 +272,8 @@ impl SourceWriter<'_> {
         p
     }
 
-    /// The map over keys or values, or what of its operand is read by address: columns, heads, rows, and sequences or pages.
+    /// The map over keys or values, or what of its operand is read by address: columns, heads, rows, and sequences or
+    /// pages.
     fn map(&self, role: Role, tensor: &Tensor) -> TensorMap {
         let [outer, heads, rows, columns] = tensor.extents();
         let [outer_step, head_step, row_step, _] = tensor.strides;

@@ -334,8 +334,8 @@ fn values_of_a_latent_cache_are_brought_with_its_keys() {
     }
 }
 
-/// The largest score of a row once had a weight of two to the power of its own rounding, which from 2^28 on is more than
-/// float16 holds.
+/// The largest score of a row once had a weight of two to the power of its own rounding, which from 2^28 on is more
+/// than float16 holds.
 #[test]
 fn rows_of_equal_huge_scores_are_the_mean_of_their_values() {
     if !HostProgram::can_run() {

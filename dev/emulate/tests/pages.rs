@@ -253,8 +253,8 @@ fn pages_that_a_pool_does_not_have_are_zeros_and_nothing_is_read_for_them() {
     assert!(found.contains("a copy reads beside every operand"), "{found}");
 }
 
-/// Faults of kernels that copy rows, each of which must be noticed: what is replaced, by what, and words of what is then
-/// said; first of single warps' products, then of four warps'.
+/// Faults of kernels that copy rows, each of which must be noticed: what is replaced, by what, and words of what is
+/// then said; first of single warps' products, then of four warps'.
 const FAULTS: [[(&str, &str, &str); 7]; 2] = [
     [
         ("barrier_wait(full + 8 * slot, parity);", "", "wrong"),
