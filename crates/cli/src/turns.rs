@@ -182,8 +182,8 @@ pub fn is_latent(a: &Valid) -> bool {
 
 /// What decides which keys are seen, so that tiles are left out as in training and not by chance: each token has a
 /// document of [`DOCUMENT`] tokens, a tensor over queries and keys is a causal mask within documents, of the blocks of
-/// a block mask every fourth diagonal is there, and drafts are a tree of two children each. `None` for any other operand
-/// than of integers.
+/// a block mask every fourth diagonal is there, and drafts are a tree of two children each. `None` for any other
+/// operand than of integers.
 fn mask_data(attention: &Valid, (role, dtype): (Role, DType), bytes: usize) -> Option<Vec<u8>> {
     let at_least_one = |n: i64| usize::try_from(n).unwrap_or(0).max(1);
     let (queries, keys) = attention.seq();
