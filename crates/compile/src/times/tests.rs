@@ -78,13 +78,15 @@ fn an_attention_that_was_not_measured_gets_an_engine_that_is_nearly_the_best() {
 #[test]
 fn each_measured_case_of_serving_goes_to_the_engine_that_was_faster() {
     for (batch, queries, keys, engine) in [
-        (1, 1, 1024, CUDNN),
+        (1, 1, 1024, KERNELS),
         (8, 1, 1024, KERNELS),
         (64, 1, 8192, CUDNN),
         (256, 1, 1024, CUDNN),
         (1, 4, 32_768, KERNELS),
         (8, 2, 8192, KERNELS),
         (1, 128, 32_768, KERNELS),
+        (64, 128, 8192, KERNELS),
+        (8, 64, 32_768, FA4),
     ] {
         assert_eq!(chosen(paged(batch, queries, keys)), (engine, true), "{batch} x {queries} over {keys}");
     }
