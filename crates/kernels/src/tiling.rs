@@ -26,7 +26,7 @@ pub struct Tiling {
     pub warps_rows: u32,
     /// Warps along the keys of a tile.
     pub warps_keys: u32,
-    /// Groups of warps along the columns of values; each computes the scores that it needs.
+    /// Groups of warps along the columns of values; two compute the scores of tiles in turn.
     pub warps_columns: u32,
     /// Tiles that are brought ahead, with the one in use.
     pub stages: u32,

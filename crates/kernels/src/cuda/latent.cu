@@ -1,6 +1,6 @@
 // The attention of values of more than 256 columns, such as a latent cache's: two groups of four warps, each of which
-// sums half of the columns. They compute the scores of tiles in turn, one of them the even tiles, so that the scores of
-// a tile are multiplied beside the softmax of the one before. Weights go to the other group through shared memory.
+// sums half of the columns. They compute the scores of tiles in turn, one of them the even tiles, so that each is computed
+// once, and one group multiplies while the other computes a softmax. Weights go to the other through shared memory.
 //
 // Keys, or values that lie elsewhere, have a buffer of shared memory each, in two parts: columns that the first group's
 // sums need and those of the second's. A part is filled by a warp of its own and left by its own group, so that it can be

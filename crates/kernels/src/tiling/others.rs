@@ -51,7 +51,12 @@ impl Tiling {
     /// Whether a block has its shared memory, and warps their registers and whole tiles of products.
     fn fits(self, sizes: Sizes) -> bool {
         let shared = (self.shared(sizes) + FIXED_SHARED) * self.blocks_per_sm;
-        let most = if self.warpgroups { 128 } else { 64 * self.warps_keys };
+        let most = match (self.warpgroups, self.warps_columns) {
+            (false, _) => 64 * self.warps_keys,
+            (true, 1) => 128,
+            // Two groups give each other weights of 64 keys.
+            (true, _) => 64,
+        };
         let registers = match (self.moves_registers(), self.blocks_per_sm) {
             (true, 1) => 240,
             (true, _) => return false,
