@@ -105,7 +105,8 @@ fn is_capped(program: &Program, id: NodeId) -> bool {
     program.root() != id && uses.peek().is_some() && uses.all(is_cap)
 }
 
-/// Whether a node is a number of the launch, or a literal of such a size.
+/// Whether a node is a number of the launch, or a literal of such a size. Numbers of a launch are taken to be of such
+/// sizes too: a cap of 10,000 makes each score wrong by up to 0.0012.
 fn is_one_number(program: &Program, id: NodeId, sizes: Range<f64>) -> bool {
     match program.nodes()[id.at()] {
         Node::Scalar(_) => true,

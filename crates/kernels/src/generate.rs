@@ -21,8 +21,9 @@ pub(crate) const LATENT: &str = include_str!("cuda/latent.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
 pub(crate) const MERGE_IN_ORDER: &str = include_str!("cuda/merge_in_order.cu");
 
-/// Threads of a block of `merge`, a multiple of 128.
+/// Threads of a block of `merge`: warps are halved until each has a part of a row, and sums have room for 16.
 pub(crate) const MERGE_THREADS: u32 = 256;
+const _: () = assert!(MERGE_THREADS.is_power_of_two() && MERGE_THREADS >= 32 && MERGE_THREADS <= 512);
 
 /// Blocks of `merge` behind the end of each share, at most: as many as a multiprocessor runs at a time, so that none
 /// waits for others that find nothing to do.

@@ -34,7 +34,7 @@ pub struct Tiling {
     pub warpgroups: bool,
     /// Blocks that a multiprocessor runs at a time.
     pub blocks_per_sm: u32,
-    /// Columns of values that a warp of the merge puts together; all of them, or a multiple of 32.
+    /// Columns of values that a warp of the merge puts together; all of them, or a multiple of 4.
     pub merge_columns: u32,
     /// Blocks that compute neighbouring tiles of rows over the same keys at a time, so that these come from memory
     /// once: 1, 2 or 4, of which the blocks of a grid are a multiple.
@@ -194,7 +194,7 @@ impl Tiling {
         }
     }
 
-    /// Threads of a block.
+    /// Threads of a block whose tiles come in boxes.
     #[must_use]
     pub const fn threads(self) -> u32 {
         32 * self.warps() + if self.moves_registers() { 128 } else { 32 }

@@ -176,6 +176,9 @@ fn values_of_a_latent_cache_over_small_pages_are_brought_once_or_twice() {
         (latent(4, 1, (576, 512), &kv), &LATENT[..1]), // tables of their own
         (latent(3, 1, (576, 512), &kv), &[]),
         (latent(2, 3, (288, 272), &kv), &LATENT[..]),
+        // Tiles with room for keys and values, which one group of warps sums.
+        (latent(2, 1, (320, 256), &kv), &LATENT[..]),
+        (latent(2, 1, (320, 256), &kv), &[]),
     ];
     all(&list, |(a, shared)| {
         let made = generate(a, SM).expect("is taken");
@@ -187,12 +190,16 @@ fn values_of_a_latent_cache_over_small_pages_are_brought_once_or_twice() {
     if !HostProgram::can_run() {
         return;
     }
-    let (a, made) = (&list[0].0, generate(&list[0].0, SM).expect("is taken"));
-    let again = "copy_rows<VALUE_DIM / 8>(values, values_at[turn],";
-    assert!(made.source.contains(again));
-    let source = made.source.replace(again, "copy_rows<VALUE_DIM / 8>(0xffffff00u, values_at[turn],");
-    let inputs = inputs(a, 9, &[1, 1, 1], &kv, &LATENT);
-    assert_eq!(check_over(a, &Generated { source, ..made }, &inputs, &LATENT, &[]), Ok(()));
+    for (at, to) in [(0, "stages + slot * STAGE"), (4, "values")] {
+        let (a, made) = (&list[at].0, generate(&list[at].0, SM).expect("is taken"));
+        let again = format!("copy_rows<VALUE_DIM / 8>({to}, values_at[turn],");
+        assert!(made.source.contains(&again));
+        let source = made.source.replace(&again, "copy_rows<VALUE_DIM / 8>(0xffffff00u, values_at[turn],");
+        let nowhere = Generated { source, ..made };
+        let over = |shared| check_over(a, &nowhere, &inputs(a, 9, &[1, 1, 1], &kv, shared), shared, &[]);
+        assert_eq!(over(&LATENT), Ok(()), "{a}");
+        assert!(over(&[]).is_err(), "{a}: values of their own are brought to nowhere");
+    }
 }
 
 /// Numbers that no page of a pool has: a copy of boxes brings zeros for them, and so do copies of rows.

@@ -1,5 +1,5 @@
-// What one warp of a block does: it brings tiles of keys and values for the others. Where pages have few rows, four warps
-// do it (gather.cu).
+// What one warp of a block does: it brings tiles of keys and values for the others. Where values are wide two warps do it
+// (latent.cu), where pages have few rows four (gather.cu).
 
 #define WARPS (WARPS_ROWS * WARPS_KEYS * WARPS_COLUMNS)
 #define CONSUMERS (32 * WARPS)

@@ -28,7 +28,7 @@ fn the_sources_of_today_are_those_that_a_gpu_judged() {
             "run `qkvault-lab selftest --engine {what} --judged crates/kernels/data/judged.json` on a GPU"
         );
         // Paths that few cases took are taken by name.
-        assert!(judged.right.get("pages").is_none_or(|right| *right >= ENOUGH), "{:?}", judged.right);
+        assert!(what == "fa4" || judged.right.get("pages").is_some_and(|n| *n >= ENOUGH), "{:?}", judged.right);
     }
     assert_eq!(unproven(&decode()), None);
     let invariant = (*decode()).clone().invariant();
@@ -73,8 +73,7 @@ fn copies_row_by_row_are_judged_apart_from_other_attentions() {
         (Some(60), Some(20), Some(20), Some(60))
     );
     assert!([attention, invariant, drafts].iter().all(|judged| judged.right.is_empty()));
-    let known = Judged::built_in().gather != JudgedSources::default();
-    assert!(all.iter().all(|a| unproven(a).is_none() == known));
+    assert!(all.iter().all(|a| unproven(a).is_none()));
     let (with, without) = ("#if GATHER\nint c;\n#else\nint a;\n#endif\nint b;\n", "int a;\nint b;\n");
     assert_eq!(digest(&[with], &[]), digest(&[without], &[]));
     assert_eq!(digest(&[with], &[GATHER]), digest(&["int c;\nint b;\n"], &[]));

@@ -8,7 +8,8 @@
 //! A recipe from a disk is untrusted. It is read by [`qkvault_graph::codec`], strictly and without a panic, and
 //! [`LaunchRecipe::check`] then compares every offset, size and count with what it refers to; only a [`Checked`] recipe
 //! is launched. [`LaunchRecipe::check_code`] compares it with what the cubins tell of their kernels. What a kernel does
-//! with its parameters is in the machine code, which is as trusted as cuDNN's plans are.
+//! with its parameters is in the machine code, and numbers among them (steps, counts) are the recipe's: both are as
+//! trusted as cuDNN's plans are.
 
 mod check;
 mod cubin;

@@ -58,7 +58,7 @@ impl Tiling {
             (true, _) => 64,
         };
         let registers = match (self.moves_registers(), self.blocks_per_sm) {
-            (true, 1) => 240,
+            (true, 1) => 232,
             (true, _) => return false,
             (false, blocks) => 65_536 / (blocks * self.threads()),
         };

@@ -82,6 +82,13 @@ fn products_of_own_kernels_run_beside_other_work() {
         let log = program.log();
         assert!(!log.contains("serialized"), "{attention}: {log}");
     }
+    // The log says so of a kernel whose groups part at a number of the thread.
+    let made = qkvault_kernels::generate(&validate(latent(1, 64)).expect("is valid"), 90).expect("is taken");
+    let (uniform, apart) = ("warp = __shfl_sync(~0u, thread >> 5, 0)", "warp = thread >> 5");
+    assert!(made.source.contains(uniform));
+    let source = made.source.replace(uniform, apart);
+    let log = nvrtc.program("attention.cu", &source, &made.options, 90).expect("compiles").log();
+    assert!(log.contains("serialized"), "{log}");
 }
 
 #[test]
