@@ -23,31 +23,24 @@ pub(crate) fn statements(
     prefix: &str,
     origins: bool,
 ) -> (String, String) {
-    statements_with(program, scalar, tensor, prefix, origins, element)
+    statements_with(program, scalar, tensor, prefix, origins, element, AS_IT_IS)
 }
 
 /// The same of a score modification, whose values are scores: caps and what divides by one number of the launch are
 /// written for speed ([`CAPPED`]).
 pub(crate) fn of_score(program: &Program, prefix: &str, origins: bool) -> (String, String) {
-    write_statements(program, 0, 0, prefix, origins, element, &fast)
-}
-
-/// The same, with elements of tensors as `element` writes them, from a tensor and its number.
-pub(crate) fn statements_with(
-    program: &Program,
-    scalar: usize,
-    tensor: usize,
-    prefix: &str,
-    origins: bool,
-    element: impl Fn(&TensorSpec, usize) -> String,
-) -> (String, String) {
-    write_statements(program, scalar, tensor, prefix, origins, element, &|_, _, _| None)
+    statements_with(program, 0, 0, prefix, origins, element, &fast)
 }
 
 /// What is written in the place of a node, from its operands' names.
-type Instead<'a> = &'a dyn Fn(&Program, NodeId, &dyn Fn(NodeId) -> String) -> Option<String>;
+pub(crate) type Instead<'a> = &'a dyn Fn(&Program, NodeId, &dyn Fn(NodeId) -> String) -> Option<String>;
 
-fn write_statements(
+/// Writes nothing else.
+pub(crate) const AS_IT_IS: Instead<'static> = &|_, _, _| None;
+
+/// The same, with elements of tensors as `element` writes them, from a tensor and its number, and other nodes as
+/// `instead` does where it writes something.
+pub(crate) fn statements_with(
     program: &Program,
     scalar: usize,
     tensor: usize,

@@ -69,18 +69,36 @@ impl Judged {
     /// Adds the right cases of a run of today's sources on a GPU; those of other sources are left behind.
     pub fn add<'a>(&mut self, gpu: &str, right: impl Iterator<Item = &'a Valid>, engine_of_lists: bool) {
         for attention in right {
-            let (part, sources, all) = match (engine_of_lists, Own::of_attention(attention)) {
-                (true, _) => (&mut self.lists, digest(&LISTS, &[]), list_path(attention).into_iter().collect()),
-                (false, Own::Invariant) => (&mut self.invariant, Own::Invariant.digest(), paths(attention)),
-                (false, Own::Drafts) => (&mut self.drafts, Own::Drafts.digest(), paths(attention)),
-                (false, Own::Gather) => (&mut self.gather, Own::Gather.digest(), gather_paths(attention)),
-                (false, Own::Usual) => (&mut self.attention, Own::Usual.digest(), paths(attention)),
+            let (part, sources, all) = if engine_of_lists {
+                (&mut self.lists, digest(&LISTS, &[]), list_path(attention).into_iter().collect())
+            } else {
+                let own = Own::of_attention(attention);
+                (self.sources_mut(own), own.digest(), own.paths(attention))
             };
             if part.sources != sources {
                 *part = JudgedSources { sources, ..JudgedSources::default() };
             }
             gpu.clone_into(&mut part.gpu);
             all.into_iter().for_each(|path: &str| *part.right.entry(path.to_owned()).or_default() += 1);
+        }
+    }
+
+    /// What is judged of attentions of a kind.
+    const fn sources_of(&self, own: Own) -> &JudgedSources {
+        match own {
+            Own::Usual => &self.attention,
+            Own::Invariant => &self.invariant,
+            Own::Drafts => &self.drafts,
+            Own::Gather => &self.gather,
+        }
+    }
+
+    const fn sources_mut(&mut self, own: Own) -> &mut JudgedSources {
+        match own {
+            Own::Usual => &mut self.attention,
+            Own::Invariant => &mut self.invariant,
+            Own::Drafts => &mut self.drafts,
+            Own::Gather => &mut self.gather,
         }
     }
 }
@@ -124,6 +142,7 @@ enum Own {
 }
 
 impl Own {
+    // As the numbers of the kinds count.
     const ALL: [Own; 4] = [Own::Usual, Own::Invariant, Own::Drafts, Own::Gather];
 
     /// Rules refuse an invariant attention of drafts.
@@ -134,6 +153,17 @@ impl Own {
             (false, false, true) => Own::Drafts,
             (false, false, false) => Own::Usual,
         }
+    }
+
+    /// The ways that an attention of this kind takes. All kinds that are copied row by row have one record.
+    fn paths(self, a: &Valid) -> Vec<&'static str> {
+        let mut all = paths(a);
+        if self == Own::Gather {
+            all.extend(
+                [("invariant", a.invariant), ("drafts", a.draft_tree)].into_iter().filter(|of| of.1).map(|of| of.0),
+            );
+        }
+        all
     }
 
     fn digest(self) -> String {
@@ -215,12 +245,6 @@ fn paths(a: &Valid) -> Vec<&'static str> {
     all.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name).collect()
 }
 
-/// The same of an attention whose tiles are copied row by row: those of all kinds have one record.
-fn gather_paths(a: &Valid) -> Vec<&'static str> {
-    let own = [("invariant", a.invariant), ("drafts", a.draft_tree)];
-    paths(a).into_iter().chain(own.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name)).collect()
-}
-
 /// The way to lists of an attention that FlashAttention-4's kernels compute.
 fn list_path(a: &Valid) -> Option<&'static str> {
     let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: a.is_backward() };
@@ -242,15 +266,9 @@ fn list_path(a: &Valid) -> Option<&'static str> {
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
     static SOURCES: OnceLock<[String; 4]> = OnceLock::new();
-    let [usual, invariant, drafts, gather] = SOURCES.get_or_init(|| Own::ALL.map(Own::digest));
-    let known = Judged::built_in();
-    let (sources, judged, all) = match Own::of_attention(attention) {
-        Own::Invariant => (invariant, &known.invariant, paths(attention)),
-        Own::Drafts => (drafts, &known.drafts, paths(attention)),
-        Own::Gather => (gather, &known.gather, gather_paths(attention)),
-        Own::Usual => (usual, &known.attention, paths(attention)),
-    };
-    let not = all.into_iter().any(|path| judged.why_not(sources, path));
+    let own = Own::of_attention(attention);
+    let sources = &SOURCES.get_or_init(|| Own::ALL.map(Own::digest))[own as usize];
+    let not = own.paths(attention).into_iter().any(|path| Judged::built_in().sources_of(own).why_not(sources, path));
     not.then_some("no GPU has judged these kernels on one of their paths, or since their sources changed")
 }
 

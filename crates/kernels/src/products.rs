@@ -40,7 +40,8 @@ pub(crate) fn products(keys: u32, columns: u32, half: &str) -> String {
     let _ = write!(
         text,
         "__device__ __forceinline__ void multiply_shared(float (&sum)[{columns_in_8}][4], u64 rows, u64 values) {{\n  \
-           asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{half}.{half} {{{registers}}}, %{a}, %{b}, 1, 1, 1, 0, 1;\"\n    \
+           asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{half}.{half} {{{registers}}}, \
+             %{a}, %{b}, 1, 1, 1, 0, 1;\"\n    \
              : {outputs}\n    : \"l\"(rows), \"l\"(values));\n}}\n",
         columns_in_8 = columns / 8,
         registers = list(of_columns),

@@ -1,6 +1,7 @@
 //! Generated attention kernels on a CPU, beside the oracle: the same sources and recipes that a GPU gets.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -357,6 +358,22 @@ fn rows_of_equal_huge_scores_are_the_mean_of_their_values() {
     }
 }
 
+/// Each fault is noticed with one of some seeds.
+fn assert_noticed(attention: &Valid, made: &Generated, faults: &[(&str, &str, &str)], seeds: Range<u64>) {
+    let unnoticed = faults.iter().filter_map(|(right, fault, said)| {
+        assert!(made.source.contains(right), "{right}");
+        let wrong = Generated { source: made.source.replace(right, fault), ..made.clone() };
+        let mut last = String::new();
+        let noticed = seeds.clone().any(|seed| {
+            last = check(attention, &wrong, seed).err().unwrap_or_else(|| "nothing".to_owned());
+            last.contains(said)
+        });
+        (!noticed).then(|| format!("{right} -> {fault}: {last} instead of {said}"))
+    });
+    let unnoticed: Vec<String> = unnoticed.collect();
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
 /// Faults in the source, each of which must be noticed: what is replaced, by what, and words of what is then said.
 const FAULTS: [(&str, &str, &str); 8] = [
     ("barrier_wait(full + 8 * slot, parity);", "", "wrong"),
@@ -379,14 +396,7 @@ fn faults_of_kernels_are_noticed() {
     let attention = validate(a.with_stats()).expect("is valid");
     let made = generate(&attention, SM).expect("is taken");
     assert_eq!(check(&attention, &made, 1), Ok(()));
-    let unnoticed = FAULTS.iter().filter_map(|(right, fault, said)| {
-        assert!(made.source.contains(right), "{right}");
-        let wrong = Generated { source: made.source.replace(right, fault), ..made.clone() };
-        let found = check(&attention, &wrong, 1).err().unwrap_or_else(|| "nothing".to_owned());
-        (!found.contains(said)).then(|| format!("{right} -> {fault}: {found} instead of {said}"))
-    });
-    let unnoticed: Vec<String> = unnoticed.collect();
-    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+    assert_noticed(&attention, &made, &FAULTS, 1..2);
 }
 
 /// Faults between the two groups of wide values.
@@ -413,12 +423,7 @@ fn faults_between_groups_are_noticed() {
     assert!(made.source.contains("#define STAGES 3\n"));
     made.source = made.source.replace("#define STAGES 3\n", "#define STAGES 2\n");
     assert_eq!(check(&attention, &made, 1), Ok(()));
-    for (right, fault, said) in FAULTS_OF_GROUPS {
-        assert!(made.source.contains(right), "{right}");
-        let wrong = Generated { source: made.source.replacen(right, fault, 1), ..made.clone() };
-        let found = |seed| check(&attention, &wrong, seed).err().is_some_and(|found| found.contains(said));
-        assert!((1..4).any(found), "{right} -> {fault}: not {said}");
-    }
+    assert_noticed(&attention, &made, &FAULTS_OF_GROUPS, 1..4);
 }
 
 /// Launches a kernel of a test's own, one block for each of `attend`, over a buffer in the place of O.

@@ -6,7 +6,7 @@ use qkvault_graph::expr::{Program, TensorSpec};
 use qkvault_graph::{Band, Corner, DType, TILE, Valid};
 
 use crate::bounds;
-use crate::expression::{element, offset, statements_with};
+use crate::expression::{AS_IT_IS, element, offset, statements_with};
 
 /// Neighbouring keys of a query that a thread looks at together, where a mask has an element for each score: 16 bytes
 /// of 32-bit elements.
@@ -90,7 +90,7 @@ pub(super) fn seen(a: &Valid) -> String {
     let of_run = |spec: &TensorSpec, number: usize| {
         if is_dense(spec) { format!("run.tensor{number}[n]") } else { element(spec, number) }
     };
-    let statements = |program: &Program| statements_with(program, scalars, tensors, "m", false, of_run);
+    let statements = |program: &Program| statements_with(program, scalars, tensors, "m", false, of_run, AS_IT_IS);
     let (body, root) = program.map_or_else(all, statements);
     let mut band = String::new();
     if a.block_mask {
