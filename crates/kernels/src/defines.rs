@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use qkvault_graph::{Band, Corner, Lengths, PaddedRows};
 
-use crate::expression::{of_score, statements};
+use crate::expression::statements;
 use crate::generate::{MERGE_THREADS, Shape, SourceWriter};
 use crate::params::Params;
+use crate::score;
 use crate::takes::is_varlen;
 use crate::tiling::Tiling;
 
@@ -125,12 +126,7 @@ impl SourceWriter<'_> {
         );
         let (scalars, tensors) = a.score_mod.as_ref().map_or((0, 0), |e| (e.scalars().len(), e.tensors().len()));
         if let Some(e) = &a.score_mod {
-            let (body, root) = of_score(e.program(), "s", origins);
-            let _ = write!(
-                text,
-                "__device__ __forceinline__ float modified(const Params& p, const Point& point, float product) {{\n  \
-                   const float score = product * p.scale;\n{body}  return {root};\n}}\n\n"
-            );
+            text.push_str(&score::functions(e.program(), origins, self.shape.sizes.invariant));
         }
         text.push_str("__device__ __forceinline__ bool visible(const Params& p, const Point& point) {\n");
         match &a.mask.mask_mod {

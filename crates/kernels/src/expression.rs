@@ -1,7 +1,6 @@
 //! Expressions of score modifications and masks as straight-line CUDA C.
 
 use std::fmt::Write as _;
-use std::ops::Range;
 
 use qkvault_graph::DType;
 use qkvault_graph::expr::{Axis, Binary, Logic, Node, NodeId, Program, Side, TensorSpec, Ty, Unary};
@@ -9,9 +8,6 @@ use qkvault_graph::expr::{Axis, Binary, Logic, Node, NodeId, Program, Side, Tens
 /// Functions that an expression may call. Integers wrap, and remainders of a zero divisor are 0, as their definitions
 /// say (`qkvault_graph::expr::ops`).
 pub(crate) const FUNCTIONS: &str = include_str!("cuda/functions.cu");
-
-/// What those of a score modification call beside them.
-pub(crate) const CAPPED: &str = include_str!("cuda/capped.cu");
 
 /// Statements that compute an expression at a point, and the name of its value. `scalar` and `tensor` are the numbers
 /// of the program's first scalar and tensor among those of the attention, and `prefix` begins every name.
@@ -24,12 +20,6 @@ pub(crate) fn statements(
     origins: bool,
 ) -> (String, String) {
     statements_with(program, scalar, tensor, prefix, origins, element, AS_IT_IS)
-}
-
-/// The same of a score modification, whose values are scores: caps and what divides by one number of the launch are
-/// written for speed ([`CAPPED`]).
-pub(crate) fn of_score(program: &Program, prefix: &str, origins: bool) -> (String, String) {
-    statements_with(program, 0, 0, prefix, origins, element, &fast)
 }
 
 /// What is written in the place of a node, from its operands' names.
@@ -71,43 +61,6 @@ pub(crate) fn statements_with(
     (text, name(program.root()))
 }
 
-/// Caps and quotients of scores. A quotient by one number is a product with its reciprocal, which is found once.
-fn fast(program: &Program, id: NodeId, name: &dyn Fn(NodeId) -> String) -> Option<String> {
-    match program.nodes()[id.at()] {
-        Node::Unary(Unary::Tanh, a) if is_capped(program, id) => Some(format!("tanh_capped({})", name(a))),
-        Node::Binary(Binary::Div, a, b) if program.ty(id) == Ty::Float && is_one_number(program, b, REGULAR) => {
-            Some(format!("{} * (1.f / {})", name(a), name(b)))
-        }
-        _ => None,
-    }
-}
-
-/// Literals whose reciprocals are as exact as they are.
-const REGULAR: Range<f64> = 1e-30..1e30;
-
-/// Caps whose errors are no larger than those of scores.
-const CAPS: Range<f64> = 0.0..1024.0;
-
-/// Whether only caps multiply a node.
-fn is_capped(program: &Program, id: NodeId) -> bool {
-    let mut uses = program.nodes().iter().filter(|node| node.operands().any(|operand| operand == id)).peekable();
-    let is_cap = |node: &Node| match *node {
-        Node::Binary(Binary::Mul, a, b) => a != b && is_one_number(program, if a == id { b } else { a }, CAPS),
-        _ => false,
-    };
-    program.root() != id && uses.peek().is_some() && uses.all(is_cap)
-}
-
-/// Whether a node is a number of the launch, or a literal of such a size. Numbers of a launch are taken to be of such
-/// sizes too: a cap of 10,000 makes each score wrong by up to 0.0012.
-fn is_one_number(program: &Program, id: NodeId, sizes: Range<f64>) -> bool {
-    match program.nodes()[id.at()] {
-        Node::Scalar(_) => true,
-        Node::Float(x) => sizes.contains(&f64::from(x.value()).abs()),
-        _ => false,
-    }
-}
-
 /// The element of a tensor at a point.
 pub(crate) fn element(spec: &TensorSpec, number: usize) -> String {
     let read = format!("__ldg(p.tensor{number} + ({}))", offset(spec));
@@ -140,7 +93,7 @@ pub(crate) const fn element_type(dtype: DType) -> &'static str {
     }
 }
 
-fn value(program: &Program, node: Node, name: &impl Fn(NodeId) -> String) -> String {
+pub(crate) fn value(program: &Program, node: Node, name: &impl Fn(NodeId) -> String) -> String {
     match node {
         Node::Score => "score".to_owned(),
         Node::Upstream => unreachable!("only derivatives read the upstream gradient"),

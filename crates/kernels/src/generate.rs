@@ -3,10 +3,11 @@
 use qkvault_graph::SCRATCH_ALIGNMENT;
 use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
 
-use crate::expression::{CAPPED, FUNCTIONS, element_type};
+use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
 use crate::products::products;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
+use crate::score::CAPPED;
 use crate::spans;
 use crate::takes::{is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, KnownLists, ListsLayout, ScoreTiles};
 use crate::takes::{is_varlen, page_size};
-use crate::{bounds, expression, generate, spans};
+use crate::{bounds, expression, generate, score, spans};
 
 /// So many right cases judge a path.
 const ENOUGH: u64 = 20;
@@ -113,7 +113,7 @@ const ATTENTION: [&str; 9] = [
     generate::LATENT,
     generate::MERGE,
     expression::FUNCTIONS,
-    expression::CAPPED,
+    score::CAPPED,
 ];
 
 /// Those of invariant attentions.
@@ -125,7 +125,7 @@ const INVARIANT: [&str; 8] = [
     generate::ATTEND,
     generate::MERGE_IN_ORDER,
     expression::FUNCTIONS,
-    expression::CAPPED,
+    score::CAPPED,
 ];
 
 /// Those of the kernel that lists tiles.

@@ -29,6 +29,7 @@ mod judged;
 mod params;
 mod products;
 pub mod recipe;
+mod score;
 mod sequences;
 mod spans;
 mod takes;

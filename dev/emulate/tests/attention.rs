@@ -304,7 +304,12 @@ fn an_item_in_as_many_pieces_as_there_are_blocks_is_merged() {
         a.with_band(Band::CAUSAL_BOTTOM_RIGHT)
     };
     let list = [latent, of((3, 1), 1, 17_000, 128), of((2, 1), 70, 4400, 64), of((8, 2), 3, 5000, 80)];
-    check_all(&list.map(|a| validate(a).expect("is valid")));
+    let list = list.map(|a| validate(a).expect("is valid"));
+    check_all(&list);
+    if HostProgram::can_run() {
+        let made = generate(&list[1], SM).expect("is taken");
+        assert_noticed(&list[1], &made, &FAULTS_OF_MANY_PIECES, 1..2);
+    }
 }
 
 /// A latent cache, whose values are the first columns of its keys: in pages or not, brought once or twice.
@@ -358,6 +363,13 @@ fn rows_of_equal_huge_scores_are_the_mean_of_their_values() {
     }
 }
 
+/// Faults where more pieces are put together than a lane looks at.
+const FAULTS_OF_MANY_PIECES: [(&str, &str, &str); 3] = [
+    ("block_of(first + i), i == 0, row)", "block_of(first + i), false, row)", "wrong"),
+    ("(piece + i == 0 ? begins : 0)", "0", "wrong"),
+    ("sums += AHEAD * step;", "", "wrong"),
+];
+
 /// Each fault is noticed with one of some seeds.
 fn assert_noticed(attention: &Valid, made: &Generated, faults: &[(&str, &str, &str)], seeds: Range<u64>) {
     let unnoticed = faults.iter().filter_map(|(right, fault, said)| {
@@ -382,7 +394,7 @@ const FAULTS: [(&str, &str, &str); 8] = [
     ("if (lane == 0) barrier_arrive(empty", "barrier_arrive(empty", "can go on"),
     ("top[half] = most[half];", "", "wrong"),
     ("(u32*)(to_row + column) = ", "(u32*)(to_row + ((column + 1) << 20)) = ", "signal"),
-    ("block_of(first + i), i == 0, row)", "block_of(first + i), false, row)", "wrong"),
+    ("i == 0, unit / CHUNKS)", "false, unit / CHUNKS)", "wrong"),
     ("  to = keys;", "  to = keys - 1;", "what roundings explain"),
 ];
 

@@ -22,13 +22,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     }
     fence_barriers();
   }
+#if LENGTHS
   wait_for_previous();
+#endif
 #if INVARIANT
   Share share = share_of(p, blockIdx.x, THREADS, memory);
   if (share.from < share.to) share.to = share.from + reach(share.item, share.at, (int)(share.to - share.from));
   else share.to = share.from;
 #else
   const Share share = share_of(p, blockIdx.x, THREADS, memory);
+#endif
+#if !LENGTHS
+  wait_for_previous();
 #endif
   let_next_begin();
   int left = (int)(share.to - share.from);
@@ -57,6 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     const int count = min(left, item.tiles - tile);
     const bool begins = tile == 0, ends = tile + count == item.tiles;
     const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
+    set_drafts(p, item, warp_row);
 #if QUERIES_IN_REGISTERS
 #if VARLEN_Q
     const u16* const q = p.q + p.offsets_q[item.batch];

@@ -109,8 +109,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     }
     fence_barriers();
   }
+#if LENGTHS
   wait_for_previous();
+#endif
   const Share share = share_of(p, blockIdx.x, THREADS, memory);
+#if !LENGTHS
+  wait_for_previous();
+#endif
   let_next_begin();
   int left = (int)(share.to - share.from);
   if (left == 0) return;
@@ -154,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     const int count = __shfl_sync(~0u, min(left, item.tiles - tile), 0);
     const bool begins = tile == 0, ends = tile + count == item.tiles;
     const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
+    set_drafts(p, item, warp_row);
     sync_consumers();
     bring_queries(p, item, rows, signs, queries);
     fence_async();

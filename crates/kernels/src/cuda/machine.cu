@@ -27,6 +27,13 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
+// One of two numbers, both of which are computed: what a branch would save is less than what it costs.
+__device__ __forceinline__ float choose(bool first, float a, float b) {
+  float y;
+  asm("{\n.reg .pred first;\nsetp.ne.u32 first, %3, 0;\nselp.f32 %0, %1, %2, first;\n}" : "=f"(y) : "f"(a), "f"(b), "r"((u32)first));
+  return y;
+}
+
 // Two numbers in 16 bits each, the first in the lower half.
 __device__ __forceinline__ u32 pack(float low, float high) {
   u32 both;

@@ -25,6 +25,19 @@ __device__ __forceinline__ void bring_queries(const Params& p, const Item& item,
   }
 }
 
+#if DRAFT_TREE
+// Reads what a thread's rows see of the drafts, long before the tile of keys that needs it.
+__device__ __forceinline__ void set_drafts(const Params& p, Item& item, int warp_row) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = item.rows_from + warp_row * 16 + half * 8 + ((threadIdx.x & 31) >> 2);
+    item.drafts[half] = drafts_of(p, item, row / GROUP);
+  }
+}
+#else
+__device__ __forceinline__ void set_drafts(const Params&, Item&, int) {}
+#endif
+
 // The softmax of a tile whose first key of this warp is `key_from`, of one or both of a thread's rows: scores become
 // weights, less the largest score so far, and what was summed before fades.
 template <int FROM, int END>
@@ -42,14 +55,37 @@ __device__ __forceinline__ void soften_rows(const Params& p, const Item& item, i
     edge |= key_from + WARP_KEYS > to[half] || key_from < from[half];
   }
 #if NATURAL
+  auto place_of = [&](int n, int e) -> const Point& {
+    points[e >> 1].key = first_key + n * 8 + (e & 1);
+    return points[e >> 1];
+  };
+#if HAS_NEAR
+  // Some at a time: those of models are near, and what is far is modified again.
+  constexpr int SOME = WARP_KEYS / 8 % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int n = 0; n < WARP_KEYS / 8; n += SOME) {
+    float near[SOME][4], furthest = 0.f;
+#pragma unroll
+    for (int m = 0; m < SOME; m++)
+#pragma unroll
+      for (int e = FROM * 2; e < END * 2; e++) near[m][e] = modified_near(p, place_of(n + m, e), score[n + m][e], furthest);
+    if (furthest > near_limit(p)) {
+#pragma unroll
+      for (int m = 0; m < SOME; m++)
+#pragma unroll
+        for (int e = FROM * 2; e < END * 2; e++) near[m][e] = modified(p, place_of(n + m, e), score[n + m][e]);
+    }
+#pragma unroll
+    for (int m = 0; m < SOME; m++)
+#pragma unroll
+      for (int e = FROM * 2; e < END * 2; e++) score[n + m][e] = near[m][e];
+  }
+#else
 #pragma unroll
   for (int n = 0; n < WARP_KEYS / 8; n++)
 #pragma unroll
-    for (int e = FROM * 2; e < END * 2; e++) {
-      Point& point = points[e >> 1];
-      point.key = first_key + n * 8 + (e & 1);
-      score[n][e] = modified(p, point, score[n][e]);
-    }
+    for (int e = FROM * 2; e < END * 2; e++) score[n][e] = modified(p, place_of(n, e), score[n][e]);
+#endif
 #endif
 #if DRAFT_TREE
   edge |= key_from + WARP_KEYS > item.keys - item.queries;
@@ -57,9 +93,12 @@ __device__ __forceinline__ void soften_rows(const Params& p, const Item& item, i
   // Most tiles lie within what all rows see, and compare no keys.
   if (__any_sync(~0u, edge)) {
 #if DRAFT_TREE
-    u64 drafts[2];
+    u64 drafts[2][(WARP_KEYS + 63) / 64];
 #pragma unroll
-    for (int half = FROM; half < END; half++) drafts[half] = drafts_of(p, item, points[half].query);
+    for (int half = FROM; half < END; half++)
+#pragma unroll
+      for (int i = 0; i < (WARP_KEYS + 63) / 64; i++)
+        drafts[half][i] = seen_from(item.drafts[half], first_key + i * 64 - (item.keys - item.queries));
 #endif
 #pragma unroll
     for (int n = 0; n < WARP_KEYS / 8; n++)
@@ -70,7 +109,7 @@ __device__ __forceinline__ void soften_rows(const Params& p, const Item& item, i
         point.key = first_key + at;
         if (at < from[e >> 1] - first_key || at >= to[e >> 1] - first_key || !visible(p, point)) score[n][e] = -INFINITE;
 #if DRAFT_TREE
-        if (!sees_draft(drafts[e >> 1], point.key - (item.keys - item.queries))) score[n][e] = -INFINITE;
+        if (!(drafts[e >> 1][at / 64] >> (at % 64) & 1)) score[n][e] = -INFINITE;
 #endif
       }
   }
@@ -112,7 +151,7 @@ __device__ __forceinline__ void soften_rows(const Params& p, const Item& item, i
 __device__ __forceinline__ void soften(const Params& p, const Item& item, int key_from, int warp_row, float unit,
                                        float (&score)[WARP_KEYS / 8][4], float (&top)[2], float (&sum)[2], float (&fade)[2]) {
   // Rows of 64 columns have fewer products to run beside, and are faster one after the other.
-#if WARPGROUPS && VALUE_DIM <= 64
+#if WARPGROUPS && VALUE_DIM <= 64 && !HAS_NEAR
   soften_rows<0, 1>(p, item, key_from, warp_row, unit, score, top, sum, fade);
   soften_rows<1, 2>(p, item, key_from, warp_row, unit, score, top, sum, fade);
 #else

@@ -13,6 +13,9 @@ struct Item {
   int batch, head, rows_from;    // rows from the first of the block's own tile on
   int queries, keys;             // lengths of the sequence
   int first, tiles, end;         // the first tile of keys, their number, and where keys end
+#if DRAFT_TREE
+  u64 drafts[2];                 // the bits of a thread's two rows
+#endif
 };
 
 // A block's rank says which of an item's tiles of rows is its own; ALONE: the items of its line have no others.
@@ -84,8 +87,12 @@ __device__ __forceinline__ u64 drafts_of(const Params& p, const Item& item, int 
 #endif
 }
 
-// Whether a query with such bits sees a key: one before the drafts, or a draft that has its bit.
-__device__ __forceinline__ bool sees_draft(u64 bits, int draft) { return draft < 0 || (draft < 64 && (bits >> draft & 1)); }
+// Whether a query with such bits sees 64 keys from a draft's on, a bit each: keys before the drafts, which have numbers
+// below 0, and drafts that have their bits.
+__device__ __forceinline__ u64 seen_from(u64 bits, int draft) {
+  if (draft >= 0) return draft < 64 ? bits >> draft : 0;
+  return draft > -64 ? bits << -draft | ((1ull << -draft) - 1) : ~0ull;
+}
 #endif
 
 __device__ __forceinline__ void set_tiles(const Params& p, Item& item, int rank) {
@@ -111,9 +118,9 @@ __device__ __forceinline__ Item item_at(const Params& p, int batch, int head, in
   return item;
 }
 
-// Tiles of a sequence in a line, over all heads. 2^20 queries over as many keys have 2^26 or more for each head of
-// keys, so counts of several heads or sequences have 64 bits.
-__device__ __forceinline__ i64 tiles_of(const Params& p, int batch, int rank) {
+// Tiles of a sequence in a line, of each head of keys. 2^20 queries over as many keys have 2^26 or more, so counts of
+// several heads or sequences have 64 bits.
+__device__ __forceinline__ i64 tiles_of_head(const Params& p, int batch, int rank) {
   const int rows = rows_of(p, queries_of(p, batch)), end = rows_end(rank, rows);
   Item item = item_at(p, batch, 0, rows_begin(rank, rows), rank);
   i64 tiles = 0;
@@ -121,7 +128,12 @@ __device__ __forceinline__ i64 tiles_of(const Params& p, int batch, int rank) {
     set_tiles(p, item, rank);
     tiles += item.tiles;
   }
-  return tiles * p.key_heads;
+  return tiles;
+}
+
+// A quotient of numbers that are not negative. Few need the division of 64 bits, which takes some hundred cycles.
+__device__ __forceinline__ i64 quotient(i64 a, i64 b) {
+  return (u64)(a | b) >> 32 == 0 ? (i64)((u32)a / (u32)b) : a / b;
 }
 
 // A block's share of all tiles of its line, and the item in which it begins, at the item's tile `at`.
@@ -195,49 +207,72 @@ __device__ __forceinline__ int shares_together(i64 tiles, i64 alone) {
   return even + 1;
 }
 
-// Finds the share of a block. All threads of a block call it; `memory` has room for 40 numbers.
+// Tiles of a line: of the sequences that this thread counts, of those before them, and of all.
+struct Line { i64 mine, before, all; };
+
+// Finds the share of a block, whose threads all call it and wait for each other; `memory` has room for 40 numbers.
+// Without lengths all sequences have as many tiles: each thread finds the share for itself, and reads nothing that the
+// launch before may write.
 __device__ __forceinline__ Share share_of(const Params& p, int block, int threads, i64* memory) {
   const int thread = threadIdx.x;
+#if LENGTHS
   const int each = (p.batch + threads - 1) / threads;
   const int begin = min(p.batch, thread * each), end = min(p.batch, begin + each);
-  i64 mine = 0, start, all;
-  for (int batch = begin; batch < end; batch++) mine += tiles_of(p, batch, ALONE);
-  sum_up(mine, threads, memory + 4, start, all);
+  auto line_of = [&](int rank, i64* memory) {
+    Line line = {0, 0, 0};
+    for (int batch = begin; batch < end; batch++) line.mine += tiles_of_head(p, batch, rank) * p.key_heads;
+    sum_up(line.mine, threads, memory, line.before, line.all);
+    return line;
+  };
+#else
+  auto line_of = [&](int rank, i64*) {
+    const i64 mine = tiles_of_head(p, 0, rank) * p.key_heads;
+    return Line{mine, 0, mine * p.batch};
+  };
+#endif
+  Line line = line_of(ALONE, memory + 4);
   Share share;
   int shares = BLOCKS, rank = ALONE;
   share.number = block;
 #if ROW_BLOCKS > 1
-  i64 mine_together = 0, start_together, all_together;
-  for (int batch = begin; batch < end; batch++) mine_together += tiles_of(p, batch, 0);
-  sum_up(mine_together, threads, memory + 20, start_together, all_together);
-  const int of_together = shares_together(all_together, all);
+  const Line line_together = line_of(0, memory + 20);
+  const int of_together = shares_together(line_together.all, line.all);
   if (block < of_together * ROW_BLOCKS) {
     rank = block % ROW_BLOCKS;
     share.number = block / ROW_BLOCKS;
     shares = of_together;
-    mine = mine_together;
-    start = start_together;
-    all = all_together;
+    line = line_together;
   } else {
     share.number = block - of_together * ROW_BLOCKS;
     shares = BLOCKS - of_together * ROW_BLOCKS;
   }
   if (thread == 0) own() = Own{rank, rank == ALONE ? of_together * ROW_BLOCKS : rank};
 #endif
-  share.all = all;
+  share.all = line.all;
   // No block is left for a line without work.
-  share.each = max((i64)LEAST_TILES, (all + shares - 1) / max(1, shares));
-  share.from = min(all, share.number * share.each);
-  share.to = min(all, share.from + share.each);
+  share.each = max((i64)LEAST_TILES, quotient(line.all + shares - 1, max(1, shares)));
+  share.from = min(line.all, share.number * share.each);
+  share.to = min(line.all, share.from + share.each);
   share.at = 0;
-  if (start <= share.from && share.from < start + mine) {
-    int batch = begin;
-    i64 tiles = tiles_of(p, batch, rank);
-    while (share.from >= start + tiles) {
-      start += tiles;
-      tiles = tiles_of(p, ++batch, rank);
+  i64 start = line.before;
+#if LENGTHS
+  int batch = begin;
+  const bool is_mine = start <= share.from && share.from < start + line.mine;
+#else
+  int batch = 0;
+  const bool is_mine = share.from < share.to;
+  if (is_mine) batch = (int)quotient(share.from, line.mine);
+  start = batch * line.mine;
+#endif
+  if (is_mine) {
+    i64 of_head = tiles_of_head(p, batch, rank);
+#if LENGTHS
+    while (share.from >= start + of_head * p.key_heads) {
+      start += of_head * p.key_heads;
+      of_head = tiles_of_head(p, ++batch, rank);
     }
-    const i64 of_head = tiles / p.key_heads, rest = share.from - start, head = rest / of_head;
+#endif
+    const i64 rest = share.from - start, head = quotient(rest, of_head);
     i64 at = rest - head * of_head;
     int row = rows_begin(rank, rows_of(p, queries_of(p, batch)));
     Item item = item_at(p, batch, (int)head, row, rank);
@@ -247,16 +282,23 @@ __device__ __forceinline__ Share share_of(const Params& p, int block, int thread
       item.rows_from += rows_at_once(rank);
       set_tiles(p, item, rank);
     }
+#if LENGTHS
     memory[0] = batch;
     memory[1] = head;
     memory[2] = row;
     memory[3] = at;
+#else
+    share.item = item;
+    share.at = (int)at;
+#endif
   }
   __syncthreads();
+#if LENGTHS
   if (share.from < share.to) {
     share.item = item_at(p, (int)memory[0], (int)memory[1], (int)memory[2], rank);
     share.at = (int)memory[3];
   }
+#endif
 #if INVARIANT
   begin_at_span(p, share);
 #endif

@@ -51,6 +51,7 @@ inline u32 atomicAdd(u32* at, u32 x) { const u32 old = *at; *at += x; return old
 
 inline float exp2_fast(float x) { return exp2f(x); }
 inline float reciprocal_fast(float x) { return 1.f / x; }
+inline float choose(bool first, float a, float b) { return first ? a : b; }
 inline float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
 inline float from_f16(u16 x) { _Float16 half; memcpy(&half, &x, 2); return (float)half; }
 inline u16 to_f16(float x) { const _Float16 half = (_Float16)x; u16 bits; memcpy(&bits, &half, 2); return bits; }

@@ -6,6 +6,7 @@ import torch
 from cases import DTYPE, Refused
 
 # Fails where the library is missing, which is told once.
+from flashinfer import prefill
 from flashinfer.attention import BatchAttentionWithAttentionSinkWrapper
 from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
 from flashinfer.jit.core import JitSpecNvcc
@@ -25,6 +26,16 @@ def compile_nothing():
         return BUILD(spec, *args, **more)
 
     JitSpecNvcc.build = build
+
+
+def pack(mask, starts, bitorder):
+    """What its `segment_packbits` gives, which is a module of kernels of its own: bits of segments of whole bytes."""
+    assert bitorder == "little" and not (starts % 8).any()
+    bits = mask.to(torch.uint8).view(-1, 8) << torch.arange(8, device=mask.device, dtype=torch.uint8)
+    return bits.sum(1, dtype=torch.uint8), (starts // 8).to(torch.int32)
+
+
+prefill.segment_packbits = pack
 
 
 def ways(case):
