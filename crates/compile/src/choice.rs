@@ -81,6 +81,17 @@ pub struct Passed {
     pub because: Because,
 }
 
+impl Passed {
+    /// Takes back the advice to leave the attention to another engine, which refuses it too.
+    fn leave_out(&mut self, other: EngineId) {
+        if let Because::Refuses(refusal) = &mut self.because
+            && self.engine != other
+        {
+            *refusal = beside(refusal, other);
+        }
+    }
+}
+
 /// Why an engine has no plan of an attention.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -188,9 +199,14 @@ impl Engines {
         {
             return None;
         }
-        let Some(refusal) = Refusal::from_reasons(reasons.to_vec()).filter(|_| first == refusing) else {
+        let Some(refusal) = Refusal::from_reasons(reasons.to_vec()) else {
             return Some(candidates.choice(first, &[]));
         };
+        if first != refusing {
+            let mut choice = candidates.choice(first, &[]);
+            choice.passed.iter_mut().for_each(|passed| passed.leave_out(refusing));
+            return Some(choice);
+        }
         let next = *candidates.engines.get(1)?;
         Some(candidates.choice(next, &[Passed { engine: first, because: Because::Refuses(refusal) }]))
     }
@@ -204,10 +220,8 @@ impl Candidates {
         let refused = before.iter().filter(|passed| matches!(passed.because, Because::Refuses(_)));
         let refused: Vec<EngineId> = refused.map(|passed| passed.engine).collect();
         let mut passed: Vec<Passed> = before.iter().chain(&self.never).cloned().collect();
-        for Passed { engine, because } in &mut passed {
-            if let Because::Refuses(refusal) = because {
-                refused.iter().filter(|other| *other != engine).for_each(|other| *refusal = beside(refusal, *other));
-            }
+        for passed in &mut passed {
+            refused.iter().for_each(|other| passed.leave_out(*other));
         }
         EngineChoice { engine, why, passed }
     }

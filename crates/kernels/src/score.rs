@@ -9,9 +9,9 @@ use crate::expression::{element, statements_with, value};
 /// What score modifications call beside [`crate::expression::FUNCTIONS`].
 pub(crate) const CAPPED: &str = include_str!("cuda/capped.cu");
 
-/// What the arguments of hyperbolic tangents are.
+/// What hyperbolic tangents are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arguments {
+enum Tangents {
     /// Any numbers.
     Any,
     /// Near zero, which the variable `furthest` tells afterwards.
@@ -33,18 +33,18 @@ pub(crate) fn functions(program: &Program, origins: bool, invariant: bool) -> St
             "__device__ __forceinline__ Cap cap_of_scores(const Params& p) {{ return cap_of({cap}, p.scale); }}\n\n"
         );
     }
-    let function = |name: &str, more: &str, arguments: Arguments| {
+    let function = |name: &str, more: &str, tangents: Tangents| {
         let instead =
-            |program: &Program, id: NodeId, name: &dyn Fn(NodeId) -> String| fast(program, id, name, arguments, capped);
+            |program: &Program, id: NodeId, name: &dyn Fn(NodeId) -> String| fast(program, id, name, tangents, capped);
         let (body, root) = statements_with(program, 0, 0, "s", origins, element, &instead);
         format!(
             "__device__ __forceinline__ float {name}(const Params& p, const Point& point, float product{more}) {{\n  \
                const float score = product * p.scale;\n{body}  return {root};\n}}\n\n"
         )
     };
-    text.push_str(&function("modified", "", Arguments::Any));
+    text.push_str(&function("modified", "", Tangents::Any));
     if has_near(program, invariant) {
-        text.push_str(&function("modified_near", ", float& furthest", Arguments::Near));
+        text.push_str(&function("modified_near", ", float& furthest", Tangents::Near));
         let limit = if capped.is_some() { "cap_of_scores(p).limit" } else { "NEAR" };
         text.push_str("#define HAS_NEAR 1\n__device__ __forceinline__ float near_limit(const Params& p) { return ");
         text.push_str(limit);
@@ -53,8 +53,8 @@ pub(crate) fn functions(program: &Program, origins: bool, invariant: bool) -> St
     text
 }
 
-/// Whether a score modification has hyperbolic tangents, which are faster near zero. Of an invariant attention both ways
-/// must have the same bits: so it adds nothing, for a compiler fuses a product with a sum where it likes.
+/// Whether a score modification has hyperbolic tangents, which are faster near zero. Of an invariant attention both
+/// ways must have the same bits: so it adds nothing, for a compiler fuses a product with a sum where it likes.
 fn has_near(program: &Program, invariant: bool) -> bool {
     let any = |is: fn(&Node) -> bool| program.nodes().iter().any(is);
     any(|node| matches!(node, Node::Unary(Unary::Tanh, _)))
@@ -67,16 +67,16 @@ fn fast(
     program: &Program,
     id: NodeId,
     name: &dyn Fn(NodeId) -> String,
-    arguments: Arguments,
+    tangents: Tangents,
     capped: Option<NodeId>,
 ) -> Option<String> {
-    match (program.nodes()[id.at()], arguments) {
+    match (program.nodes()[id.at()], tangents) {
         // What a cap multiplies is no result of its own, and is not computed.
-        (Node::Unary(Unary::Tanh, x), Arguments::Near) if capped.is_none() => {
+        (Node::Unary(Unary::Tanh, x), Tangents::Near) if capped.is_none() => {
             Some(format!("near_tanh({}, furthest)", name(x)))
         }
         (Node::Unary(Unary::Tanh, x), _) => Some(format!("any_tanh({})", name(x))),
-        (Node::Binary(Binary::Mul, a, b), Arguments::Near) if capped.is_some() && softcap(program, a, b) == capped => {
+        (Node::Binary(Binary::Mul, a, b), Tangents::Near) if capped.is_some() && softcap(program, a, b) == capped => {
             Some("near_capped(cap_of_scores(p), product, furthest)".to_owned())
         }
         (Node::Binary(Binary::Div, a, b), _) if program.ty(id) == Ty::Float && is_one_number(program, b) => {

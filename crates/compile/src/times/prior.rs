@@ -19,7 +19,7 @@ const PRODUCTS: f64 = 700.0e6;
 const LAUNCH: f64 = 3.0;
 
 /// Numbers of a case that decide beside its bound.
-const SIZES: usize = 15;
+const SIZES: usize = 18;
 const TERMS: usize = SIZES + Feature::ALL.len();
 
 /// How much of the variance of logarithms of times a term of the line has, what the surroundings of a row have, and
@@ -28,7 +28,7 @@ const TERMS: usize = SIZES + Feature::ALL.len();
 const LINE: f64 = 0.65;
 const NEAR: f64 = 4.0;
 const NOISE: f64 = 0.008;
-const REACH: f64 = 24.0;
+const REACH: f64 = 18.0;
 
 /// The fewest rows of an engine that are fitted.
 const FEWEST: usize = 4;
@@ -230,6 +230,7 @@ fn terms(case: &Case) -> [f64; TERMS] {
     let share = case.all_queries() / (number(case.batch) * number(case.queries)).max(1.0);
     let tiles = (number(case.batch) * row_tiles.max(1.0) * share).max(number(case.batch));
     let items = tiles * number(if few { case.kv_heads } else { case.heads });
+    let waves = items / 132.0;
     let bound = bound_us(case).ln() - 4.0;
     let width = (number(case.head_dim).max(1.0) / 128.0).log2();
     let with = |feature| f64::from(u8::from(case.has(feature)));
@@ -251,6 +252,11 @@ fn terms(case: &Case) -> [f64; TERMS] {
         width * with(Feature::Transcendental),
         width * with(Feature::Causal),
         width * with(Feature::Window),
+        // The last wave of items, which fills the multiprocessors in part.
+        (waves.ceil() / waves.max(1e-3)).ln().min(2.0),
+        // Tiles of so few rows are multiplied by other instructions.
+        if few && number(case.queries) * group <= 16.0 { 1.0 } else { 0.0 },
+        bound * with(Feature::Paged),
     ];
     let mut all = [0.0; TERMS];
     all[..SIZES].copy_from_slice(&sizes);
