@@ -1,9 +1,10 @@
-//! What a plan computes: an attention, a conversion of a tensor, or a combination of several.
+//! What a plan computes: an attention, a conversion of a tensor, a combination of several, or an update of scales.
 
 use std::fmt::{Debug, Display};
 
 use qkvault_graph::{
-    Attention, Binding, Combination, Conversion, GraphKey, Refusal, Valid, ValidCombination, ValidConversion, validate,
+    Attention, Binding, Combination, Conversion, GraphKey, Refusal, ScaleUpdate, Valid, ValidCombination,
+    ValidConversion, ValidScaleUpdate, validate,
 };
 use qkvault_kernels::recipe;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ pub enum Description {
     Conversion(Conversion),
     /// A combination of tensors.
     Combination(Combination),
+    /// An update of scales.
+    Scales(ScaleUpdate),
 }
 
 /// A description without contradictions.
@@ -26,6 +29,7 @@ pub(crate) enum ValidDescription {
     Attention(Valid),
     Conversion(ValidConversion),
     Combination(ValidCombination),
+    Scales(ValidScaleUpdate),
 }
 
 impl Description {
@@ -38,6 +42,7 @@ impl Description {
             Description::Attention(attention) => ValidDescription::Attention(validate(*attention)?),
             Description::Conversion(conversion) => ValidDescription::Conversion(conversion.validate()?),
             Description::Combination(combination) => ValidDescription::Combination(combination.validate()?),
+            Description::Scales(update) => ValidDescription::Scales(update.validate()?),
         })
     }
 }
@@ -48,6 +53,7 @@ impl ValidDescription {
             ValidDescription::Attention(of) => of,
             ValidDescription::Conversion(of) => of,
             ValidDescription::Combination(of) => of,
+            ValidDescription::Scales(of) => of,
         }
     }
 }
@@ -103,5 +109,19 @@ impl Computation for ValidCombination {
 
     fn description(&self) -> Description {
         Description::Combination((**self).clone())
+    }
+}
+
+impl Computation for ValidScaleUpdate {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidScaleUpdate::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::Scales((**self).clone())
     }
 }

@@ -1,8 +1,8 @@
-//! The look-up of plans of conversions to and from 8 bits, and their load.
+//! The look-up of plans of conversions to and from 8 bits and of updates of their scales, and their load.
 
 use qkvault_cache::Source;
 use qkvault_compile::{OnMiss, Planner};
-use qkvault_graph::ValidConversion;
+use qkvault_graph::{ValidConversion, ValidScaleUpdate};
 
 use crate::find::PrepareError;
 use crate::raw::{RawPlan, RawSession};
@@ -21,6 +21,21 @@ impl RawSession {
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
         let answer = planner.conversion(of, self.gpu().sm, on_miss)?;
+        Ok((self.load(&*answer.outcome?)?, answer.source))
+    }
+
+    /// The plan of an update of scales, as [`RawSession::prepare_conversion`] finds that of a conversion.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawSession::prepare_conversion`].
+    pub fn prepare_scale_update(
+        &self,
+        planner: &Planner,
+        of: &ValidScaleUpdate,
+        on_miss: OnMiss,
+    ) -> Result<(RawPlan, Source), PrepareError> {
+        let answer = planner.scale_update(of, self.gpu().sm, on_miss)?;
         Ok((self.load(&*answer.outcome?)?, answer.source))
     }
 }

@@ -5,18 +5,23 @@
 //! `QKVAULT_REQUIRE=gpu`.
 #![cfg(feature = "cudarc")]
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 mod common;
 mod kit;
 
 use common::say;
-use cudarc::driver::CudaSlice;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{
-    Args, BindError, Fp8Training, LaunchError, LoadedPlan, ScaleRecipe, Scales, Training, TrainingPair, cudarc,
+    Args, BindError, Fp8Training, LaunchError, LoadedPlan, SavedForBackward, ScaleRecipe, Scales, Training,
+    TrainingPair, Workspace, cudarc,
 };
 use qkvault_graph::{
     Attention, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
@@ -126,11 +131,13 @@ impl Step {
         let load = |dtype| session.prepare_conversion(planner, &to(dtype), OnMiss::Compile).expect("a conversion");
         let training = training();
         let options = CompileOptions::default();
+        let update = Scales::new(&training, RECIPE).update().expect("8 bits");
+        let update = session.prepare_scale_update(planner, &update, OnMiss::Compile).expect("an update");
         let zeros = || gpu.stream.alloc_zeros::<u8>(DIMS.iter().product::<i64>() as usize).expect("memory");
         Step {
             pair: session.prepare_training(planner, &training, &options, OnMiss::Compile).expect("a pair"),
             conversions: [load(DType::E4M3), load(DType::E5M2)],
-            scales: Fp8Training::new(&training, RECIPE, &gpu.stream).expect("memory"),
+            scales: Fp8Training::new(&training, RECIPE, &update, &gpu.stream).expect("memory"),
             narrow: [zeros(), zeros(), zeros(), zeros()],
             o: zeros(),
             gradients: [zeros(), zeros(), zeros()],
@@ -143,6 +150,49 @@ impl Step {
         let args = Args::new().tensor(Role::Wide, &wide).tensor_mut(Role::Narrow, &mut self.narrow[at]);
         let plan = &self.conversions[usize::from(dtype == DType::E5M2)];
         plan.launch(&gpu.stream, self.scales.quantize(which, args)).expect("a launch");
+    }
+
+    /// The quantization of `wide`, both passes and the update, queued or recorded.
+    fn recorded(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        (wide, saved, rooms): (&[CudaSlice<u8>; 4], &mut SavedForBackward, &[Arc<Workspace>; 3]),
+        captured: bool,
+    ) {
+        for (at, wide) in wide.iter().enumerate() {
+            let (_, which, dtype, _) = QUANTIZED[at];
+            let args = Args::new().tensor(Role::Wide, wide).tensor_mut(Role::Narrow, &mut self.narrow[at]);
+            let args = self.scales.quantize(which, args.workspace(&rooms[0]));
+            let plan = &self.conversions[usize::from(dtype == DType::E5M2)];
+            let queued = match captured {
+                // SAFETY: the caller keeps everything until the graph has been launched for the last time.
+                true => unsafe { plan.launch_captured(stream, args) },
+                false => plan.launch(stream, args),
+            };
+            queued.expect("a conversion");
+        }
+        let Step { pair, scales, narrow: [q, k, v, d_o], o, gradients: [d_q, d_k, d_v], .. } = self;
+        let args = scales.forward(Args::new().q(&*q).k(&*k).v(&*v).o(&mut *o).workspace(&rooms[1]));
+        let queued = match captured {
+            // SAFETY: as above.
+            true => unsafe { pair.forward_captured(saved, args, stream) },
+            false => pair.forward(saved, args, stream),
+        };
+        queued.expect("a forward");
+        let args = Args::new().q(&*q).k(&*k).v(&*v).saved_o(&*o).d_o(&*d_o).d_q(d_q).d_k(d_k).d_v(d_v);
+        let args = scales.backward(args.workspace(&rooms[2]));
+        let queued = match captured {
+            // SAFETY: as above.
+            true => unsafe { pair.backward_captured(saved, args, stream) },
+            false => pair.backward(saved, args, stream),
+        };
+        queued.expect("a backward");
+        let queued = match captured {
+            // SAFETY: as above.
+            true => unsafe { scales.update_captured(stream) },
+            false => scales.update(stream),
+        };
+        queued.expect("an update");
     }
 
     fn run(&mut self, gpu: &Gpu, step: u64) {
@@ -168,7 +218,7 @@ fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
     let mut oracle = Oracle { training: training(), scales: Scales::new(&training(), RECIPE) };
     for step in 0..5 {
         // Outputs are stored with the scales before the step.
-        let [ours, theirs] = [on_gpu.scales.scales().clone(), oracle.scales.clone()];
+        let (ours, theirs) = (on_gpu.scales.scales(&gpu.stream).expect("read"), oracle.scales.clone());
         on_gpu.run(&gpu, step);
         let (out, back) = oracle.step(step);
         let o = (Role::O, Scaled::O, &on_gpu.o);
@@ -176,8 +226,8 @@ fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
         let gradients = gradients.into_iter().zip(&on_gpu.gradients).map(|((role, which), slice)| (role, which, slice));
         for (role, which, slice) in std::iter::once(o).chain(gradients) {
             let expected = out.get(role).or_else(|| back.get(role)).expect("an output");
-            let descale = |of: &Scales| f64::from(of.number(Role::Descale(which)).expect("scaled"));
-            let (our, their) = (descale(&ours), descale(&theirs));
+            let our = f64::from(1.0 / ours[&which]);
+            let their = f64::from(theirs.number(Role::Descale(which)).expect("scaled"));
             // In the first steps gradients are below the range of e4m3: scales begin at 1.
             if step < 2 {
                 continue;
@@ -193,12 +243,56 @@ fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
             // The roundings of P, dS and the output to three bits, each 0.026 in the mean, and another scale.
             assert!(error < 0.12, "step {step}: {role}: {error}");
         }
+        let now = on_gpu.scales.scales(&gpu.stream).expect("read");
         for which in oracle.scales.tensors() {
-            let of = |scales: &Scales| scales.number(Role::ScaleOf(which)).expect("scaled");
-            let (found, expected) = (of(on_gpu.scales.scales()), of(&oracle.scales));
+            let (found, expected) = (now[&which], oracle.scales.number(Role::ScaleOf(which)).expect("scaled"));
             assert!((found / expected - 1.0).abs() < NEAR, "step {step}: {which:?}: {found}, {expected} expected");
         }
     }
+}
+
+/// The whole step is one graph, scales and their history with it, and has the bits of launches one by one.
+#[test]
+fn a_captured_step_updates_its_scales_as_launches_do() {
+    let Some((gpu, planner)) = open() else { return };
+    let stream = &gpu.stream;
+    let rooms = |step: &Step| {
+        let room = |bytes| Workspace::allocate(stream, bytes).expect("memory");
+        let of = [&step.conversions[0], step.pair.forward_plan(), step.pair.backward_plan()];
+        of.map(|plan| room(plan.workspace().max(1)))
+    };
+    let mut all = [false, true].map(|captured| {
+        let step = Step::new(&gpu, &planner);
+        let wide = QUANTIZED.map(|(role, ..)| stream.clone_htod(numbers(0, role, 1.0).bytes()).expect("memory"));
+        let saved = step.pair.saved(stream).expect("memory");
+        (rooms(&step), step, wide, saved, captured)
+    });
+    let mut seen = Vec::new();
+    for (rooms, step, wide, saved, captured) in &mut all {
+        // cuDNN loads its kernels at a launch, which no capture allows.
+        step.recorded(stream, (wide, saved, rooms), false);
+        stream.synchronize().expect("all is done");
+        let graph = captured.then(|| {
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).expect("begins");
+            step.recorded(stream, (wide, saved, rooms), true);
+            stream.end_capture(CUgraphInstantiate_flags(0)).expect("it ends").expect("a graph")
+        });
+        for number in 1..8 {
+            for ((role, _, _, size), wide) in QUANTIZED.iter().zip(&mut *wide) {
+                stream.memcpy_htod(numbers(number, *role, *size).bytes(), wide).expect("copied");
+            }
+            match &graph {
+                Some(graph) => graph.launch().expect("replays"),
+                None => step.recorded(stream, (wide, saved, rooms), false),
+            }
+            let bits = |scales: BTreeMap<Scaled, f32>| scales.into_values().map(f32::to_bits).collect::<Vec<_>>();
+            seen.push((bits(step.scales.scales(stream).expect("read")), stream.clone_dtoh(&step.o).expect("read")));
+        }
+        assert_eq!(step.scales.without_magnitude(stream).expect("read"), BTreeMap::new());
+    }
+    let (launched, replayed) = seen.split_at(7);
+    assert!(launched == replayed, "other bits");
+    assert!(launched.windows(2).all(|two| two[0].0 != two[1].0), "scales stand still");
 }
 
 #[test]

@@ -108,6 +108,8 @@ pub enum Role {
     NarrowDescale,
     /// Conversion: largest magnitude of the numbers before scaling, f32.
     NarrowAmax,
+    /// Update of scales: the largest magnitudes of the steps before, f32 ([`ScaleUpdate`](crate::ScaleUpdate)).
+    AmaxHistory,
     /// Combination: the result of a sum, a copy or a fill.
     Into,
     /// Combination: a part, by its place.

@@ -77,6 +77,7 @@ impl Role {
             Role::NarrowScale => "narrow_scale",
             Role::NarrowDescale => "narrow_descale",
             Role::NarrowAmax => "narrow_amax",
+            Role::AmaxHistory => "amax_history",
             Role::Into => "into",
             Role::Scalar(n) => return Cow::Owned(format!("scalar.{n}")),
             Role::ScoreTensor(n) => return Cow::Owned(format!("tensor.{n}")),
@@ -120,6 +121,7 @@ impl fmt::Display for Role {
             Role::NarrowScale => f.write_str("scale of the tensor in 8 bits"),
             Role::NarrowDescale => f.write_str("descale of the tensor in 8 bits"),
             Role::NarrowAmax => f.write_str("amax of the tensor in 8 bits"),
+            Role::AmaxHistory => f.write_str("history of amaxes"),
             other => write!(f, "{other:?}"),
         }
     }

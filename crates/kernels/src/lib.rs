@@ -29,6 +29,7 @@ mod judged;
 mod params;
 mod products;
 pub mod recipe;
+mod scale_update;
 mod score;
 mod sequences;
 mod spans;
@@ -40,6 +41,7 @@ pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};
 pub use generate::{Generated, generate, generate_with};
 pub use judged::{Judged, JudgedSources, unproven, unproven_lists};
+pub use scale_update::generate_scale_update;
 pub use sequences::{Sequences, sequence_rows};
 pub use takes::{HEAD_DIM, SM, VALUE_DIM, takes};
 

@@ -4,36 +4,43 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
-use qkvault_graph::{Fp8, Role, Scaled, Valid, operands};
+use qkvault_graph::{Fp8, HISTORY_HEAD, Role, Scaled, Valid, ValidScaleUpdate, operands};
 
 use crate::driver::words::of_cudarc;
+use crate::raw::launch_error::LaunchError;
 use crate::safe::args::Args;
+use crate::safe::plan::LoadedPlan;
 use crate::safe::train_error::TrainStepError;
 use crate::training::{ScaleRecipe, Scales, Training};
 
 /// One number on the GPU for each tensor.
 type Cells = BTreeMap<Scaled, CudaSlice<f32>>;
 
-/// What a layer in 8 bits keeps beside its [`SavedForBackward`](crate::SavedForBackward): scales, descales and largest
-/// magnitudes on the GPU, and the history from which the next scales follow.
+/// What a layer in 8 bits keeps beside its [`SavedForBackward`](crate::SavedForBackward): scales, descales, largest
+/// magnitudes and their history, all on the GPU, and the kernel by which the next scales follow from them.
 ///
 /// A step quantizes Q, K and V ([`Fp8Training::quantize`] gives a conversion its scales), launches the forward with
 /// [`Fp8Training::forward`], quantizes dO, launches the backward with [`Fp8Training::backward`], and then calls
-/// [`Fp8Training::update`]. Both passes of a step have the same scales.
+/// [`Fp8Training::update`]. Both passes of a step have the same scales. Nothing of it waits for the host, so a captured
+/// step holds all of it.
 ///
 /// ```no_run
-/// # use qkvault_exec::{Args, Fp8Training, LoadedPlan, SavedForBackward, ScaleRecipe, Training, TrainingPair, cudarc};
+/// # use qkvault_exec::{Args, Fp8Training, LoadedPlan, SavedForBackward, ScaleRecipe, Scales, Training, TrainingPair};
+/// # use qkvault_exec::cudarc::driver::{CudaSlice, CudaStream};
 /// # use qkvault_graph::{Attention, DType, Fp8, Role, Scaled};
-/// # use cudarc::driver::{CudaSlice, CudaStream};
 /// # type Bytes = CudaSlice<u8>;
 /// # fn run(
+/// #     session: &qkvault_exec::Session, planner: &qkvault_compile::Planner, on_miss: qkvault_compile::OnMiss,
 /// #     pair: &TrainingPair, saved: &mut SavedForBackward, stream: &std::sync::Arc<CudaStream>,
 /// #     to_8_bits: &LoadedPlan,
 /// #     wide: &CudaSlice<half::bf16>, [q, k, v, o]: [&mut Bytes; 4],
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let attention = Attention::bshd(2, (8, 8), (512, 512), 128, DType::BF16).causal();
 /// let training = Training::fp8(&attention, Fp8::Delayed)?;
-/// let mut scales = Fp8Training::new(&training, ScaleRecipe::default(), stream)?;
+/// let recipe = ScaleRecipe::default();
+/// let update = Scales::new(&training, recipe).update().expect("8 bits");
+/// let update = session.prepare_scale_update(planner, &update, on_miss)?;
+/// let mut scales = Fp8Training::new(&training, recipe, &update, stream)?;
 ///
 /// let args = Args::new().tensor(Role::Wide, wide).tensor_mut(Role::Narrow, &mut *q);
 /// to_8_bits.launch(stream, scales.quantize(Scaled::Q, args))?;
@@ -46,7 +53,8 @@ type Cells = BTreeMap<Scaled, CudaSlice<f32>>;
 /// ```
 #[derive(Debug)]
 pub struct Fp8Training {
-    scales: Scales,
+    plan: LoadedPlan,
+    update: ValidScaleUpdate,
     /// Whether conversions compute the scales of Q, K, V and dO.
     current: bool,
     /// Scales and amaxes that the forward and the backward bind.
@@ -54,21 +62,26 @@ pub struct Fp8Training {
     scale: Cells,
     descale: Cells,
     amax: Cells,
+    history: CudaSlice<f32>,
 }
 
 impl Fp8Training {
-    /// Allocates one number for each scale, descale and amax of a training, with the scales before the first step. Do
-    /// not call it while a stream is captured.
+    /// Allocates one number for each scale, descale and amax of a training, with the scales before the first step, and
+    /// an empty history. `plan` is that of [`Scales::update`] with the same recipe. Do not call it while a stream is
+    /// captured.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError::Driver`] without memory.
+    /// [`TrainStepError::OtherUpdate`] for another plan; [`TrainStepError::Driver`] without memory.
     pub fn new(
         training: &Training,
         recipe: ScaleRecipe,
+        plan: &LoadedPlan,
         stream: &Arc<CudaStream>,
     ) -> Result<Fp8Training, TrainStepError> {
         let scales = Scales::new(training, recipe);
+        let other = || TrainStepError::OtherUpdate { given: plan.facts().what.clone() };
+        let update = scales.update().filter(|update| plan.facts().graph_key == update.key()).ok_or_else(other)?;
         let roles = |of: &Valid| {
             let all = operands(of).into_iter().map(|operand| operand.role);
             all.filter(|role| matches!(role, Role::ScaleOf(_) | Role::Descale(_) | Role::Amax(_))).collect()
@@ -78,19 +91,47 @@ impl Fp8Training {
             scales.tensors().map(one).collect::<Result<Cells, DriverError>>().map_err(driver)
         };
         Ok(Fp8Training {
+            plan: plan.clone(),
             current: training.forward().fp8 == Some(Fp8::Current),
             roles: [roles(training.forward()), roles(training.backward())],
             scale: numbers(&|which| scales.number(Role::ScaleOf(which)).unwrap_or(1.0))?,
             descale: numbers(&|which| scales.number(Role::Descale(which)).unwrap_or(1.0))?,
             amax: numbers(&|_| 0.0)?,
-            scales,
+            history: stream.alloc_zeros(update.history_len()).map_err(driver)?,
+            update,
         })
     }
 
-    /// The scales of the next launches, and their history.
-    #[must_use]
-    pub const fn scales(&self) -> &Scales {
-        &self.scales
+    /// The scales of the next launches, read from the GPU, for which it waits.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainStepError::Driver`], as while the stream is captured.
+    pub fn scales(&self, stream: &Arc<CudaStream>) -> Result<BTreeMap<Scaled, f32>, TrainStepError> {
+        let one = |(which, number): (&Scaled, &CudaSlice<f32>)| {
+            let read = stream.clone_dtoh(number).map_err(driver)?;
+            stream.synchronize().map_err(driver)?;
+            Ok((*which, read.first().copied().unwrap_or(f32::NAN)))
+        };
+        self.scale.iter().map(one).collect()
+    }
+
+    /// How many steps had a largest magnitude that was infinite or NaN, for each tensor that had some, read from the
+    /// GPU, for which it waits. Such a step changes no scale; more than a few are a training that diverges.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainStepError::Driver`], as while the stream is captured.
+    pub fn without_magnitude(&self, stream: &Arc<CudaStream>) -> Result<BTreeMap<Scaled, u32>, TrainStepError> {
+        let history = stream.clone_dtoh(&self.history).map_err(driver)?;
+        stream.synchronize().map_err(driver)?;
+        let mut at = 1;
+        let counts = self.update.tensors.iter().map(|tensor| {
+            let count = history.get(at).copied().unwrap_or(0.0) as u32;
+            at += HISTORY_HEAD + tensor.history as usize;
+            (tensor.of, count)
+        });
+        Ok(counts.filter(|(_, count)| *count > 0).collect())
     }
 
     /// Adds the scale, descale and amax of a tensor to the arguments of the conversion to 8 bits: of
@@ -130,7 +171,7 @@ impl Fp8Training {
     }
 
     fn bind<'a>(&'a mut self, pass: usize, args: Args<'a>) -> Args<'a> {
-        let Fp8Training { scales: _, current: _, roles, scale, descale, amax } = self;
+        let Fp8Training { roles, scale, descale, amax, .. } = self;
         let (scale, descale, roles) = (&*scale, &*descale, &roles[pass]);
         let inputs = roles.iter().filter_map(|role| match role {
             Role::ScaleOf(which) => Some((*role, scale.get(which)?)),
@@ -142,32 +183,43 @@ impl Fp8Training {
         outputs.fold(args, |args, (which, number)| args.tensor_mut(Role::Amax(*which), number))
     }
 
-    /// Reads the largest magnitudes of a step, and writes the scales of the next one. Call it once, after the backward.
-    ///
-    /// It waits for the stream and copies some numbers one by one, which takes about 0.2 ms a layer. Call it less often
-    /// where that is too much: scales then change less often.
+    /// Adds the largest magnitudes of a step to the history, and writes the scales of the next one: one launch, for
+    /// which nothing waits. Call it once, after the backward.
     ///
     /// # Errors
     ///
-    /// [`TrainStepError::Driver`]. The scales on the GPU may then be those of both steps.
+    /// [`TrainStepError::Launch`].
     pub fn update(&mut self, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
-        for (which, number) in &self.amax {
-            let seen = stream.clone_dtoh(number).map_err(driver)?;
-            stream.synchronize().map_err(driver)?;
-            if let [amax] = seen[..] {
-                self.scales.observe(*which, amax);
-            }
-        }
-        for (numbers, role) in
-            [(&mut self.scale, Role::ScaleOf as fn(Scaled) -> Role), (&mut self.descale, Role::Descale)]
-        {
-            for (which, number) in numbers {
-                let Some(next) = self.scales.number(role(*which)) else { continue };
-                stream.memcpy_htod(&[next], number).map_err(driver)?;
-            }
-        }
-        // The host's numbers are copied.
-        stream.synchronize().map_err(driver)
+        self.run(|plan, args| plan.launch(stream, args))
+    }
+
+    /// Records [`Fp8Training::update`] into the capture of a stream.
+    ///
+    /// # Safety
+    ///
+    /// This value lives as long as the graph is launched.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainStepError::Launch`].
+    pub unsafe fn update_captured(&mut self, stream: &Arc<CudaStream>) -> Result<(), TrainStepError> {
+        // SAFETY: the caller's promise; the memory is this value's own.
+        self.run(|plan, args| unsafe { plan.launch_captured(stream, args) })
+    }
+
+    fn run<'a>(
+        &'a mut self,
+        launch: impl FnOnce(&'a LoadedPlan, Args<'a>) -> Result<(), LaunchError>,
+    ) -> Result<(), TrainStepError> {
+        let Fp8Training { plan, update, scale, descale, amax, history, .. } = self;
+        let follows = |which: &Scaled| update.tensors.iter().any(|tensor| tensor.of == *which);
+        let of_amax = amax.iter().filter(|(which, _)| follows(which));
+        let args = of_amax.fold(Args::new(), |args, (which, number)| args.tensor(Role::Amax(*which), number));
+        let of_scale = scale.iter_mut().filter(|(which, _)| follows(which));
+        let args = of_scale.fold(args, |args, (which, number)| args.tensor_mut(Role::ScaleOf(*which), number));
+        let of_descale = descale.iter_mut().filter(|(which, _)| follows(which));
+        let args = of_descale.fold(args, |args, (which, number)| args.tensor_mut(Role::Descale(*which), number));
+        Ok(launch(plan, args.tensor_mut(Role::AmaxHistory, history))?)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
 use qkvault_cudnn::{CompileOptions, Target};
-use qkvault_graph::{Valid, ValidCombination, ValidConversion};
+use qkvault_graph::{Valid, ValidCombination, ValidConversion, ValidScaleUpdate};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
@@ -176,6 +176,22 @@ impl Session {
         on_miss: OnMiss,
     ) -> Result<LoadedPlan, PrepareError> {
         let (plan, _) = self.raw.prepare_conversion(planner, of, on_miss)?;
+        Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
+    }
+
+    /// The plan of an update of scales, looked up in the planner's vault, compiled by NVRTC if it is missing and
+    /// `on_miss` allows that, and loaded. Do not call it while a stream is captured.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::prepare_conversion`].
+    pub fn prepare_scale_update(
+        &self,
+        planner: &Planner,
+        of: &ValidScaleUpdate,
+        on_miss: OnMiss,
+    ) -> Result<LoadedPlan, PrepareError> {
+        let (plan, _) = self.raw.prepare_scale_update(planner, of, on_miss)?;
         Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
     }
 

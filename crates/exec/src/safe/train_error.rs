@@ -28,6 +28,12 @@ pub enum TrainStepError {
         /// The error of the driver.
         detail: String,
     },
+    /// A plan is not the update of a training's scales.
+    #[error("{given}: no update of this training's scales; take the plan of `Scales::update` with the same recipe")]
+    OtherUpdate {
+        /// What the plan computes.
+        given: String,
+    },
     /// The check of saved operands reads them back, which a capture does not allow.
     #[error("saved operands cannot be checked while a stream is captured; unset {CHECK}, or leave `checked` off")]
     CheckedCapture,

@@ -4,15 +4,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use qkvault_graph::{DType, Fp8, Pass, Role, Scaled, Valid};
+use qkvault_graph::{DType, Fp8, MOST_HISTORY, Pass, Role, ScaleUpdate, Scaled, ScaledTensor, Valid, ValidScaleUpdate};
 
 use crate::training::Training;
 
 /// How scales follow from largest magnitudes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleRecipe {
-    /// Steps whose largest magnitude counts, at least 1.
-    pub history: usize,
+    /// Steps whose largest magnitude counts, 1 to [`MOST_HISTORY`]; others are taken to be the nearest of these.
+    pub history: u32,
     /// Powers of two of room above the largest magnitude.
     pub margin: u8,
 }
@@ -28,6 +28,10 @@ impl Default for ScaleRecipe {
 impl ScaleRecipe {
     /// The largest magnitude of the last step alone.
     pub const LAST: ScaleRecipe = ScaleRecipe { history: 1, margin: 0 };
+
+    fn steps(self) -> u32 {
+        self.history.clamp(1, MOST_HISTORY)
+    }
 }
 
 /// One tensor: its type, its largest magnitudes and its scale.
@@ -43,7 +47,7 @@ impl One {
     /// Forgets the oldest magnitude and adds the newest. A tensor of zeros, and one with a number that is infinite or
     /// none, says nothing about the next one.
     fn observe(&mut self, amax: f32) {
-        if self.seen.len() >= self.recipe.history.max(1) {
+        if self.seen.len() >= self.recipe.steps() as usize {
             self.seen.pop_front();
         }
         self.seen.push_back(if amax.is_finite() && amax > 0.0 { amax } else { 0.0 });
@@ -95,6 +99,7 @@ const fn largest_finite(dtype: DType) -> f32 {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scales {
     tensors: BTreeMap<Scaled, One>,
+    current: bool,
 }
 
 impl Scales {
@@ -102,9 +107,9 @@ impl Scales {
     #[must_use]
     pub fn new(training: &Training, recipe: ScaleRecipe) -> Scales {
         let backward: &Valid = training.backward();
-        let Pass::Backward(g) = &backward.pass else { return Scales { tensors: BTreeMap::new() } };
+        let Pass::Backward(g) = &backward.pass else { return Scales::NONE };
         let Some(scaling @ (Fp8::Delayed | Fp8::Current)) = backward.fp8 else {
-            return Scales { tensors: BTreeMap::new() };
+            return Scales::NONE;
         };
         let io = backward.q.dtype;
         let of_scores = if scaling == Fp8::Current { ScaleRecipe::LAST } else { recipe };
@@ -121,7 +126,25 @@ impl Scales {
             (Scaled::DK, one(g.d_k.dtype, recipe)),
             (Scaled::DV, one(g.d_v.dtype, recipe)),
         ];
-        Scales { tensors: tensors.into_iter().collect() }
+        Scales { tensors: tensors.into_iter().collect(), current: scaling == Fp8::Current }
+    }
+
+    const NONE: Scales = Scales { tensors: BTreeMap::new(), current: false };
+
+    /// The update on the GPU that does what [`Scales::observe`] does, of all tensors whose scales no conversion writes;
+    /// `None` for a training without such tensors.
+    #[must_use]
+    pub fn update(&self) -> Option<ValidScaleUpdate> {
+        let by_conversions = [Scaled::Q, Scaled::K, Scaled::V, Scaled::DO];
+        let follows = |(of, one): &(&Scaled, &One)| {
+            **of != Scaled::S && one.dtype.is_fp8() && !(self.current && by_conversions.contains(of))
+        };
+        let tensor =
+            |(of, one): (&Scaled, &One)| ScaledTensor { of: *of, dtype: one.dtype, history: one.recipe.steps() };
+        let tensors = self.tensors.iter().filter(follows).map(tensor).collect();
+        // All have one margin, but for what is scaled by its last magnitude alone.
+        let margin = self.tensors.get(&Scaled::DP)?.recipe.margin;
+        ScaleUpdate { tensors, margin }.validate().ok()
     }
 
     /// The tensors that have scales.

@@ -55,7 +55,7 @@ impl Gpu {
             let pair = runtime.training(training)?;
             layers.push(Layer {
                 saved: pair.saved(&stream)?,
-                scales: Fp8Training::new(training, RECIPE, &stream)?,
+                scales: runtime.fp8_training(training, RECIPE, &stream)?,
                 qkv: [zeros(elements)?, zeros(elements)?, zeros(elements)?],
                 o: output()?,
                 d_o: zeros(elements)?,

@@ -14,8 +14,11 @@ use std::sync::{Arc, OnceLock};
 use qkvault_cache::Vault;
 use qkvault_compile::{OnMiss, Planner};
 use qkvault_cudnn::Target;
-use qkvault_exec::{Device, LoadedPlan, Prepared, Served, Session, Training, TrainingPair};
-use qkvault_graph::{Valid, ValidCombination, ValidConversion};
+use qkvault_exec::cudarc::driver::CudaStream;
+use qkvault_exec::{
+    Device, Fp8Training, LoadedPlan, Prepared, ScaleRecipe, Scales, Served, Session, Training, TrainingPair,
+};
+use qkvault_graph::{ScaleUpdate, Valid, ValidCombination, ValidConversion};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::offline::{Offline, profile};
@@ -242,6 +245,26 @@ impl Runtime {
     pub fn training(&self, training: &Training) -> Result<TrainingPair, Error> {
         let (forward, backward) = (self.plan(training.forward())?, self.plan(training.backward())?);
         Ok(TrainingPair::from_plans(training, &forward, &backward)?)
+    }
+
+    /// The scales of a layer's training in 8 bits, and the kernel that updates them, loaded as [`Runtime::plan`] loads
+    /// and keeps plans.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::plan`]; [`ErrorKind::Refused`] for a training without scales.
+    pub fn fp8_training(
+        &self,
+        training: &Training,
+        recipe: ScaleRecipe,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Fp8Training, Error> {
+        let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
+        let planner = self.inner.offline.on_miss(on_miss);
+        let update = Scales::new(training, recipe).update().map_or_else(|| ScaleUpdate::default().validate(), Ok)?;
+        let plan =
+            loaded.get_or_load(&update.fingerprint(), || session.prepare_scale_update(planner, &update, on_miss))?;
+        Ok(Fp8Training::new(training, recipe, &plan, stream)?)
     }
 
     /// Every plan of a layer's serving set, each as [`Runtime::plan`] gives it. Sizes that are refused are a part of

@@ -33,4 +33,12 @@ entries![
         fix: "give both as (batch, heads, sequence, head dim), whatever the order in memory",
         ..Entry::description()
     },
+    CONVERSION_SCALES = Entry {
+        code: "conversion.scales",
+        cause: "An update of scales has no tensors, one twice, the probabilities, or one without 8 bits or with a wrong \
+                history.",
+        needed: "tensors in e4m3 or e5m2 besides S, each once, with 1 to 65536 steps",
+        fix: "take `Training::scale_update`",
+        ..Entry::description()
+    },
 ];

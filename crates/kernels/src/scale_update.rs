@@ -1,0 +1,69 @@
+//! From an update of scales to CUDA source and a launch recipe: a block for each tensor.
+
+use std::fmt::Write as _;
+
+use qkvault_graph::{DType, HISTORY_HEAD, Refusal, Role, ScaledTensor, ValidScaleUpdate};
+
+use crate::codes;
+use crate::convert::CONVERSION_SM;
+use crate::generate::{DRIVER, Generated};
+use crate::params::Params;
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
+
+const UPDATE: &str = include_str!("cuda/scales.cu");
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+
+/// The source and the recipe of an update for GPUs of a compute capability.
+///
+/// # Errors
+///
+/// The reason why no GPU of the capability has tensors in 8 bits: `conversion.gpu`.
+pub fn generate_scale_update(update: &ValidScaleUpdate, sm: u32) -> Result<Generated, Refusal> {
+    if sm < CONVERSION_SM {
+        return Err(codes::CONVERSION_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)).into());
+    }
+    let (mut params, mut cells, mut at) = (Params::default(), String::new(), 0);
+    for (n, ScaledTensor { of, dtype, history }) in update.tensors.iter().enumerate() {
+        params.pointer("const float", &format!("amax{n}"), LaunchValue::Address(Role::Amax(*of)));
+        params.pointer("float", &format!("scale{n}"), LaunchValue::Address(Role::ScaleOf(*of)));
+        params.pointer("float", &format!("descale{n}"), LaunchValue::Address(Role::Descale(*of)));
+        let largest = if *dtype == DType::E5M2 { "57344.f" } else { "448.f" };
+        let _ = writeln!(
+            cells,
+            "  if (n == {n}) return Cell{{p.amax{n}, p.scale{n}, p.descale{n}, p.history + {at}, {history}, {largest}}};"
+        );
+        at += HISTORY_HEAD + *history as usize;
+    }
+    params.pointer("float", "history", LaunchValue::Address(Role::AmaxHistory));
+    let source = format!(
+        "#define THREADS {THREADS}\n#define MARGIN {}\n#define HISTORY_HEAD {HISTORY_HEAD}\n{}\n{CELL}\
+         __device__ __forceinline__ Cell cell_of(const Params& p, int n) {{\n{cells}  return Cell{{}};\n}}\n{UPDATE}",
+        update.margin,
+        params.text()
+    );
+    let launch = Launch {
+        module: 0,
+        function: "update_scales".to_owned(),
+        grid: [update.tensors.len() as u32, 1, 1],
+        block: [THREADS, 1, 1],
+        shared: 0,
+        cluster: None,
+        overlap: false,
+        params: vec![params.param()],
+    };
+    let recipe = LaunchRecipe {
+        format: RECIPE_FORMAT,
+        sm,
+        driver: DRIVER,
+        scratch: 0,
+        modules: Vec::new(),
+        constants: 0,
+        steps: vec![RecipeStep::Launch(launch)],
+    };
+    Ok(Generated { source, options: vec!["--std=c++17".to_owned()], recipe })
+}
+
+/// What a block reads and writes.
+const CELL: &str = "struct Cell { const float* amax; float *scale, *descale, *history; int steps; float largest; };\n";
