@@ -24,7 +24,7 @@ use qkvault_exec::{
     TrainingPair, Workspace, cudarc,
 };
 use qkvault_graph::{
-    Attention, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
+    Attention, BackwardOptions, Conversion, ConversionKind, DType, Fp8, Role, Scaled, Tensor, ValidConversion, operands,
 };
 use qkvault_reference::{Buffer, ExactOutputs, Inputs, backward_of_o, convert, forward};
 use qkvault_skip::{Need, skip};
@@ -137,7 +137,7 @@ impl Step {
         Step {
             pair: session.prepare_training(planner, &training, &options, OnMiss::Compile).expect("a pair"),
             conversions: [load(DType::E4M3), load(DType::E5M2)],
-            scales: Fp8Training::new(&training, RECIPE, &update, &gpu.stream).expect("memory"),
+            scales: Fp8Training::new(&training, RECIPE, Some(&update), &gpu.stream).expect("memory"),
             narrow: [zeros(), zeros(), zeros(), zeros()],
             o: zeros(),
             gradients: [zeros(), zeros(), zeros()],
@@ -247,6 +247,73 @@ fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
         for which in oracle.scales.tensors() {
             let (found, expected) = (now[&which], oracle.scales.number(Role::ScaleOf(which)).expect("scaled"));
             assert!((found / expected - 1.0).abs() < NEAR, "step {step}: {which:?}: {found}, {expected} expected");
+        }
+    }
+}
+
+/// The operands of a backward in 16 bits are those before the conversion, and O comes back by one.
+#[test]
+fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
+    let Some((gpu, planner)) = open() else { return };
+    let (stream, session) = (&gpu.stream, gpu.engine.session());
+    let [b, h, s, d] = DIMS;
+    let attention = Attention::bshd(b, (h, h), (s, s), d, DType::BF16).causal();
+    let training = Training::fp8_forward(&attention, Fp8::Delayed, BackwardOptions::default()).expect("sound");
+    let options = CompileOptions::default();
+    let pair = session.prepare_training(&planner, &training, &options, OnMiss::Compile).expect("a pair").checked(true);
+    let narrow = Tensor { dtype: DType::E4M3, ..wide() };
+    let back = Conversion::from(narrow, DType::BF16, ConversionKind::Dequantize).validate().expect("sound");
+    let back = session.prepare_conversion(&planner, &back, OnMiss::Compile).expect("a conversion");
+    let to = session.prepare_conversion(&planner, &to(DType::E4M3), OnMiss::Compile).expect("a conversion");
+    let update = Scales::new(&training, RECIPE).update().expect("8 bits");
+    let update = session.prepare_scale_update(&planner, &update, OnMiss::Compile).expect("an update");
+    let mut scales = Fp8Training::new(&training, RECIPE, Some(&update), stream).expect("memory");
+    let zeros = |bytes: usize| stream.alloc_zeros::<u8>(DIMS.iter().product::<i64>() as usize * bytes).expect("memory");
+    let mut saved = pair.saved(stream).expect("memory");
+    // The second step has the scales of the first one.
+    for step in 0..2 {
+        let given = QUANTIZED.map(|(role, .., size)| (role, numbers(9, role, size)));
+        let [q, k, v, d_o] = [0, 1, 2, 3].map(|at| stream.clone_htod(given[at].1.bytes()).expect("memory"));
+        let mut stored = [zeros(1), zeros(1), zeros(1)];
+        for ((wide, stored), which) in [&q, &k, &v].into_iter().zip(&mut stored).zip([Scaled::Q, Scaled::K, Scaled::V])
+        {
+            let args = Args::new().tensor(Role::Wide, wide).tensor_mut(Role::Narrow, stored);
+            to.launch(stream, scales.quantize(which, args)).expect("a conversion");
+        }
+        let (mut narrow, mut o) = (zeros(1), zeros(2));
+        let args = Args::new().q(&stored[0]).k(&stored[1]).v(&stored[2]).o(&mut narrow);
+        pair.forward(&mut saved, scales.forward(args), stream).expect("a forward");
+        let args = Args::new().tensor(Role::Narrow, &narrow).tensor_mut(Role::Wide, &mut o);
+        back.launch(stream, scales.dequantize(Scaled::O, args)).expect("a conversion");
+        let [mut d_q, mut d_k, mut d_v] = [zeros(2), zeros(2), zeros(2)];
+        let args = Args::new().q(&q).k(&k).v(&v).saved_o(&o).d_o(&d_o).d_q(&mut d_q).d_k(&mut d_k).d_v(&mut d_v);
+        pair.backward(&mut saved, args, stream).expect("a backward");
+        scales.update(stream).expect("an update");
+        if step == 0 {
+            continue;
+        }
+        let mut inputs = Inputs::new();
+        for (role, buffer) in given {
+            inputs.insert(role, buffer);
+        }
+        inputs.set_f32(Role::Scale, training.backward().default_scale());
+        let sixteen = Training::for_attention(&attention, BackwardOptions::default()).expect("sound");
+        let out = forward(sixteen.forward(), &inputs).expect("computes");
+        for role in [Role::O, Role::Stats] {
+            inputs.insert(role, out.buffer(role).expect("an output"));
+        }
+        let expected = backward_of_o(training.backward(), &inputs).expect("computes");
+        for (role, slice) in [(Role::DQ, &d_q), (Role::DK, &d_k), (Role::DV, &d_v)] {
+            let found = Buffer::new(DType::BF16, stream.clone_dtoh(slice).expect("read")).expect("whole");
+            let values = expected.get(role).expect("an output").values().to_vec();
+            let sums = values
+                .iter()
+                .enumerate()
+                .fold((0.0, 0.0), |(off, all), (at, x)| (off + (found.get(at) - x).powi(2), all + x * x));
+            let error = f64::sqrt(sums.0 / sums.1);
+            say(&format!("{role}: {error:.4}"));
+            // Only O and Stats are those of 8 bits.
+            assert!(error < 0.08, "{role}: {error}");
         }
     }
 }

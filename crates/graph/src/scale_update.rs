@@ -168,20 +168,20 @@ impl fmt::Display for ValidScaleUpdate {
 mod tests {
     use super::*;
 
-    fn of(of: Scaled, dtype: DType, history: u32) -> ScaledTensor {
+    fn scaled(of: Scaled, dtype: DType, history: u32) -> ScaledTensor {
         ScaledTensor { of, dtype, history }
     }
 
     #[test]
     fn what_has_no_scale_is_refused_with_its_place() {
-        let sound = of(Scaled::Q, DType::E4M3, 4);
+        let sound = scaled(Scaled::Q, DType::E4M3, 4);
         for (tensors, at) in [
             (vec![], "tensors"),
-            (vec![of(Scaled::S, DType::E4M3, 4)], "tensors[0].of"),
+            (vec![scaled(Scaled::S, DType::E4M3, 4)], "tensors[0].of"),
             (vec![sound, sound], "tensors[1].of"),
-            (vec![sound, of(Scaled::O, DType::BF16, 4)], "tensors[1].dtype"),
-            (vec![of(Scaled::K, DType::E5M2, 0)], "tensors[0].history"),
-            (vec![of(Scaled::K, DType::E5M2, MOST_HISTORY + 1)], "tensors[0].history"),
+            (vec![sound, scaled(Scaled::O, DType::BF16, 4)], "tensors[1].dtype"),
+            (vec![scaled(Scaled::K, DType::E5M2, 0)], "tensors[0].history"),
+            (vec![scaled(Scaled::K, DType::E5M2, MOST_HISTORY + 1)], "tensors[0].history"),
         ] {
             let refusal = ScaleUpdate { tensors, margin: 0 }.validate().expect_err(at);
             assert_eq!(refusal.reasons().len(), 1);
@@ -194,15 +194,15 @@ mod tests {
         let key = |tensors: &[ScaledTensor], margin| {
             ScaleUpdate { tensors: tensors.to_vec(), margin }.validate().expect("sound").key()
         };
-        let (q, k) = (of(Scaled::Q, DType::E4M3, 4), of(Scaled::K, DType::E4M3, 4));
+        let (q, k) = (scaled(Scaled::Q, DType::E4M3, 4), scaled(Scaled::K, DType::E4M3, 4));
         let keys = [
             key(&[q], 0),
             key(&[k], 0),
             key(&[q], 1),
             key(&[q, k], 0),
             key(&[k, q], 0),
-            key(&[of(Scaled::Q, DType::E5M2, 4)], 0),
-            key(&[of(Scaled::Q, DType::E4M3, 5)], 0),
+            key(&[scaled(Scaled::Q, DType::E5M2, 4)], 0),
+            key(&[scaled(Scaled::Q, DType::E4M3, 5)], 0),
         ];
         let different: std::collections::BTreeSet<_> = keys.iter().map(|key| *key.bytes()).collect();
         assert_eq!(different.len(), keys.len());

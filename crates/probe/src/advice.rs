@@ -79,7 +79,7 @@ fn slow_backward(keys: i64) -> Option<Advice> {
     (fp8 < bf16).then(|| Advice {
         what: format!(
             "a causal backward from 4096 keys on is slower than bf16 ({fp8} TFLOP/s for {bf16} over {row}): compute the \
-             forward in 8 bits and the backward in 16"
+             forward in 8 bits and the backward in 16 (`Training::fp8_forward`)"
         ),
         source: H200,
     })

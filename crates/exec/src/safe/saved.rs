@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, DriverError, result};
-use qkvault_graph::Role;
+use qkvault_graph::{DType, Role};
 
 use crate::driver::words::of_cudarc;
 use crate::safe::order::aside;
@@ -35,9 +35,10 @@ pub(crate) fn put(
     Ok(())
 }
 
-/// Fingerprints of every operand of a plan that a forward reads or writes.
+/// Fingerprints of every operand of a plan that a forward reads or writes, and that its backward (or `other` pass) has
+/// in the same type: a pair of 8 and 16 bits has two of Q.
 pub(crate) fn fingerprints(
-    plan: &LoadedPlan,
+    (plan, other): (&LoadedPlan, &LoadedPlan),
     bound: &crate::raw::RawBindings,
     stream: &Arc<CudaStream>,
 ) -> Result<Fingerprints, TrainStepError> {
@@ -50,7 +51,9 @@ pub(crate) fn fingerprints(
     stream.context().synchronize().map_err(driver)?;
     let mut fingerprints = Fingerprints::new();
     let gradient = |role: Role| role == Role::DO || (role != Role::O && role.is_output(true));
-    for binding in plan.facts().bindings.iter().filter(|b| !b.scalar && !gradient(b.role)) {
+    let same = |role: Role, dtype: DType| other.facts().bindings.iter().all(|b| b.role != role || b.dtype == dtype);
+    let all = plan.facts().bindings.iter();
+    for binding in all.filter(|b| !b.scalar && !gradient(b.role) && same(b.role, b.dtype)) {
         let Some(operand) = bound.operands.iter().find(|o| o.role == binding.role) else { continue };
         let mut bytes = vec![0_u8; usize::try_from(binding.bytes.min(operand.bytes)).unwrap_or(0)];
         // SAFETY: the operand is bound, so it has this many bytes of device memory; nothing writes to them now.

@@ -40,7 +40,7 @@ type Cells = BTreeMap<Scaled, CudaSlice<f32>>;
 /// let recipe = ScaleRecipe::default();
 /// let update = Scales::new(&training, recipe).update().expect("8 bits");
 /// let update = session.prepare_scale_update(planner, &update, on_miss)?;
-/// let mut scales = Fp8Training::new(&training, recipe, &update, stream)?;
+/// let mut scales = Fp8Training::new(&training, recipe, Some(&update), stream)?;
 ///
 /// let args = Args::new().tensor(Role::Wide, wide).tensor_mut(Role::Narrow, &mut *q);
 /// to_8_bits.launch(stream, scales.quantize(Scaled::Q, args))?;
@@ -53,8 +53,8 @@ type Cells = BTreeMap<Scaled, CudaSlice<f32>>;
 /// ```
 #[derive(Debug)]
 pub struct Fp8Training {
-    plan: LoadedPlan,
-    update: ValidScaleUpdate,
+    /// What updates the scales that no conversion writes, if there are any.
+    updater: Option<Updater>,
     /// Whether conversions compute the scales of Q, K, V and dO.
     current: bool,
     /// Scales and amaxes that the forward and the backward bind.
@@ -62,13 +62,19 @@ pub struct Fp8Training {
     scale: Cells,
     descale: Cells,
     amax: Cells,
+}
+
+#[derive(Debug)]
+struct Updater {
+    plan: LoadedPlan,
+    of: ValidScaleUpdate,
     history: CudaSlice<f32>,
 }
 
 impl Fp8Training {
     /// Allocates one number for each scale, descale and amax of a training, with the scales before the first step, and
-    /// an empty history. `plan` is that of [`Scales::update`] with the same recipe. Do not call it while a stream is
-    /// captured.
+    /// an empty history. `plan` is that of [`Scales::update`] with the same recipe, or `None` where that is. Do not
+    /// call it while a stream is captured.
     ///
     /// # Errors
     ///
@@ -76,12 +82,19 @@ impl Fp8Training {
     pub fn new(
         training: &Training,
         recipe: ScaleRecipe,
-        plan: &LoadedPlan,
+        plan: Option<&LoadedPlan>,
         stream: &Arc<CudaStream>,
     ) -> Result<Fp8Training, TrainStepError> {
         let scales = Scales::new(training, recipe);
-        let other = || TrainStepError::OtherUpdate { given: plan.facts().what.clone() };
-        let update = scales.update().filter(|update| plan.facts().graph_key == update.key()).ok_or_else(other)?;
+        let update = scales.update();
+        if update.as_ref().map(ValidScaleUpdate::key) != plan.map(|plan| plan.facts().graph_key) {
+            let given = plan.map_or_else(|| "no plan".to_owned(), |plan| plan.facts().what.clone());
+            return Err(TrainStepError::OtherUpdate { given });
+        }
+        let updater = |(plan, of): (&LoadedPlan, ValidScaleUpdate)| {
+            let history = stream.alloc_zeros(of.history_len())?;
+            Ok(Updater { plan: plan.clone(), of, history })
+        };
         let roles = |of: &Valid| {
             let all = operands(of).into_iter().map(|operand| operand.role);
             all.filter(|role| matches!(role, Role::ScaleOf(_) | Role::Descale(_) | Role::Amax(_))).collect()
@@ -91,14 +104,12 @@ impl Fp8Training {
             scales.tensors().map(one).collect::<Result<Cells, DriverError>>().map_err(driver)
         };
         Ok(Fp8Training {
-            plan: plan.clone(),
+            updater: plan.zip(update).map(updater).transpose().map_err(driver)?,
             current: training.forward().fp8 == Some(Fp8::Current),
             roles: [roles(training.forward()), roles(training.backward())],
             scale: numbers(&|which| scales.number(Role::ScaleOf(which)).unwrap_or(1.0))?,
             descale: numbers(&|which| scales.number(Role::Descale(which)).unwrap_or(1.0))?,
             amax: numbers(&|_| 0.0)?,
-            history: stream.alloc_zeros(update.history_len()).map_err(driver)?,
-            update,
         })
     }
 
@@ -123,10 +134,11 @@ impl Fp8Training {
     ///
     /// [`TrainStepError::Driver`], as while the stream is captured.
     pub fn without_magnitude(&self, stream: &Arc<CudaStream>) -> Result<BTreeMap<Scaled, u32>, TrainStepError> {
-        let history = stream.clone_dtoh(&self.history).map_err(driver)?;
+        let Some(Updater { of, history, .. }) = &self.updater else { return Ok(BTreeMap::new()) };
+        let history = stream.clone_dtoh(history).map_err(driver)?;
         stream.synchronize().map_err(driver)?;
         let mut at = 1;
-        let counts = self.update.tensors.iter().map(|tensor| {
+        let counts = of.tensors.iter().map(|tensor| {
             let count = history.get(at).copied().unwrap_or(0.0) as u32;
             at += HISTORY_HEAD + tensor.history as usize;
             (tensor.of, count)
@@ -211,8 +223,9 @@ impl Fp8Training {
         &'a mut self,
         launch: impl FnOnce(&'a LoadedPlan, Args<'a>) -> Result<(), LaunchError>,
     ) -> Result<(), TrainStepError> {
-        let Fp8Training { plan, update, scale, descale, amax, history, .. } = self;
-        let follows = |which: &Scaled| update.tensors.iter().any(|tensor| tensor.of == *which);
+        let Fp8Training { updater, scale, descale, amax, .. } = self;
+        let Some(Updater { plan, of, history }) = updater else { return Ok(()) };
+        let follows = |which: &Scaled| of.tensors.iter().any(|tensor| tensor.of == *which);
         let of_amax = amax.iter().filter(|(which, _)| follows(which));
         let args = of_amax.fold(Args::new(), |args, (which, number)| args.tensor(Role::Amax(*which), number));
         let of_scale = scale.iter_mut().filter(|(which, _)| follows(which));

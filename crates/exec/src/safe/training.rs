@@ -229,7 +229,7 @@ impl TrainingPair {
         }
         launch(args)?;
         *kept = Some(match operands {
-            Some(operands) => run.with_fingerprints(fingerprints(&self.forward, &operands, stream)?),
+            Some(operands) => run.with_fingerprints(fingerprints((&self.forward, &self.backward), &operands, stream)?),
             None => run,
         });
         Ok(())
@@ -294,7 +294,7 @@ impl TrainingPair {
         if self.checked {
             let operands = self.backward.bindings_of(&mut args).0;
             self.backward.verify_scales_of(&operands, stream)?;
-            run.check(&fingerprints(&self.backward, &operands, stream)?)?;
+            run.check(&fingerprints((&self.backward, &self.forward), &operands, stream)?)?;
         }
         Ok(launch(args)?)
     }

@@ -46,12 +46,36 @@ impl Training {
     ///
     /// As [`Training::for_attention`].
     pub fn fp8(attention: &Attention, scaling: Fp8) -> Result<Training, Refusal> {
-        let mut a = attention.clone();
-        let (narrow, outputs) = (DType::E4M3, if scaling == Fp8::Delayed { DType::E4M3 } else { attention.o.dtype });
-        (a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype) = (narrow, narrow, narrow, outputs);
-        a.fp8 = Some(scaling);
+        let a = in_8_bits(attention, scaling);
         let d_o = Some(Tensor { dtype: DType::E5M2, ..a.o });
         Training::for_attention(&a, BackwardOptions { d_o, ..BackwardOptions::default() })
+    }
+
+    /// A forward in 8 bits and a backward in 16, from the description in 16 bits: for what is slower backward in 8 bits
+    /// than in 16, which advice names (causal attention over 4096 keys and more on an H200).
+    ///
+    /// The forward is that of [`Training::fp8`]. The backward reads Q, K and V as they were before the conversion, O in
+    /// 16 bits, and the Stats of the forward; an O in 8 bits comes back by a conversion (`ConversionKind::Dequantize`).
+    ///
+    /// ```
+    /// use qkvault_exec::{ScaleRecipe, Scales, Training};
+    /// use qkvault_graph::{Attention, BackwardOptions, DType, Fp8, Scaled};
+    ///
+    /// let attention = Attention::bshd(2, (8, 8), (8192, 8192), 128, DType::BF16).causal();
+    /// let training = Training::fp8_forward(&attention, Fp8::Delayed, BackwardOptions::default())?;
+    /// assert_eq!((training.forward().q.dtype, training.backward().q.dtype), (DType::E4M3, DType::BF16));
+    /// // Gradients have no scales.
+    /// let scales = Scales::new(&training, ScaleRecipe::default());
+    /// assert_eq!(scales.tensors().collect::<Vec<_>>(), [Scaled::Q, Scaled::K, Scaled::V, Scaled::S, Scaled::O]);
+    /// # Ok::<(), qkvault_graph::Refusal>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Training::for_attention`].
+    pub fn fp8_forward(attention: &Attention, scaling: Fp8, options: BackwardOptions) -> Result<Training, Refusal> {
+        let Training { forward: _, backward } = Training::for_attention(attention, options)?;
+        Ok(Training { forward: validate(in_8_bits(attention, scaling).with_stats())?, backward })
     }
 
     /// The forward, with Stats.
@@ -65,4 +89,13 @@ impl Training {
     pub fn backward(&self) -> &Valid {
         &self.backward
     }
+}
+
+/// An attention with Q, K and V in e4m3, and with delayed scaling O too.
+fn in_8_bits(attention: &Attention, scaling: Fp8) -> Attention {
+    let mut a = attention.clone();
+    let (narrow, outputs) = (DType::E4M3, if scaling == Fp8::Delayed { DType::E4M3 } else { attention.o.dtype });
+    (a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype) = (narrow, narrow, narrow, outputs);
+    a.fp8 = Some(scaling);
+    a
 }

@@ -100,36 +100,41 @@ const fn largest_finite(dtype: DType) -> f32 {
 pub struct Scales {
     tensors: BTreeMap<Scaled, One>,
     current: bool,
+    /// The margin of those that follow from magnitudes before.
+    margin: u8,
 }
 
 impl Scales {
-    /// The scales before the first step. A training in 16 bits or with block scales has none.
+    /// The scales before the first step. A training in 16 bits or with block scales has none, a backward in 16 bits
+    /// none of gradients.
     #[must_use]
     pub fn new(training: &Training, recipe: ScaleRecipe) -> Scales {
-        let backward: &Valid = training.backward();
-        let Pass::Backward(g) = &backward.pass else { return Scales::NONE };
-        let Some(scaling @ (Fp8::Delayed | Fp8::Current)) = backward.fp8 else {
-            return Scales::NONE;
-        };
-        let io = backward.q.dtype;
-        let of_scores = if scaling == Fp8::Current { ScaleRecipe::LAST } else { recipe };
+        let (forward, backward): (&Valid, &Valid) = (training.forward(), training.backward());
+        let Some(scaling @ (Fp8::Delayed | Fp8::Current)) = forward.fp8 else { return Scales::NONE };
+        let (io, current) = (forward.q.dtype, scaling == Fp8::Current);
         let one = |dtype, recipe| One { dtype, recipe, seen: VecDeque::new(), scale: 1.0 };
-        let tensors = [
+        let mut tensors: BTreeMap<Scaled, One> = [
             (Scaled::Q, one(io, recipe)),
             (Scaled::K, one(io, recipe)),
             (Scaled::V, one(io, recipe)),
             (Scaled::S, One { scale: of_probabilities(io), ..one(io, recipe) }),
-            (Scaled::O, one(backward.o.dtype, recipe)),
-            (Scaled::DO, one(g.d_o.dtype, recipe)),
-            (Scaled::DP, one(g.d_o.dtype, of_scores)),
-            (Scaled::DQ, one(g.d_q.dtype, recipe)),
-            (Scaled::DK, one(g.d_k.dtype, recipe)),
-            (Scaled::DV, one(g.d_v.dtype, recipe)),
-        ];
-        Scales { tensors: tensors.into_iter().collect(), current: scaling == Fp8::Current }
+            (Scaled::O, one(forward.o.dtype, recipe)),
+        ]
+        .into();
+        if let (Pass::Backward(g), Some(_)) = (&backward.pass, backward.fp8) {
+            let of_scores = if current { ScaleRecipe::LAST } else { recipe };
+            tensors.extend([
+                (Scaled::DO, one(g.d_o.dtype, recipe)),
+                (Scaled::DP, one(g.d_o.dtype, of_scores)),
+                (Scaled::DQ, one(g.d_q.dtype, recipe)),
+                (Scaled::DK, one(g.d_k.dtype, recipe)),
+                (Scaled::DV, one(g.d_v.dtype, recipe)),
+            ]);
+        }
+        Scales { tensors, current, margin: if current { ScaleRecipe::LAST.margin } else { recipe.margin } }
     }
 
-    const NONE: Scales = Scales { tensors: BTreeMap::new(), current: false };
+    const NONE: Scales = Scales { tensors: BTreeMap::new(), current: false, margin: 0 };
 
     /// The update on the GPU that does what [`Scales::observe`] does, of all tensors whose scales no conversion writes;
     /// `None` for a training without such tensors.
@@ -142,9 +147,7 @@ impl Scales {
         let tensor =
             |(of, one): (&Scaled, &One)| ScaledTensor { of: *of, dtype: one.dtype, history: one.recipe.steps() };
         let tensors = self.tensors.iter().filter(follows).map(tensor).collect();
-        // All have one margin, but for what is scaled by its last magnitude alone.
-        let margin = self.tensors.get(&Scaled::DP)?.recipe.margin;
-        ScaleUpdate { tensors, margin }.validate().ok()
+        ScaleUpdate { tensors, margin: self.margin }.validate().ok()
     }
 
     /// The tensors that have scales.
@@ -230,6 +233,27 @@ mod tests {
             [Scaled::O, Scaled::DQ, Scaled::DP].into_iter().for_each(|which| scales.observe(which, amax));
         }
         assert_eq!([Scaled::O, Scaled::DQ, Scaled::DP].map(|which| scale(&scales, which)), [1.0, 1.0, 28_672.0]);
+    }
+
+    #[test]
+    fn an_update_has_the_tensors_whose_scales_no_conversion_writes() {
+        use Scaled::{DK, DO, DP, DQ, DV, K, O, Q, V};
+        let recipe = ScaleRecipe { history: 7, margin: 2 };
+        let of = |scales: &Scales| {
+            let update = scales.update();
+            update.map(|u| (u.tensors.iter().map(|t| (t.of, t.history)).collect::<Vec<_>>(), u.margin))
+        };
+        let all = [Q, K, V, O, DO, DP, DQ, DK, DV].map(|which| (which, 7));
+        assert_eq!(of(&scales(Fp8::Delayed, recipe)), Some((all.to_vec(), 2)));
+        // Outputs are in 16 bits, and gradients of scores have the scale of the step before.
+        assert_eq!(of(&scales(Fp8::Current, recipe)), Some((vec![(DP, 1)], 0)));
+        let attention = Attention::bshd(1, (2, 2), (64, 64), 128, DType::BF16);
+        let forward = |scaling| {
+            let training = Training::fp8_forward(&attention, scaling, qkvault_graph::BackwardOptions::default());
+            Scales::new(&training.expect("sound"), recipe)
+        };
+        assert_eq!(of(&forward(Fp8::Delayed)), Some((all[..4].to_vec(), 2)));
+        assert_eq!((of(&forward(Fp8::Current)), forward(Fp8::Current).tensors().count()), (None, 5));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use qkvault_exec::cudarc::driver::CudaStream;
 use qkvault_exec::{
     Device, Fp8Training, LoadedPlan, Prepared, ScaleRecipe, Scales, Served, Session, Training, TrainingPair,
 };
-use qkvault_graph::{ScaleUpdate, Valid, ValidCombination, ValidConversion};
+use qkvault_graph::{Valid, ValidCombination, ValidConversion, ValidScaleUpdate};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::offline::{Offline, profile};
@@ -252,7 +252,7 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::plan`]; [`ErrorKind::Refused`] for a training without scales.
+    /// As [`Runtime::plan`].
     pub fn fp8_training(
         &self,
         training: &Training,
@@ -261,10 +261,11 @@ impl Runtime {
     ) -> Result<Fp8Training, Error> {
         let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
         let planner = self.inner.offline.on_miss(on_miss);
-        let update = Scales::new(training, recipe).update().map_or_else(|| ScaleUpdate::default().validate(), Ok)?;
-        let plan =
-            loaded.get_or_load(&update.fingerprint(), || session.prepare_scale_update(planner, &update, on_miss))?;
-        Ok(Fp8Training::new(training, recipe, &plan, stream)?)
+        let plan = |of: &ValidScaleUpdate| {
+            loaded.get_or_load(&of.fingerprint(), || session.prepare_scale_update(planner, of, on_miss))
+        };
+        let plan = Scales::new(training, recipe).update().as_ref().map(plan).transpose()?;
+        Ok(Fp8Training::new(training, recipe, plan.as_deref(), stream)?)
     }
 
     /// Every plan of a layer's serving set, each as [`Runtime::plan`] gives it. Sizes that are refused are a part of
