@@ -13,7 +13,7 @@ use qkvault_compile::{
     Passed, Plan, PlanError, PlanFacts, Planner, RebuildCheck, Why, codes,
 };
 use qkvault_cudnn::{CompileOptions, Profile};
-use qkvault_graph::{Partial, Role};
+use qkvault_graph::{Partial, Role, ScaleUpdate, Scaled, ScaledTensor};
 use qkvault_kernels::Generated;
 use qkvault_kernels::recipe::{Launch, LaunchRecipe, LaunchValue, Param, Patch, RECIPE_FORMAT, RecipeStep};
 use qkvault_skip::{Need, skip};
@@ -298,7 +298,7 @@ fn options_without_another_engine_have_the_bytes_of_before() {
 }
 
 #[test]
-fn a_conversion_is_compiled_once_and_a_gpu_without_8_bits_is_a_refusal() {
+fn conversions_and_updates_are_compiled_once_and_a_gpu_without_8_bits_is_a_refusal() {
     if nvrtc().is_none() {
         return;
     }
@@ -316,6 +316,13 @@ fn a_conversion_is_compiled_once_and_a_gpu_without_8_bits_is_a_refusal() {
     let plan = found.outcome.expect("a plan");
     assert_eq!(plan.facts.bindings, conversion.bindings());
     assert_eq!((plan.facts.graph_key, plan.facts.workspace), (conversion.key(), 256));
+    let tensors = vec![ScaledTensor { of: Scaled::Q, dtype: DType::E4M3, history: 16 }];
+    let update = ScaleUpdate { tensors, margin: 0 }.validate().expect("is valid");
+    let ask = |sm, on_miss| planner(folder.path()).scale_update(&update, sm, on_miss).expect("an answer");
+    assert!(ask(80, OnMiss::Compile).outcome.expect_err("too old").has(&codes::CONVERSION_GPU));
+    let (built, found) = (ask(90, OnMiss::Compile), ask(90, OnMiss::Load));
+    assert_eq!((built.source, found.source), (Source::Built, Source::Disk));
+    assert_eq!(found.outcome.expect("a plan").facts.bindings, update.bindings());
 }
 
 /// Every kind of combination, for an old and a new GPU.

@@ -88,6 +88,16 @@ impl DType {
         matches!(self, DType::E4M3 | DType::E5M2)
     }
 
+    /// The largest finite number of a float format of Q, K, V and O in 8 bits; `None` of other types.
+    #[must_use]
+    pub const fn largest_fp8(self) -> Option<f32> {
+        match self {
+            DType::E4M3 => Some(448.0),
+            DType::E5M2 => Some(57_344.0),
+            _ => None,
+        }
+    }
+
     /// Whether values are real numbers, not integers or booleans.
     #[must_use]
     pub const fn is_float(self) -> bool {

@@ -80,7 +80,7 @@ pub use reason::{NoReason, Origin, Reason, Refusal};
 pub use registry::Code;
 pub use role::{Role, Scaled, Varlen};
 pub use role_name::UnknownRole;
-pub use scale_update::{HISTORY_HEAD, MOST_HISTORY, ScaleUpdate, ScaledTensor, ValidScaleUpdate};
+pub use scale_update::{HISTORY_HEAD, MOST_HISTORY, MOST_MARGIN, ScaleUpdate, ScaledTensor, ValidScaleUpdate};
 pub use storage::accumulator;
 pub use tensor::{Interleave, Order, Part, Storage, Tensor};
 pub use valid::{Fingerprint, Valid, validate};

@@ -11,6 +11,9 @@ use crate::{Binding, DType, Fingerprint, GraphKey, Reason, Refusal, Role, Scaled
 /// Most steps whose magnitudes are kept. A count of them is a whole number in f32.
 pub const MOST_HISTORY: u32 = 65_536;
 
+/// Most powers of two of room, with which a scale stays far from the smallest float.
+pub const MOST_MARGIN: u8 = 100;
+
 /// Numbers of a tensor's history before its magnitudes: the place of the next one, and how many were no numbers.
 pub const HISTORY_HEAD: usize = 2;
 
@@ -31,10 +34,11 @@ pub struct ScaledTensor {
 /// Of each tensor a launch reads [`Role::Amax`], adds it to [`Role::AmaxHistory`] in the place of the oldest, and
 /// writes [`Role::ScaleOf`] and [`Role::Descale`]: `scale = largest / amax / 2^margin`, where `amax` is the largest
 /// of the history and `largest` the largest finite number of the type; at most 2^126 and at least the inverse of the
-/// largest f32. A magnitude that is zero, infinite or NaN counts as none, and a history without any leaves the scale.
+/// largest f32. A magnitude that is zero, infinite or NaN takes the place of the oldest too and counts as none; a
+/// history without any leaves the scale.
 ///
 /// The history is f32, tensors one after the other: the place of the next magnitude, the number of magnitudes that
-/// were infinite or NaN, and the magnitudes. Zeros are an empty one.
+/// were infinite or NaN, and the magnitudes. Zeros are an empty one; a place that is none is the first.
 ///
 /// ```
 /// use qkvault_graph::{DType, Role, ScaleUpdate, Scaled, ScaledTensor};
@@ -51,7 +55,7 @@ pub struct ScaledTensor {
 pub struct ScaleUpdate {
     /// The tensors, in the order of the history.
     pub tensors: Vec<ScaledTensor>,
-    /// Powers of two of room above the largest magnitude.
+    /// Powers of two of room above the largest magnitude, at most [`MOST_MARGIN`].
     pub margin: u8,
 }
 
@@ -80,6 +84,9 @@ impl ScaleUpdate {
             if !(1..=MOST_HISTORY).contains(&history) {
                 wrong(format!("{history} steps"), "history");
             }
+        }
+        if self.margin > MOST_MARGIN {
+            reasons.push(codes::CONVERSION_SCALES.reason(format!("2^{}", self.margin)).at("margin"));
         }
         match Refusal::from_reasons(reasons) {
             Some(refusal) => Err(refusal),
@@ -187,6 +194,12 @@ mod tests {
             assert_eq!(refusal.reasons().len(), 1);
             assert!(refusal.to_string().contains(at) && refusal.to_string().contains("conversion.scales"), "{refusal}");
         }
+    }
+
+    #[test]
+    fn a_margin_leaves_numbers() {
+        let update = |margin| ScaleUpdate { tensors: vec![scaled(Scaled::Q, DType::E4M3, 4)], margin }.validate();
+        assert!(update(MOST_MARGIN).is_ok() && update(MOST_MARGIN + 1).is_err());
     }
 
     #[test]

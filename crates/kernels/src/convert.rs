@@ -134,7 +134,7 @@ fn defines(conversion: &ValidConversion) -> Vec<(&'static str, String)> {
     list.push(("COLUMNS", unsigned(d)));
     list.push(("ALL_CHUNKS", format!("{}ull", chunks(conversion))));
     list.push(("ALL_TILES", format!("{}ull", tiles(conversion))));
-    list.push(("LARGEST_NUMBER", if e5m2 { "57344.f" } else { "448.f" }.to_owned()));
+    list.push(("LARGEST_NUMBER", format!("{}.f", narrow.dtype.largest_fp8().unwrap_or(1.0))));
     list
 }
 

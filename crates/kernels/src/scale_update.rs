@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use qkvault_graph::{DType, HISTORY_HEAD, Refusal, Role, ScaledTensor, ValidScaleUpdate};
+use qkvault_graph::{HISTORY_HEAD, Refusal, Role, ScaledTensor, ValidScaleUpdate};
 
 use crate::codes;
 use crate::convert::CONVERSION_SM;
@@ -29,7 +29,7 @@ pub fn generate_scale_update(update: &ValidScaleUpdate, sm: u32) -> Result<Gener
         params.pointer("const float", &format!("amax{n}"), LaunchValue::Address(Role::Amax(*of)));
         params.pointer("float", &format!("scale{n}"), LaunchValue::Address(Role::ScaleOf(*of)));
         params.pointer("float", &format!("descale{n}"), LaunchValue::Address(Role::Descale(*of)));
-        let largest = if *dtype == DType::E5M2 { "57344.f" } else { "448.f" };
+        let largest = format!("{}.f", dtype.largest_fp8().unwrap_or(1.0));
         let _ = writeln!(
             cells,
             "  if (n == {n}) return Cell{{p.amax{n}, p.scale{n}, p.descale{n}, p.history + {at}, {history}, {largest}}};"

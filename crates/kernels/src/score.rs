@@ -56,9 +56,13 @@ pub(crate) fn functions(program: &Program, origins: bool, invariant: bool) -> St
 /// Whether a score modification has hyperbolic tangents, which are faster near zero. Of an invariant attention both
 /// ways must have the same bits: so it adds nothing, for a compiler fuses a product with a sum where it likes.
 fn has_near(program: &Program, invariant: bool) -> bool {
-    let any = |is: fn(&Node) -> bool| program.nodes().iter().any(is);
-    any(|node| matches!(node, Node::Unary(Unary::Tanh, _)))
-        && !(invariant && any(|node| matches!(node, Node::Binary(Binary::Add | Binary::Sub, ..))))
+    let nodes = program.nodes();
+    let multiplies = |node: &Node| match node {
+        Node::Unary(op, _) => matches!(op, Unary::Tanh | Unary::Neg | Unary::Abs),
+        Node::Binary(op, ..) => matches!(op, Binary::Mul | Binary::Div | Binary::Min | Binary::Max),
+        _ => true,
+    };
+    nodes.iter().any(|node| matches!(node, Node::Unary(Unary::Tanh, _))) && (!invariant || nodes.iter().all(multiplies))
 }
 
 /// Tangents, caps and quotients of scores. A quotient by one number is a product with its reciprocal, which is found

@@ -113,6 +113,30 @@ fn scales_follow_from_the_largest_magnitudes_of_the_steps_before() {
     }
 }
 
+/// A launch writes nothing outside whatever its memory holds.
+#[test]
+fn a_place_outside_the_history_is_the_first() {
+    if !HostProgram::can_run() {
+        return skip(Need::Cxx, "no C++ compiler of x86-64");
+    }
+    let update = update([2, 4, 3], 0);
+    let made = generate_scale_update(&update, SM).expect("is taken");
+    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{}", made.source);
+    let program = HostProgram::compile(&source, &made.recipe, false).unwrap_or_else(|error| panic!("{error}"));
+    for place in [1e6, -1.0, f32::NAN, f32::INFINITY, 4.0, -0.0] {
+        let mut history = vec![0.0; update.history_len()];
+        // Those of the three tensors.
+        [0, 4, 10].into_iter().for_each(|at| history[at] = place);
+        let mut buffers: BTreeMap<Role, Vec<u8>> = BTreeMap::new();
+        update.bindings().iter().for_each(|b| drop(buffers.insert(b.role, bytes(&vec![2.0; b.bytes as usize / 4]))));
+        buffers.insert(Role::AmaxHistory, bytes(&history));
+        let launched = program.launch(&made.recipe, &mut buffers, &BTreeMap::new(), &[], 1, POISON);
+        launched.unwrap_or_else(|error| panic!("{place}: {error}"));
+        let expected = [[1.0, 0.0, 2.0, 0.0].as_slice(), &[1.0, 0.0, 2.0, 0.0, 0.0, 0.0], &[1.0, 0.0, 2.0, 0.0, 0.0]];
+        assert_eq!(buffers[&Role::AmaxHistory], bytes(&expected.concat()), "{place}");
+    }
+}
+
 #[test]
 fn faults_of_an_update_are_noticed() {
     if !HostProgram::can_run() {
@@ -131,6 +155,7 @@ fn faults_of_an_update_are_noticed() {
         ("fmaxf(largest, of_warps[warp])", "largest"),
         ("8.5070592e37f", "3e38f"),
         ("if (!finite) ", ""),
+        ("fabsf(amax) <=", "1.f <="),
     ] {
         assert!(made.source.contains(right), "{right}");
         let fault = Generated { source: made.source.replace(right, wrong), ..made.clone() };

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use qkvault_graph::EngineName;
+use qkvault_kernels::tiling::MULTIPROCESSORS;
 
 use super::case::{Case, Direction, Feature, Place};
 use super::{Row, Times};
@@ -230,7 +231,7 @@ fn terms(case: &Case) -> [f64; TERMS] {
     let share = case.all_queries() / (number(case.batch) * number(case.queries)).max(1.0);
     let tiles = (number(case.batch) * row_tiles.max(1.0) * share).max(number(case.batch));
     let items = tiles * number(if few { case.kv_heads } else { case.heads });
-    let waves = items / 132.0;
+    let waves = items / f64::from(MULTIPROCESSORS);
     let bound = bound_us(case).ln() - 4.0;
     let width = (number(case.head_dim).max(1.0) / 128.0).log2();
     let with = |feature| f64::from(u8::from(case.has(feature)));
@@ -243,7 +244,7 @@ fn terms(case: &Case) -> [f64; TERMS] {
         width.abs(),
         group.max(1.0).log2() - 2.0,
         // Work that does not fill the multiprocessors, and work of very few items, whose parts are merged.
-        (1.0 + 132.0 / items).ln(),
+        (1.0 + f64::from(MULTIPROCESSORS) / items).ln(),
         (1.0 + 4.0 / items).ln(),
         rows.max(1.0 / 32.0).log2(),
         (number(case.keys).max(1.0) / 4096.0).log2(),

@@ -128,7 +128,7 @@ impl Fp8Training {
     }
 
     /// How many steps had a largest magnitude that was infinite or NaN, for each tensor that had some, read from the
-    /// GPU, for which it waits. Such a step changes no scale; more than a few are a training that diverges.
+    /// GPU, for which it waits. Such a magnitude counts as none; more than a few are a training that diverges.
     ///
     /// # Errors
     ///

@@ -133,7 +133,8 @@ impl TrainingPair {
     }
 
     /// Turns a check on or off: that inputs, O and Stats did not change between the forward and the backward, and that
-    /// scales of 8-bit operands are positive finite numbers ([`LoadedPlan::verify_scales`]).
+    /// scales of 8-bit operands are positive finite numbers ([`LoadedPlan::verify_scales`]). An operand that the two
+    /// passes have in different types is not compared.
     /// `QKVAULT_CHECK_SAVED=1` turns it on too.
     ///
     /// Use it for debugging. Each pass then waits for the GPU, copies these operands to the host and hashes them, which

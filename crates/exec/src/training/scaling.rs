@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use qkvault_graph::{DType, Fp8, MOST_HISTORY, Pass, Role, ScaleUpdate, Scaled, ScaledTensor, Valid, ValidScaleUpdate};
+use qkvault_graph::{
+    DType, Fp8, MOST_HISTORY, MOST_MARGIN, Pass, Role, ScaleUpdate, Scaled, ScaledTensor, Valid, ValidScaleUpdate,
+};
 
 use crate::training::Training;
 
@@ -13,7 +15,7 @@ use crate::training::Training;
 pub struct ScaleRecipe {
     /// Steps whose largest magnitude counts, 1 to [`MOST_HISTORY`]; others are taken to be the nearest of these.
     pub history: u32,
-    /// Powers of two of room above the largest magnitude.
+    /// Powers of two of room above the largest magnitude, at most [`MOST_MARGIN`]; more are taken to be these.
     pub margin: u8,
 }
 
@@ -31,6 +33,10 @@ impl ScaleRecipe {
 
     fn steps(self) -> u32 {
         self.history.clamp(1, MOST_HISTORY)
+    }
+
+    fn room(self) -> u8 {
+        self.margin.min(MOST_MARGIN)
     }
 }
 
@@ -53,7 +59,7 @@ impl One {
         self.seen.push_back(if amax.is_finite() && amax > 0.0 { amax } else { 0.0 });
         let largest = self.seen.iter().copied().fold(0.0, f32::max);
         if largest > 0.0 {
-            let room = 2f32.powi(-i32::from(self.recipe.margin));
+            let room = 2f32.powi(-i32::from(self.recipe.room()));
             let scale = largest_finite(self.dtype) / largest * room;
             // A magnitude so small that its scale is infinite keeps the largest scale whose inverse is a number.
             self.scale = scale.clamp(1.0 / f32::MAX, 2f32.powi(126));
@@ -62,12 +68,8 @@ impl One {
 }
 
 /// The largest number of an 8-bit type; 1 for others, which are stored without a scale.
-const fn largest_finite(dtype: DType) -> f32 {
-    match dtype {
-        DType::E4M3 => 448.0,
-        DType::E5M2 => 57_344.0,
-        _ => 1.0,
-    }
+fn largest_finite(dtype: DType) -> f32 {
+    dtype.largest_fp8().unwrap_or(1.0)
 }
 
 /// The scales of every tensor of an 8-bit training.
@@ -131,7 +133,7 @@ impl Scales {
                 (Scaled::DV, one(g.d_v.dtype, recipe)),
             ]);
         }
-        Scales { tensors, current, margin: if current { ScaleRecipe::LAST.margin } else { recipe.margin } }
+        Scales { tensors, current, margin: if current { 0 } else { recipe.room() } }
     }
 
     const NONE: Scales = Scales { tensors: BTreeMap::new(), current: false, margin: 0 };

@@ -27,7 +27,7 @@ __device__ __forceinline__ float near_tanh(float x, float& furthest) {
 }
 
 // A cap of scores, which are products of queries and keys times a scale: up to the limit, a polynomial of the product.
-// Its coefficients are no floats where the cap is some thousand times the scale, and then nothing is near.
+// Its coefficients are no floats where the cap is 50,000 times the scale, and then nothing is near.
 struct Cap { float limit, k0, k1, k2, k3, k4; };
 
 __device__ __forceinline__ Cap cap_of(float cap, float scale) {

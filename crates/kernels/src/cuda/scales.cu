@@ -4,10 +4,12 @@
 extern "C" __global__ void __launch_bounds__(THREADS) update_scales(const Params p) {
   __shared__ float of_warps[THREADS / 32];
   const Cell cell = cell_of(p, blockIdx.x);
-  const int next = (int)cell.history[0];
+  // The memory may hold anything: a place that is none of the history's, a NaN too, is its first.
+  const float place = cell.history[0];
+  const int next = place >= 0.f && place < (float)cell.steps ? (int)place : 0;
   const float amax = *cell.amax;
-  // Neither an infinity nor a NaN is below the largest float.
-  const bool finite = amax <= 3.402823466e38f;
+  // A NaN is not below anything.
+  const bool finite = fabsf(amax) <= 3.402823466e38f;
   const float seen = finite && amax > 0.f ? amax : 0.f;
   float largest = seen;
   for (int i = threadIdx.x; i < cell.steps; i += THREADS)

@@ -7,12 +7,13 @@ use half::{bf16, f16};
 use qkvault::Runtime;
 use qkvault::cache::{Vault, VaultOptions};
 use qkvault::compile::{Compiler, OnMiss, Planner};
-use qkvault::exec::{Args, Device, SavedForBackward, TrainingPair, cudarc};
+use qkvault::exec::{Args, Device, SavedForBackward, Scales, TrainingPair, cudarc};
 use qkvault::graph::DType;
 use qkvault::sys::Search;
 use qkvault::{CompileOptions, Profile};
 
 use crate::Failure;
+use crate::eight::RECIPE;
 use crate::model::{Config, Conversions, Machine};
 
 /// One layer: its pair of plans, the buffers that a forward saves, and its operands.
@@ -64,6 +65,11 @@ pub(crate) fn plan(config: &Config, folder: Option<&str>, profile: &str) -> Resu
             let answer = planner.conversion(&conversion, target.sm(), OnMiss::Compile)?;
             let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
             println!("{conversion}: {}", facts.key);
+        }
+        for update in config.attentions()?.iter().filter_map(|training| Scales::new(training, RECIPE).update()) {
+            let answer = planner.scale_update(&update, target.sm(), OnMiss::Compile)?;
+            let facts = &answer.outcome.map_err(|refusal| refusal.to_string())?.facts;
+            println!("{update}: {}", facts.key);
         }
     }
     Ok(())

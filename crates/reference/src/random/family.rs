@@ -195,12 +195,8 @@ fn scores(a: &Attention, list: &[Operand], family: Family, inputs: &mut Inputs) 
 }
 
 /// The largest numbers that constant dims use.
-const fn most(dtype: DType) -> f64 {
-    match dtype {
-        DType::E4M3 => 448.0,
-        DType::E5M2 => 57_344.0,
-        _ => 32_768.0,
-    }
+fn most(dtype: DType) -> f64 {
+    dtype.largest_fp8().map_or(32_768.0, f64::from)
 }
 
 /// How many dims of constant numbers have this product together: one in 16 bits, at most half of them in 8.

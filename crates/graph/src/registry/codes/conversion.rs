@@ -35,10 +35,10 @@ entries![
     },
     CONVERSION_SCALES = Entry {
         code: "conversion.scales",
-        cause: "An update of scales has no tensors, one twice, the probabilities, or one without 8 bits or with a wrong \
-                history.",
-        needed: "tensors in e4m3 or e5m2 besides S, each once, with 1 to 65536 steps",
-        fix: "take `Training::scale_update`",
+        cause: "An update of scales has no tensors, one twice, the probabilities, one without 8 bits or with a wrong \
+                history or margin.",
+        needed: "tensors in e4m3 or e5m2 besides S, each once, with 1 to 65536 steps, and a margin of at most 100",
+        fix: "call `Runtime::fp8_training`",
         ..Entry::description()
     },
 ];

@@ -245,11 +245,7 @@ impl Expected {
 
 /// The number that larger ones become: 8-bit types have no infinity, or do not use it.
 fn largest_finite(dtype: DType) -> f64 {
-    match dtype {
-        DType::E4M3 => 448.0,
-        DType::E5M2 => 57_344.0,
-        _ => f64::INFINITY,
-    }
+    dtype.largest_fp8().map_or(f64::INFINITY, f64::from)
 }
 
 impl OutputJudgement {

@@ -35,6 +35,8 @@ const HEAD_DIMS: [(i64, i64); 10] =
     [(128, 128), (128, 128), (128, 128), (64, 64), (64, 64), (96, 96), (80, 80), (32, 16), (192, 128), (256, 256)];
 const WIDE: [(i64, i64); 4] = [(256, 256), (192, 192), (160, 160), (512, 512)];
 const LENGTHS: [i64; 15] = [2, 17, 63, 64, 65, 96, 127, 128, 129, 192, 200, 255, 256, 300, 513];
+/// Lengths of one head, which the oracle computes in seconds.
+const LONG: [i64; 3] = [1024, 1536, 2048];
 const TOKENS_OF_A_PAGE: [i64; 3] = [16, 64, 128];
 
 /// Codes of backwards alone.
@@ -55,20 +57,33 @@ const OF_FORWARDS: [&Code; 4] = [
     &codes::FP8_HOPPER_PADDED_AMAX,
 ];
 
-/// What the cases are about.
+/// What the cases are about, and what is drawn beside the rest, so that cases of a seed stay those that they were.
 #[derive(Clone, Copy)]
-struct CaseQuirks(QuirkSet);
+struct CaseQuirks {
+    about: QuirkSet,
+    /// A long sequence.
+    long: Option<i64>,
+    /// A window over sequences that have lengths.
+    window: bool,
+}
 
 impl CaseQuirks {
+    fn new(seed: u64, case: u64, about: QuirkSet) -> CaseQuirks {
+        let mut beside = Draw::new(seed ^ 0x0062_6573_6964_6500, case);
+        let plain = about == QuirkSet::NONE;
+        let long = beside.chance(4).then(|| beside.one_of(&LONG)).filter(|_| plain);
+        CaseQuirks { about, long, window: plain && beside.chance(20) }
+    }
+
     fn has(self, code: &Code) -> bool {
-        self.0.contains(code)
+        self.about.contains(code)
     }
 }
 
 /// The attention of one case, with what these codes refuse.
 pub(in crate::selftest) fn attention(seed: u64, case: u64, about: QuirkSet) -> Attention {
     let mut draw = Draw::new(seed ^ 0x6670_3874_6573_7400, case);
-    drawn(&mut draw, CaseQuirks(about))
+    drawn(&mut draw, CaseQuirks::new(seed, case, about))
 }
 
 fn drawn(draw: &mut Draw, about: CaseQuirks) -> Attention {
@@ -136,7 +151,9 @@ fn operands(draw: &mut Draw, about: CaseQuirks, backward: bool) -> Attention {
         }
         (false, false) => draw.one_of(&[1, 1, 2, 4]),
     };
+    let (b, h_kv, group) = if about.long.is_some() { (1, 1, group.min(2)) } else { (b, h_kv, group) };
     let s_kv = draw.one_of(&LENGTHS);
+    let s_kv = about.long.unwrap_or(s_kv);
     let s_q = match draw.within(0, 9) {
         0..=4 => s_kv,
         _ => draw.one_of(&LENGTHS),
@@ -201,7 +218,7 @@ fn mask(draw: &mut Draw, about: CaseQuirks, a: &mut Attention) {
     let wanted = ends_bottom_right(about);
     let corner = if s_q <= s_kv && (wanted || draw.chance(6)) { Corner::BottomRight } else { Corner::TopLeft };
     // A window over fewer keys than queries leaves rows without keys, and with lengths whole tiles of them.
-    let narrow = about.has(&codes::FP8_HOPPER_EMPTY_TILE) || (!lengths && s_q <= s_kv);
+    let narrow = about.has(&codes::FP8_HOPPER_EMPTY_TILE) || (s_q <= s_kv && (!lengths || about.window));
     if about.has(&codes::FP8_HOPPER_PADDED_AMAX) {
         return;
     }
@@ -231,4 +248,27 @@ fn expression(draw: &mut Draw, a: &mut Attention) {
         }
     };
     a.score_mod = expression.build_score_mod().ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use qkvault_graph::Lengths;
+
+    use super::*;
+
+    #[test]
+    fn some_cases_are_long_and_some_have_windows_and_lengths() {
+        let all: Vec<Attention> = (0..1500).map(|case| attention(7, case, QuirkSet::NONE)).collect();
+        let long = all.iter().filter(|a| a.seq().1 > 1000);
+        assert!((20..150).contains(&long.clone().count()) && long.clone().any(Attention::is_backward));
+        assert!(long.clone().all(|a| a.batch() * a.q.heads() <= 2), "too much for the oracle");
+        let window = |a: &&Attention| {
+            a.mask.lengths == Lengths::PerSequence && a.mask.band.is_some_and(|band| band.left.is_some())
+        };
+        assert!(all.iter().filter(window).count() > 10);
+        // A case about a code is what it was.
+        let about = QuirkSet::known([&codes::FP8_HOPPER_QUERIES]);
+        let beside = |case| CaseQuirks::new(7, case, about);
+        assert!((0..200).map(beside).all(|case| case.long.is_none() && !case.window));
+    }
 }

@@ -37,9 +37,9 @@ fn factor(draw: &mut Draw, most: i64) -> f64 {
 /// Gives tensors other descales, and what follows from them scales that fit: stored numbers keep their sizes, and real
 /// ones do not. Scores keep theirs, because their exponentials would all be zero or one.
 fn rescale(a: &Attention, draw: &mut Draw, inputs: &mut Inputs) {
-    let (qk, v, d_o) = (factor(draw, 8), factor(draw, 16), factor(draw, 12));
-    // O in f16 has a narrower range.
-    let v = if a.o.dtype == DType::F16 { 1.0 } else { v };
+    let (qk, v, d_o) = (factor(draw, 20), factor(draw, 20), factor(draw, 20));
+    // O and gradients in f16 have a narrower range.
+    let (qk, v, d_o) = if a.o.dtype == DType::F16 { (1.0, 1.0, 1.0) } else { (qk, v, d_o) };
     let s = draw.one_of(&SCALES_OF_S);
     // Outputs that leave the range of their type, or fall below it.
     let shift = |draw: &mut Draw| if draw.chance(15) { draw.one_of(&[1.0 / 64.0, 8.0]) } else { 1.0 };
@@ -74,7 +74,7 @@ fn edges(a: &Attention, draw: &mut Draw, inputs: &mut Inputs) {
         let kind = draw.within(0, 99);
         let Some(buffer) = inputs.get(role).filter(|_| kind < 12) else { continue };
         let (dtype, len) = (buffer.dtype(), buffer.len());
-        let largest = if dtype == DType::E5M2 { 57_344.0 } else { 448.0 };
+        let largest = dtype.largest_fp8().map_or(1.0, f64::from);
         let numbers: Vec<f64> = (0..len)
             .map(|at| match kind {
                 0..4 => 0.0,
