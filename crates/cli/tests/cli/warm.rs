@@ -233,7 +233,7 @@ fn a_deterministic_backward_over_the_limit_is_refused_because_it_keeps_every_sco
 #[test]
 fn a_warm_without_the_toolchain_of_the_chosen_engine_takes_the_next_and_says_why() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
-    let words = format!("warm {LLAMA} --target h200 --phase train --seq 8192 --batch 1");
+    let words = format!("warm {LLAMA} --target h200 --phase train --seq 4096 --batch 1");
     let (code, report) = place.json(&words);
     assert_eq!((code, counts(&report)), (0, [2, 0, 0, 0]), "{report:#}");
     for plan in report["plans"].as_array().unwrap() {

@@ -56,7 +56,7 @@ impl Training {
     ///
     /// The forward is that of [`Training::fp8`]. The backward reads Q, K and V as they were before the conversion, O in
     /// 16 bits, and the Stats of the forward; an O in 8 bits comes back by a conversion (`ConversionKind::Dequantize`).
-    /// A checked pair ([`TrainingPair::checked`](crate::TrainingPair::checked)) cannot compare those of two types.
+    /// A checked pair (`TrainingPair::checked`) cannot compare those of two types.
     ///
     /// ```
     /// use qkvault_exec::{ScaleRecipe, Scales, Training};
