@@ -20,7 +20,6 @@ impl RawSession {
         of: &ValidCombination,
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
-        let answer = planner.combination(of, self.gpu().sm, on_miss)?;
-        Ok((self.load(&*answer.outcome?)?, answer.source))
+        self.load_answer(planner.combination(of, self.gpu().sm, on_miss)?)
     }
 }

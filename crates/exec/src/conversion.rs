@@ -1,7 +1,7 @@
 //! The look-up of plans of conversions to and from 8 bits and of updates of their scales, and their load.
 
 use qkvault_cache::Source;
-use qkvault_compile::{OnMiss, Planner};
+use qkvault_compile::{OnMiss, Planner, Resolution};
 use qkvault_graph::{ValidConversion, ValidScaleUpdate};
 
 use crate::find::PrepareError;
@@ -20,8 +20,7 @@ impl RawSession {
         of: &ValidConversion,
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
-        let answer = planner.conversion(of, self.gpu().sm, on_miss)?;
-        Ok((self.load(&*answer.outcome?)?, answer.source))
+        self.load_answer(planner.conversion(of, self.gpu().sm, on_miss)?)
     }
 
     /// The plan of an update of scales, as [`RawSession::prepare_conversion`] finds that of a conversion.
@@ -35,7 +34,11 @@ impl RawSession {
         of: &ValidScaleUpdate,
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
-        let answer = planner.scale_update(of, self.gpu().sm, on_miss)?;
+        self.load_answer(planner.scale_update(of, self.gpu().sm, on_miss)?)
+    }
+
+    /// The plan that a look-up found, loaded, and where it came from.
+    pub(crate) fn load_answer(&self, answer: Resolution) -> Result<(RawPlan, Source), PrepareError> {
         Ok((self.load(&*answer.outcome?)?, answer.source))
     }
 }

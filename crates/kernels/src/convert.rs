@@ -38,14 +38,20 @@ const SHARED: u64 = 256;
 ///
 /// The reason why no GPU of the capability runs it: `conversion.gpu`.
 pub fn generate_conversion(conversion: &ValidConversion, sm: u32) -> Result<Generated, Refusal> {
-    if sm < CONVERSION_SM {
-        return Err(codes::CONVERSION_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)).into());
-    }
+    has_8_bits(sm)?;
     Ok(Generated {
         source: source(conversion),
         options: vec!["--std=c++17".to_owned()],
         recipe: recipe(conversion, sm),
     })
+}
+
+/// Whether GPUs of a compute capability have numbers in 8 bits.
+pub(crate) fn has_8_bits(sm: u32) -> Result<(), Refusal> {
+    if sm < CONVERSION_SM {
+        return Err(codes::CONVERSION_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)).into());
+    }
+    Ok(())
 }
 
 /// The source.

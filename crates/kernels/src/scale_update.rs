@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use qkvault_graph::{HISTORY_HEAD, Refusal, Role, ScaledTensor, ValidScaleUpdate};
 
-use crate::codes;
-use crate::convert::CONVERSION_SM;
+use crate::convert::has_8_bits;
 use crate::generate::{DRIVER, Generated};
 use crate::params::Params;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
@@ -21,9 +20,7 @@ const THREADS: u32 = 128;
 ///
 /// The reason why no GPU of the capability has tensors in 8 bits: `conversion.gpu`.
 pub fn generate_scale_update(update: &ValidScaleUpdate, sm: u32) -> Result<Generated, Refusal> {
-    if sm < CONVERSION_SM {
-        return Err(codes::CONVERSION_GPU.reason(format!("compute capability {}.{}", sm / 10, sm % 10)).into());
-    }
+    has_8_bits(sm)?;
     let (mut params, mut cells, mut at) = (Params::default(), String::new(), 0);
     for (n, ScaledTensor { of, dtype, history }) in update.tensors.iter().enumerate() {
         params.pointer("const float", &format!("amax{n}"), LaunchValue::Address(Role::Amax(*of)));
@@ -32,7 +29,8 @@ pub fn generate_scale_update(update: &ValidScaleUpdate, sm: u32) -> Result<Gener
         let largest = format!("{}.f", dtype.largest_fp8().unwrap_or(1.0));
         let _ = writeln!(
             cells,
-            "  if (n == {n}) return Cell{{p.amax{n}, p.scale{n}, p.descale{n}, p.history + {at}, {history}, {largest}}};"
+            "  if (n == {n}) return Cell{{p.amax{n}, p.scale{n}, p.descale{n}, p.history + {at}, \
+             {history}, {largest}}};"
         );
         at += HISTORY_HEAD + *history as usize;
     }

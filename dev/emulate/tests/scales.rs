@@ -60,10 +60,14 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
 
+fn compiled(made: &Generated) -> HostProgram {
+    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{}", made.source);
+    HostProgram::compile(&source, &made.recipe, false).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// The first difference in so many steps.
 fn differs(update: &ValidScaleUpdate, made: &Generated, steps: u64) -> Result<(), String> {
-    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{}", made.source);
-    let program = HostProgram::compile(&source, &made.recipe, false).map_err(|error| error.to_string())?;
+    let program = compiled(made);
     let new = |of: &ScaledTensor| One { of: *of, seen: Vec::new(), lost: 0.0, scale: 1.0 };
     let mut all: Vec<One> = update.tensors.iter().map(new).collect();
     let mut buffers: BTreeMap<Role, Vec<u8>> = BTreeMap::new();
@@ -121,8 +125,7 @@ fn a_place_outside_the_history_is_the_first() {
     }
     let update = update([2, 4, 3], 0);
     let made = generate_scale_update(&update, SM).expect("is taken");
-    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{}", made.source);
-    let program = HostProgram::compile(&source, &made.recipe, false).unwrap_or_else(|error| panic!("{error}"));
+    let program = compiled(&made);
     for place in [1e6, -1.0, f32::NAN, f32::INFINITY, 4.0, -0.0] {
         let mut history = vec![0.0; update.history_len()];
         // Those of the three tensors.

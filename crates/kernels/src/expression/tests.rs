@@ -239,7 +239,8 @@ fn caps_of_near_scores_have_the_same_bits() {
     for (at, score) in (0..list.len()).flat_map(|at| scores.iter().map(move |score| (at, score))) {
         let _ = writeln!(
             text,
-            "  {{ using namespace program{at}; Params p{{0.5f, 20.f}}; float far = 0.f, x = __uint_as_float({score}u);\n\
+            "  {{ using namespace program{at}; Params p{{0.5f, 20.f}};\n\
+             float far = 0.f, x = __uint_as_float({score}u);\n\
              const float b = modified_near(p, at, x, far), a = modified(p, at, x);\n\
              printf(\"%d %d\\n\", far > near_limit(p), __float_as_uint(a) == __float_as_uint(b)); }}"
         );
