@@ -207,8 +207,9 @@ impl Step {
     }
 }
 
-/// The largest difference of two scales of e4m3 or e5m2 in training: each kernel rounds what the magnitude is of.
-const NEAR: f32 = 0.06;
+/// The largest difference of two scales in training: the largest gradient may be a single product whose factor was
+/// rounded to two bits of e5m2.
+const NEAR: f32 = 0.125;
 
 #[test]
 fn steps_in_8_bits_have_the_gradients_and_the_scales_of_the_oracle() {
@@ -283,8 +284,16 @@ fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
         let (mut narrow, mut o) = (zeros(1), zeros(2));
         let args = Args::new().q(&stored[0]).k(&stored[1]).v(&stored[2]).o(&mut narrow);
         pair.forward(&mut saved, scales.forward(args), stream).expect("a forward");
-        let args = Args::new().tensor(Role::Narrow, &narrow).tensor_mut(Role::Wide, &mut o);
-        back.launch(stream, scales.dequantize(Scaled::O, args)).expect("a conversion");
+        let wide = |which, narrow: &CudaSlice<u8>, wide: &mut CudaSlice<u8>| {
+            let args = Args::new().tensor(Role::Narrow, narrow).tensor_mut(Role::Wide, wide);
+            back.launch(stream, scales.dequantize(which, args)).expect("a conversion");
+        };
+        wide(Scaled::O, &narrow, &mut o);
+        let [mut q, mut k, mut v] = [q, k, v];
+        for ((which, narrow), to) in [Scaled::Q, Scaled::K, Scaled::V].into_iter().zip(&stored).zip([&mut q, &mut k, &mut v])
+        {
+            wide(which, narrow, to);
+        }
         let [mut d_q, mut d_k, mut d_v] = [zeros(2), zeros(2), zeros(2)];
         let args = Args::new().q(&q).k(&k).v(&v).saved_o(&o).d_o(&d_o).d_q(&mut d_q).d_k(&mut d_k).d_v(&mut d_v);
         pair.backward(&mut saved, args, stream).expect("a backward");
@@ -292,19 +301,21 @@ fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
         if step == 0 {
             continue;
         }
+        let read = |slice: &CudaSlice<u8>| {
+            Buffer::new(DType::BF16, stream.clone_dtoh(slice).expect("read")).expect("whole")
+        };
         let mut inputs = Inputs::new();
-        for (role, buffer) in given {
-            inputs.insert(role, buffer);
+        for (role, slice) in [(Role::Q, &q), (Role::K, &k), (Role::V, &v), (Role::DO, &d_o), (Role::O, &o)] {
+            inputs.insert(role, read(slice));
         }
         inputs.set_f32(Role::Scale, training.backward().default_scale());
+        // The Stats are those of the numbers that came back from 8 bits, and O is the GPU's.
         let sixteen = Training::for_attention(&attention, BackwardOptions::default()).expect("sound");
         let out = forward(sixteen.forward(), &inputs).expect("computes");
-        for role in [Role::O, Role::Stats] {
-            inputs.insert(role, out.buffer(role).expect("an output"));
-        }
+        inputs.insert(Role::Stats, out.buffer(Role::Stats).expect("an output"));
         let expected = backward_of_o(training.backward(), &inputs).expect("computes");
         for (role, slice) in [(Role::DQ, &d_q), (Role::DK, &d_k), (Role::DV, &d_v)] {
-            let found = Buffer::new(DType::BF16, stream.clone_dtoh(slice).expect("read")).expect("whole");
+            let found = read(slice);
             let values = expected.get(role).expect("an output").values().to_vec();
             let sums = values
                 .iter()
@@ -312,8 +323,8 @@ fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
                 .fold((0.0, 0.0), |(off, all), (at, x)| (off + (found.get(at) - x).powi(2), all + x * x));
             let error = f64::sqrt(sums.0 / sums.1);
             say(&format!("{role}: {error:.4}"));
-            // Only O and Stats are those of 8 bits.
-            assert!(error < 0.08, "{role}: {error}");
+            // Those of a backward in 16 bits: three times what O has.
+            assert!(error < 0.015, "{role}: {error}");
         }
     }
 }

@@ -54,9 +54,11 @@ impl Training {
     /// A forward in 8 bits and a backward in 16, from the description in 16 bits: for what is slower backward in 8 bits
     /// than in 16, which advice names (causal attention over 4096 keys and more on an H200).
     ///
-    /// The forward is that of [`Training::fp8`]. The backward reads Q, K and V as they were before the conversion, O in
-    /// 16 bits, and the Stats of the forward; an O in 8 bits comes back by a conversion (`ConversionKind::Dequantize`).
-    /// A checked pair (`TrainingPair::checked`) cannot compare those of two types.
+    /// The forward is that of [`Training::fp8`]. The backward reads the Stats of the forward, and what that computed
+    /// with: Q, K and V in 16 bits as they come back from 8 (`ConversionKind::Dequantize`), and O likewise. Scores of
+    /// the tensors before their conversion are others, whose exponentials less these Stats are no probabilities: with
+    /// them a model that trained well otherwise diverged as soon as its scores were large. A checked pair
+    /// (`TrainingPair::checked`) cannot compare those of two types.
     ///
     /// ```
     /// use qkvault_exec::{ScaleRecipe, Scales, Training};

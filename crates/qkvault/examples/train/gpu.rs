@@ -13,6 +13,7 @@ use qkvault::sys::Search;
 use qkvault::{CompileOptions, Profile};
 
 use crate::Failure;
+use crate::clock::Clock;
 use crate::eight::RECIPE;
 use crate::model::{Config, Conversions, Machine};
 
@@ -37,6 +38,7 @@ pub(crate) struct Gpu {
     scale: f32,
     cap: f32,
     plain: bool,
+    clock: Clock,
 }
 
 pub(crate) fn vault(folder: Option<&str>) -> VaultOptions {
@@ -91,7 +93,7 @@ impl Gpu {
         }
         let scale = config.attentions()?[0].forward().default_scale();
         let Config { dtype, cap, plain, .. } = *config;
-        Ok(Gpu { stream, layers, dtype, scale, cap, plain })
+        Ok(Gpu { stream, layers, dtype, scale, cap, plain, clock: Clock::default() })
     }
 }
 
@@ -113,7 +115,8 @@ pub(crate) fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 
 impl Machine for Gpu {
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
-        let Gpu { stream, layers, dtype, scale, cap, plain } = self;
+        let Gpu { stream, layers, dtype, scale, cap, plain, clock } = self;
+        clock.begin(layer);
         let Layer { pair, saved, q, k, v, o, .. } = &mut layers[layer];
         for (slice, values) in [&mut *q, &mut *k, &mut *v].into_iter().zip(qkv) {
             stream.memcpy_htod(&narrow(*dtype, values), slice)?;
@@ -123,27 +126,28 @@ impl Machine for Gpu {
         if layer == 0 && !*plain {
             args = args.scalar("cap", *cap);
         }
-        pair.forward(saved, args, stream)?;
+        clock.time(false, stream, || Ok(pair.forward(saved, args, stream)?))?;
         Ok(widen(*dtype, &stream.clone_dtoh(o)?))
     }
 
     fn attend_back(&mut self, layer: usize, d_o: &[f32]) -> Result<[Vec<f32>; 3], Failure> {
-        let Gpu { stream, layers, dtype, .. } = self;
+        let Gpu { stream, layers, dtype, clock, .. } = self;
         let Layer { pair, saved, q, k, v, o, d_o: upstream, d_q, d_k, d_v } = &mut layers[layer];
         stream.memcpy_htod(&narrow(*dtype, d_o), upstream)?;
         let inputs = Args::new().q(&*q).k(&*k).v(&*v).saved_o(&*o).d_o(&*upstream);
-        pair.backward(saved, inputs.d_q(&mut *d_q).d_k(&mut *d_k).d_v(&mut *d_v), stream)?;
+        let args = inputs.d_q(&mut *d_q).d_k(&mut *d_k).d_v(&mut *d_v);
+        clock.time(true, stream, || Ok(pair.backward(saved, args, stream)?))?;
         let read = |slice: &CudaSlice<u8>| Ok::<_, Failure>(widen(*dtype, &stream.clone_dtoh(slice)?));
         Ok([read(d_q)?, read(d_k)?, read(d_v)?])
     }
 
     fn record(&self) -> serde_json::Value {
-        record(self.layers.iter().map(|layer| &layer.pair))
+        record(self.layers.iter().map(|layer| &layer.pair), &self.clock)
     }
 }
 
-/// The plans of pairs.
-pub(crate) fn record<'a>(pairs: impl Iterator<Item = &'a TrainingPair>) -> serde_json::Value {
+/// The plans of pairs, and the times of steps.
+pub(crate) fn record<'a>(pairs: impl Iterator<Item = &'a TrainingPair>, clock: &Clock) -> serde_json::Value {
     let plans = pairs.flat_map(|pair| [pair.forward_plan(), pair.backward_plan()]);
     let list: Vec<serde_json::Value> = plans
         .map(|plan| {
@@ -154,5 +158,5 @@ pub(crate) fn record<'a>(pairs: impl Iterator<Item = &'a TrainingPair>) -> serde
             })
         })
         .collect();
-    list.into()
+    serde_json::json!({ "plans": list, "step": clock.medians() })
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! train [--steps 200] [--batch 8] [--seq 256] [--width 256] [--heads 4] [--vocabulary 64] [--dtype bf16] [--seed 1]
-//!       [--rate 0.001] [--plain] [--fp8 [--current]] [--out FILE] [--vault DIR] [--ranks N [--one-gpu]]
+//!       [--rate 0.001] [--plain] [--fp8 [--current] [--mixed]] [--out FILE] [--vault DIR] [--ranks N [--one-gpu]]
 //!       [--build | --cpu | --plan NAME|FILE]
 //! ```
 //!
@@ -19,7 +19,7 @@
 //!
 //! `--fp8` computes the attention in 8 bits: conversions on the GPU quantize Q, K, V and dO with delayed scales, and
 //! turn O and the gradients back. It implies `--plain`, and heads of 128. `--current` scales by each tensor itself, for
-//! compute capability 10.x. The losses end within the noise of `--plain` in bf16; a test compares them.
+//! compute capability 10.x; `--mixed` has the backward in 16 bits. The losses end within the noise of `--plain` in bf16; a test compares them.
 //!
 //! `train.py` trains the same model in PyTorch float32 from the same initial numbers and compares the losses.
 //! `train.sh` runs both.
@@ -27,6 +27,7 @@
 #![allow(clippy::print_stdout, reason = "this is a program's output")]
 #![forbid(unsafe_code)]
 
+mod clock;
 mod cpu;
 mod eight;
 mod gpu;
@@ -77,6 +78,7 @@ fn main() -> Result<(), Failure> {
             "--plain" => config.plain = true,
             "--fp8" => fp8 = true,
             "--current" => current = true,
+            "--mixed" => config.mixed = true,
             "--out" => options.out = Some(value()?),
             "--vault" => options.vault = Some(value()?),
             "--plan" => options.plan = Some(value()?),
@@ -93,6 +95,9 @@ fn main() -> Result<(), Failure> {
     if fp8 {
         config.fp8 = Some(if current { Fp8::Current } else { Fp8::Delayed });
         config.plain = true;
+    }
+    if config.mixed && (!fp8 || options.cpu) {
+        return Err("--mixed is a forward of --fp8 with a backward in 16 bits, on a GPU".into());
     }
     // Backwards in 8 bits have heads of 128 on compute capability 9.0; without expressions both have the same.
     let usual = if config.plain { (config.width / 128).max(1) } else { config.heads };

@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) plain: bool,
     /// How the attention is scaled in 8 bits; `None` in 16 bits.
     pub(crate) fp8: Option<Fp8>,
+    /// Whether only the forward is in 8 bits.
+    pub(crate) mixed: bool,
 }
 
 impl Default for Config {
@@ -47,16 +49,18 @@ impl Default for Config {
             dtype: DType::BF16,
             plain: false,
             fp8: None,
+            mixed: false,
         }
     }
 }
 
 impl Config {
     pub(crate) fn json(&self) -> serde_json::Value {
-        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype, plain, fp8 } = self;
+        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype, plain, fp8, mixed } = self;
         serde_json::json!({
             "vocabulary": vocabulary, "width": width, "heads": heads, "batch": batch, "seq": seq, "steps": steps,
             "seed": seed, "rate": rate, "warmup": warmup, "cap": cap, "dtype": dtype.to_string(), "plain": plain, "fp8": fp8,
+            "mixed": mixed,
         })
     }
 
@@ -66,7 +70,9 @@ impl Config {
         let [b, h, s, d] = [self.batch, self.heads, self.seq, self.width / self.heads].map(|n| n as i64);
         let causal = Attention::bshd(b, (h, h), (s, s), d, self.dtype).causal();
         if let Some(scaling) = self.fp8 {
-            let layer = Training::fp8(&causal, scaling)?;
+            let options = BackwardOptions::default();
+            let mixed = || Training::fp8_forward(&causal, scaling, options);
+            let layer = if self.mixed { mixed()? } else { Training::fp8(&causal, scaling)? };
             return Ok([layer.clone(), layer]);
         }
         let pair = |attention| Training::for_attention(&attention, BackwardOptions::default());
