@@ -290,7 +290,8 @@ fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
         };
         wide(Scaled::O, &narrow, &mut o);
         let [mut q, mut k, mut v] = [q, k, v];
-        for ((which, narrow), to) in [Scaled::Q, Scaled::K, Scaled::V].into_iter().zip(&stored).zip([&mut q, &mut k, &mut v])
+        for ((which, narrow), to) in
+            [Scaled::Q, Scaled::K, Scaled::V].into_iter().zip(&stored).zip([&mut q, &mut k, &mut v])
         {
             wide(which, narrow, to);
         }
@@ -301,9 +302,8 @@ fn a_forward_in_8_bits_has_the_gradients_of_a_backward_in_16() {
         if step == 0 {
             continue;
         }
-        let read = |slice: &CudaSlice<u8>| {
-            Buffer::new(DType::BF16, stream.clone_dtoh(slice).expect("read")).expect("whole")
-        };
+        let read =
+            |slice: &CudaSlice<u8>| Buffer::new(DType::BF16, stream.clone_dtoh(slice).expect("read")).expect("whole");
         let mut inputs = Inputs::new();
         for (role, slice) in [(Role::Q, &q), (Role::K, &k), (Role::V, &v), (Role::DO, &d_o), (Role::O, &o)] {
             inputs.insert(role, read(slice));

@@ -66,6 +66,12 @@ entries![
         field: "invariant",
         ..FA4_OWN
     },
+    FA4_CACHE = Entry {
+        code: "fa4.cache",
+        cause: "FlashAttention-4's kernels have Q, K and V in one element type.",
+        field: "fp8",
+        ..FA4_OWN
+    },
     FA4_DRAFT_TREE = Entry {
         code: "fa4.draft-tree",
         cause: "FlashAttention-4's kernels read no bits for each query.",

@@ -1,7 +1,7 @@
 //! Which attentions FlashAttention-4's kernels take on Hopper, with a reason for every other one.
 
 use crate::codes;
-use qkvault_graph::{Band, Corner, Gradients, Pass, Reason, Refusal, Tensor, Valid, row_of_a_constant};
+use qkvault_graph::{Band, Corner, Fp8, Gradients, Pass, Reason, Refusal, Tensor, Valid, row_of_a_constant};
 
 use crate::expression::arguments;
 use crate::packed::{self, capacity, counts, is_packed};
@@ -54,6 +54,7 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(a.k.heads() != a.v.heads(), &|| {
         codes::FA4_HEADS.reason(format!("{} heads of keys and {} of values", a.k.heads(), a.v.heads()))
     });
+    when(a.fp8 == Some(Fp8::Cache), &|| codes::FA4_CACHE.reason(format!("a cache in {}", a.k.dtype)));
     when(a.draft_tree, &|| codes::FA4_DRAFT_TREE.reason("a tree of drafts"));
     when(a.invariant, &|| codes::FA4_INVARIANT.reason("the same bits in any batch"));
     when(a.dropout.is_some(), &|| codes::FA4_DROPOUT.reason("dropout"));

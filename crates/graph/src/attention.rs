@@ -148,7 +148,7 @@ pub enum PaddedRows {
     Zero,
 }
 
-/// FP8 scaling of an attention whose Q, K and V are 8-bit.
+/// FP8 scaling of an attention whose Q, K and V, or K and V alone, are 8-bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fp8 {
@@ -157,6 +157,10 @@ pub enum Fp8 {
     Delayed,
     /// One scale per tensor, from the tensor itself; outputs are 16-bit.
     Current,
+    /// A cache of keys and values in 8 bits, with one scale for each of the two; Q and O are 16-bit. Kernels turn keys
+    /// and values back as they read them, so products and the softmax are those of 16 bits. Of a forward; own kernels
+    /// alone compute it.
+    Cache,
     /// One power-of-two scale per 32 elements (MXFP8); outputs are 16-bit.
     ///
     /// Elements share a scale along the dim that a product sums over: the head dim in Q and K, the sequence in the V of

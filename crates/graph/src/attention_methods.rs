@@ -172,6 +172,12 @@ impl Attention {
         validate(self)
     }
 
+    /// Whether products are of 8-bit numbers; those of a [cache](Fp8::Cache) in 8 bits are of 16.
+    #[must_use]
+    pub const fn has_narrow_products(&self) -> bool {
+        matches!(self.fp8, Some(Fp8::Delayed | Fp8::Current | Fp8::Block))
+    }
+
     /// The backward of this forward: the same description with the gradients added.
     ///
     /// The backward reads the forward's Stats. If the forward does not output them, validation refuses the backward.
@@ -181,7 +187,7 @@ impl Attention {
         let BackwardOptions { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic } = options;
         // 8-bit products need 8-bit operands, whatever O's type is; the results are as wide as O.
         let (input, output) = match self.fp8 {
-            None => (self.o.dtype, self.q.dtype),
+            None | Some(Fp8::Cache) => (self.o.dtype, self.q.dtype),
             Some(Fp8::Delayed) => (self.q.dtype, self.q.dtype),
             Some(Fp8::Current | Fp8::Block) => (self.q.dtype, self.o.dtype),
         };

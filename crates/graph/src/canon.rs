@@ -50,6 +50,7 @@ pub(crate) fn attention(canonical: &Attention) -> Vec<u8> {
             Fp8::Delayed => 1_u8,
             Fp8::Current => 2,
             Fp8::Block => 3,
+            Fp8::Cache => 4,
         };
         if amax { scaling } else { scaling + 16 }
     });

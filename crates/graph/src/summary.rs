@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{Attention, Band, Corner, Dropout, DropoutSource, Lengths, Mask, Outputs, Pass, Storage, Tensor, Valid};
+use crate::{
+    Attention, Band, Corner, Dropout, DropoutSource, Fp8, Lengths, Mask, Outputs, Pass, Storage, Tensor, Valid,
+};
 
 impl fmt::Display for Attention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,6 +68,9 @@ impl fmt::Display for Attention {
         }
         if let Some(fp8) = fp8 {
             write!(f, " fp8-{}", format!("{fp8:?}").to_lowercase())?;
+            if *fp8 == Fp8::Cache {
+                write!(f, "-{}", k.dtype)?;
+            }
         }
         let Outputs { stats, max, sum_exp, amax } = *outputs;
         for (on, word) in [(stats, "stats"), (max, "max"), (sum_exp, "sum-exp"), (!amax, "no-amax")] {

@@ -35,6 +35,13 @@ entries![
         needed: "a multiple of 16, at most 576 of queries and keys and 512 of values",
         ..KERNELS
     },
+    KERNELS_CACHE = Entry {
+        code: "kernels.cache",
+        cause: "The kernels for latent caches read 16 bits.",
+        field: "fp8",
+        needed: "head dims of at most 256 with a cache in 8 bits",
+        ..KERNELS
+    },
     KERNELS_HEADS = Entry {
         code: "kernels.heads",
         cause: "The kernels bring keys and values of a head together.",

@@ -42,6 +42,8 @@ impl SourceWriter<'_> {
             ("PAGE", self.page()),
             ("PAGE_ROWS", self.part_rows()),
             ("GATHER", flag(self.gathers())),
+            ("NARROW", flag(sizes.narrow)),
+            ("BF16", flag(self.half() == "bf16")),
             ("VARLEN_Q", flag(is_varlen(&a.q))),
             ("VARLEN_K", flag(is_varlen(&a.k))),
             ("VARLEN_O", flag(is_varlen(&a.o))),
@@ -75,6 +77,9 @@ impl SourceWriter<'_> {
         list.extend(left.map(|n| ("LEFT", n)));
         list.extend(right.map(|n| ("RIGHT", n)));
         let mut text = format!("#define HALF_TYPE \"{}\"\n", self.half());
+        if sizes.narrow {
+            let _ = writeln!(text, "#define NARROW_TYPE \"{}\"", a.k.dtype);
+        }
         for (name, value) in list {
             let suffix = if i32::try_from(value).is_ok() { "" } else { "ll" };
             let _ = writeln!(text, "#define {name} {value}{suffix}");

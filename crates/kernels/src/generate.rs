@@ -1,7 +1,7 @@
 //! From a description to CUDA source and a launch recipe.
 
 use qkvault_graph::SCRATCH_ALIGNMENT;
-use qkvault_graph::{DType, Lengths, Refusal, Role, Tensor, Valid, Varlen};
+use qkvault_graph::{DType, Lengths, Refusal, Role, Scaled, Tensor, Valid, Varlen};
 
 use crate::expression::{FUNCTIONS, element_type};
 use crate::params::Params;
@@ -9,7 +9,7 @@ use crate::products::products;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
 use crate::score::CAPPED;
 use crate::spans;
-use crate::takes::{is_varlen, page_size, takes};
+use crate::takes::{is_narrow, is_varlen, page_size, takes};
 use crate::tiling::{Sizes, Tiling};
 
 pub(crate) const MACHINE: &str = include_str!("cuda/machine.cu");
@@ -17,6 +17,7 @@ pub(crate) const WORK: &str = include_str!("cuda/work.cu");
 pub(crate) const BRING: &str = include_str!("cuda/bring.cu");
 pub(crate) const SOFTMAX: &str = include_str!("cuda/softmax.cu");
 pub(crate) const GATHER: &str = include_str!("cuda/gather.cu");
+pub(crate) const NARROW: &str = include_str!("cuda/narrow.cu");
 pub(crate) const ATTEND: &str = include_str!("cuda/attend.cu");
 pub(crate) const LATENT: &str = include_str!("cuda/latent.cu");
 pub(crate) const MERGE: &str = include_str!("cuda/merge.cu");
@@ -96,6 +97,7 @@ impl Shape {
             invariant: a.invariant,
             group: count(group),
             diagonal: a.mask.band.is_some_and(|band| band.left.is_some() || band.right.is_some()),
+            narrow: is_narrow(a),
         };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }
@@ -123,9 +125,12 @@ impl SourceWriter<'_> {
         common(self.page(), self.tiling.tile.into())
     }
 
-    /// [`gathers`] with this tiling.
+    /// Whether warps copy tiles row by row ([`gathers`]), or turn rows of 8 bits into 16 as they bring them.
     pub(crate) fn gathers(&self) -> bool {
-        are_gathered(&self.attention.k, self.tiling.tile)
+        match self.shape.sizes.narrow {
+            true => !self.tiling.reads_narrow(self.shape.sizes),
+            false => are_gathered(&self.attention.k, self.tiling.tile),
+        }
     }
 
     /// Threads of a block of `attend`.
@@ -175,7 +180,9 @@ impl SourceWriter<'_> {
         }
         source.push_str(WORK);
         source.push_str(BRING);
-        if self.gathers() {
+        if sizes.narrow {
+            source.push_str(NARROW);
+        } else if self.gathers() {
             source.push_str(GATHER);
         }
         source.push_str(SOFTMAX);
@@ -228,8 +235,13 @@ impl SourceWriter<'_> {
             p.map("map_v", LaunchValue::Map(map_v));
         }
         if gathers || self.may_share() {
-            p.pointer("const u16", "keys", LaunchValue::Address(Role::K));
-            p.pointer("const u16", "values", LaunchValue::Address(Role::V));
+            let element = if self.shape.sizes.narrow { "const unsigned char" } else { "const u16" };
+            p.pointer(element, "keys", LaunchValue::Address(Role::K));
+            p.pointer(element, "values", LaunchValue::Address(Role::V));
+        }
+        if self.shape.sizes.narrow {
+            p.pointer("const float", "descale_k", LaunchValue::Address(Role::Descale(Scaled::K)));
+            p.pointer("const float", "descale_v", LaunchValue::Address(Role::Descale(Scaled::V)));
         }
         p.pointer("const u16", "q", LaunchValue::Address(Role::Q));
         p.pointer("u16", "o", LaunchValue::Address(Role::O));
@@ -292,7 +304,7 @@ impl SourceWriter<'_> {
             dtype: tensor.dtype,
             dims: [columns, heads, rows, outer].map(i64::unsigned_abs).to_vec(),
             strides: vec![step(heads, head_step), step(rows, row_step), outer_step],
-            tile: vec![64, 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
+            tile: vec![self.tiling.box_columns(self.shape.sizes), 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
             swizzle: 128,
         }
     }
@@ -300,7 +312,7 @@ impl SourceWriter<'_> {
 
 /// Whether kernels copy the tiles of an attention row by row (`gather.cu`), and not by boxes of a tensor map.
 pub(crate) fn gathers(attention: &Valid) -> bool {
-    are_gathered(&attention.k, Shape::for_attention(attention).sizes.tile())
+    !is_narrow(attention) && are_gathered(&attention.k, Shape::for_attention(attention).sizes.tile())
 }
 
 fn are_gathered(keys: &Tensor, tile: u32) -> bool {

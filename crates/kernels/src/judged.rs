@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use qkvault_graph::{Lengths, PaddedRows, Valid};
+use qkvault_graph::{DType, Lengths, PaddedRows, Valid};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, KnownLists, ListsLayout, ScoreTiles};
-use crate::takes::{is_varlen, page_size};
+use crate::takes::{is_narrow, is_varlen, page_size};
 use crate::{bounds, expression, generate, score, spans};
 
 /// So many right cases judge a path.
@@ -35,6 +35,9 @@ pub struct Judged {
     /// The same of attentions whose pages have few rows, which are copied row by row.
     #[serde(default)]
     pub gather: JudgedSources,
+    /// The same of attentions over a cache in 8 bits, whatever else they do.
+    #[serde(default)]
+    pub narrow: JudgedSources,
     /// The kernel that lists tiles for FlashAttention-4.
     pub lists: JudgedSources,
 }
@@ -90,6 +93,7 @@ impl Judged {
             Own::Invariant => &self.invariant,
             Own::Drafts => &self.drafts,
             Own::Gather => &self.gather,
+            Own::Narrow => &self.narrow,
         }
     }
 
@@ -99,6 +103,7 @@ impl Judged {
             Own::Invariant => &mut self.invariant,
             Own::Drafts => &mut self.drafts,
             Own::Gather => &mut self.gather,
+            Own::Narrow => &mut self.narrow,
         }
     }
 }
@@ -139,14 +144,19 @@ enum Own {
     Drafts,
     /// Invariant ones, drafts and others.
     Gather,
+    /// The same.
+    Narrow,
 }
 
 impl Own {
     // As the numbers of the kinds count.
-    const ALL: [Own; 4] = [Own::Usual, Own::Invariant, Own::Drafts, Own::Gather];
+    const ALL: [Own; 5] = [Own::Usual, Own::Invariant, Own::Drafts, Own::Gather, Own::Narrow];
 
     /// Rules refuse an invariant attention of drafts.
     fn of_attention(a: &Valid) -> Own {
+        if is_narrow(a) {
+            return Own::Narrow;
+        }
         match (generate::gathers(a), a.invariant, a.draft_tree) {
             (true, ..) => Own::Gather,
             (false, true, _) => Own::Invariant,
@@ -155,14 +165,13 @@ impl Own {
         }
     }
 
-    /// The ways that an attention of this kind takes. All kinds that are copied row by row have one record.
+    /// The ways that an attention of this kind takes. Kinds that have all others within have one record.
     fn paths(self, a: &Valid) -> Vec<&'static str> {
         let mut all = paths(a);
-        if self == Own::Gather {
-            all.extend(
-                [("invariant", a.invariant), ("drafts", a.draft_tree)].into_iter().filter(|of| of.1).map(|of| of.0),
-            );
-        }
+        let within = matches!(self, Own::Gather | Own::Narrow);
+        let e5m2 = a.k.dtype == DType::E5M2;
+        let more = [("invariant", within && a.invariant), ("drafts", within && a.draft_tree), ("e5m2", e5m2)];
+        all.extend(more.into_iter().filter(|of| of.1).map(|of| of.0));
         all
     }
 
@@ -172,12 +181,8 @@ impl Own {
             // With the spans that are written into each.
             Own::Invariant => digest(&[&INVARIANT[..], &[&spans::functions()]].concat(), &[SPANS]),
             Own::Drafts => digest(&ATTENTION, &[DRAFTS]),
-            Own::Gather => {
-                let usual = digest(&[&ATTENTION[..], &[generate::GATHER]].concat(), &[GATHER, DRAFTS]);
-                let spans = spans::functions();
-                let sources = [&INVARIANT[..], &[&spans, generate::GATHER]].concat();
-                digest(&[&usual, &digest(&sources, &[GATHER, SPANS])], &[])
-            }
+            Own::Gather => with_all(generate::GATHER, GATHER),
+            Own::Narrow => with_all(generate::NARROW, NARROW),
         }
     }
 }
@@ -186,6 +191,16 @@ impl Own {
 const SPANS: &str = "#if INVARIANT";
 const DRAFTS: &str = "#if DRAFT_TREE";
 const GATHER: &str = "#if GATHER";
+const NARROW: &str = "#if NARROW";
+
+/// The digest of a kind that has usual attentions, drafts and invariant ones within.
+fn with_all(own: &str, condition: &str) -> String {
+    // Groups of warps have rows of 8 bits brought as rows are copied one by one.
+    let usual = digest(&[&ATTENTION[..], &[own]].concat(), &[GATHER, condition, DRAFTS]);
+    let spans = spans::functions();
+    let sources = [&INVARIANT[..], &[&spans, own]].concat();
+    digest(&[&usual, &digest(&sources, &[GATHER, condition, SPANS])], &[])
+}
 
 /// A digest of code as a compiler sees it, with the code of these conditions and without that of the others: a comment
 /// or an empty line changes nothing that a GPU could judge.
@@ -197,7 +212,7 @@ fn digest(sources: &[&str], conditions: &[&str]) -> String {
         let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
         let conditional = match code.split_whitespace().next() {
             Some("#if" | "#ifdef" | "#ifndef") => {
-                open.push([SPANS, DRAFTS, GATHER].contains(&code).then(|| conditions.contains(&code)));
+                open.push([SPANS, DRAFTS, GATHER, NARROW].contains(&code).then(|| conditions.contains(&code)));
                 open.last().copied().flatten()
             }
             Some("#else") => {
@@ -240,7 +255,7 @@ fn paths(a: &Valid) -> Vec<&'static str> {
         ("tensors of expressions", tensors),
         ("sink", a.sink),
         ("stats", a.outputs.stats),
-        ("f16", a.q.dtype == qkvault_graph::DType::F16),
+        ("f16", a.q.dtype == DType::F16),
     ];
     all.into_iter().filter(|(_, taken)| *taken).map(|(name, _)| name).collect()
 }
@@ -265,7 +280,7 @@ fn list_path(a: &Valid) -> Option<&'static str> {
 /// Why the kernels are chosen for an attention that they take only by name: no GPU has judged them.
 #[must_use]
 pub fn unproven(attention: &Valid) -> Option<&'static str> {
-    static SOURCES: OnceLock<[String; 4]> = OnceLock::new();
+    static SOURCES: OnceLock<[String; 5]> = OnceLock::new();
     let own = Own::of_attention(attention);
     let sources = &SOURCES.get_or_init(|| Own::ALL.map(Own::digest))[own as usize];
     let not = own.paths(attention).into_iter().any(|path| Judged::built_in().sources_of(own).why_not(sources, path));

@@ -2,7 +2,7 @@
 
 use crate::tiling::MULTIPROCESSORS;
 use crate::{codes, spans};
-use qkvault_graph::{DType, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
+use qkvault_graph::{Fp8, PaddedRows, Reason, Refusal, Storage, Tensor, Valid};
 
 /// The largest head dim of queries and keys: that of a latent cache.
 pub const HEAD_DIM: i64 = 576;
@@ -12,6 +12,9 @@ pub const VALUE_DIM: i64 = 512;
 
 /// The same of an invariant attention, whose sums of spans lie in shared memory beside its tiles.
 pub(crate) const INVARIANT_DIM: i64 = 256;
+
+/// The largest head dim of a cache in 8 bits.
+const CACHE_DIM: i64 = 256;
 
 /// The most scratch memory of one: every block has room for the sums of all spans of the longest sequence.
 const INVARIANT_SCRATCH: i64 = 1 << 32;
@@ -53,6 +56,10 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
             codes::KERNELS_INVARIANT.reason(format!("head dim {dim}")).at(field)
         });
     }
+    let widest = a.q.head_dim().max(a.v.head_dim());
+    when(is_narrow(a) && widest > CACHE_DIM, &|| {
+        codes::KERNELS_CACHE.reason(format!("{} of head dim {widest}", a.k.dtype))
+    });
     when(a.invariant && a.origins.is_some(), &|| codes::KERNELS_INVARIANT.reason("origins").at("origins"));
     when(a.invariant && a.draft_tree, &|| codes::KERNELS_INVARIANT.reason("a tree of drafts").at("draft_tree"));
     let scratch = if a.invariant { span_bytes(a) } else { 0 };
@@ -109,12 +116,17 @@ pub(crate) fn page_size(tensor: &Tensor) -> Option<i64> {
     }
 }
 
-/// Rows of 16-bit elements begin at multiples of 16 bytes, and copies reach them.
+/// Whether keys and values are in 8 bits, and queries in 16.
+pub(crate) fn is_narrow(a: &Valid) -> bool {
+    a.fp8 == Some(Fp8::Cache)
+}
+
+/// Rows begin at multiples of 16 bytes, and copies reach them.
 fn aligned(tensor: &Tensor) -> bool {
     let [outer, heads, rows, _] = tensor.extents();
     // How many pages a pool has decides nothing.
     let extents = [if tensor.is_paged() { i64::MAX } else { outer }, heads, rows];
     let far = |stride: i64| stride >= 1 << 39;
-    tensor.dtype.size() != DType::F16.size()
-        || tensor.strides[..3].iter().zip(extents).all(|(&step, n)| n == 1 || (step % 8 == 0 && !far(step)))
+    let least = 16 / tensor.dtype.size().clamp(1, 2) as i64;
+    tensor.strides[..3].iter().zip(extents).all(|(&step, n)| n == 1 || (step % least == 0 && !far(step)))
 }

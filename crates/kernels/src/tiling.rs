@@ -58,6 +58,8 @@ pub struct Sizes {
     pub group: u32,
     /// Whether a band moves what a query sees by a key from one query to the next.
     pub diagonal: bool,
+    /// Whether keys and values are in 8 bits.
+    pub narrow: bool,
 }
 
 impl Sizes {
@@ -106,7 +108,7 @@ impl Tiling {
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),
             // Other instructions add products in another order.
-            ..=16 if !sizes.invariant => of(1, 4, false),
+            ..=16 if !sizes.invariant && !(sizes.narrow && sizes.wide()) => of(1, 4, false),
             ..=64 => of(4, 1, true),
             _ if sizes.wide() => of(4, 1, true),
             _ => of(8, 1, true),
@@ -206,10 +208,21 @@ impl Tiling {
         MULTIPROCESSORS * self.blocks_per_sm
     }
 
+    /// Whether warps read tiles of 8 bits as they are; for groups of warps they are brought in 16.
+    pub(crate) const fn reads_narrow(self, sizes: Sizes) -> bool {
+        sizes.narrow && !self.warpgroups
+    }
+
+    /// Columns of a box of 128 bytes.
+    pub(crate) const fn box_columns(self, sizes: Sizes) -> u32 {
+        if self.reads_narrow(sizes) { 128 } else { 64 }
+    }
+
     /// Bytes of keys and values of a tile, which two groups bring to places of the same size.
     fn stage_bytes(self, sizes: Sizes) -> u32 {
-        let of_keys = sizes.head_dim.div_ceil(64);
-        let of_values = self.columns(sizes).div_ceil(64) * self.warps_columns;
+        let columns = self.box_columns(sizes);
+        let of_keys = sizes.head_dim.div_ceil(columns);
+        let of_values = self.columns(sizes).div_ceil(columns) * self.warps_columns;
         let boxes = if self.warps_columns > 1 { of_keys.max(of_values) } else { of_keys + of_values };
         boxes * self.tile * 128
     }
@@ -243,7 +256,7 @@ mod tests {
                     if invariant && head_dim.max(value_dim) > INVARIANT_DIM as u32 {
                         continue;
                     }
-                    let sizes = Sizes { head_dim, value_dim, rows, invariant, group: 4, diagonal: true };
+                    let sizes = Sizes { head_dim, value_dim, rows, invariant, group: 4, diagonal: true, narrow: false };
                     let tiling = Tiling::for_sizes(sizes);
                     assert!(tiling.blocks().is_multiple_of(tiling.row_blocks), "{sizes:?} {tiling:?}");
                     assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
@@ -281,7 +294,7 @@ mod tests {
         ] {
             for invariant in [false, true] {
                 let rows = queries * group;
-                let sizes = Sizes { head_dim, value_dim: head_dim, rows, invariant, group, diagonal };
+                let sizes = Sizes { head_dim, value_dim: head_dim, rows, invariant, group, diagonal, narrow: false };
                 assert_eq!(Tiling::for_sizes(sizes).row_blocks, blocks, "{sizes:?}");
             }
         }

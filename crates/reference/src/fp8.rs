@@ -66,6 +66,10 @@ impl<'a> Factors<'a> {
         let dtype = between(inputs, a.q.dtype);
         match a.fp8 {
             None => Ok(Factors { q: 1.0, k: 1.0, v: 1.0, s: None, o: 1.0, blocks: None }),
+            Some(Fp8::Cache) => {
+                let (k, v) = (one(Role::Descale(Scaled::K))?, one(Role::Descale(Scaled::V))?);
+                Ok(Factors { q: 1.0, k, v, s: None, o: 1.0, blocks: None })
+            }
             Some(Fp8::Delayed | Fp8::Current) => Ok(Factors {
                 q: one(Role::Descale(Scaled::Q))?,
                 k: one(Role::Descale(Scaled::K))?,

@@ -88,7 +88,7 @@ impl<'a> LaunchJudge<'a> {
             let fault = (!whole).then(|| format!("{role}: {found}"));
             return OutputVerdict { found, of_roundings: None, fault };
         }
-        if a.fp8.is_some() {
+        if a.has_narrow_products() {
             let compared = compare_launch(a, expected, written);
             let fault = (!compared.good).then(|| format!("{role}: {compared}"));
             return OutputVerdict { found, of_roundings: None, fault };

@@ -185,7 +185,7 @@ pub fn lower(attention: &Valid, target: &Target, options: &CompileOptions) -> Re
     let form = chosen_form(attention, options);
     let without = options.lab.without;
     let backward = match attention.get().fp8 {
-        None => backward::lower(attention, form, target, without),
+        None | Some(Fp8::Cache) => backward::lower(attention, form, target, without),
         Some(Fp8::Delayed | Fp8::Current) => fp8_backward::lower(attention, form, target, without),
         Some(Fp8::Block) => mxfp8_backward::lower(attention, form, target, without),
     };

@@ -170,9 +170,9 @@ impl<'a> Facts<'a> {
         self.a.fp8 == Some(Fp8::Block)
     }
 
-    /// Whether it is an 8-bit attention.
+    /// Whether it is an 8-bit attention. A cache in 8 bits is one of cuDNN's nowhere.
     pub(super) const fn eight_bits(&self) -> bool {
-        self.a.fp8.is_some()
+        self.a.has_narrow_products()
     }
 
     /// Whether a backward computes the gradient of a tensor of the score expression.

@@ -85,7 +85,7 @@ pub(super) fn recipe(space: Space) -> impl Strategy<Value = Recipe> + use<> {
     );
     let regimes = (
         sometimes(fp8, 0.2, || {
-            (prop::sample::select(vec![Fp8::Delayed, Fp8::Current, Fp8::Block]), any::<[bool; 2]>())
+            (prop::sample::select(vec![Fp8::Delayed, Fp8::Current, Fp8::Block, Fp8::Cache]), any::<[bool; 2]>())
         }),
         any::<bool>(),
         sometimes(backward, 0.4, any::<(bool, bool)>),
@@ -131,7 +131,7 @@ impl Recipe {
         let h_q = least_common_multiple(h_k, h_v) * times;
         let ((s_q, s_kv), (d_qk, d_v), b) = (self.seq, self.head_dim, self.batch);
         let [q, k, v, o, d_o, d_q, d_k, d_v_layout, d_o_half] = self.layouts;
-        let (input, output) = self.dtypes();
+        let (input, cache, output) = self.dtypes();
         // A backward has no paged operands.
         let storage = match self.storage {
             Rows::Paged { varlen_q: true } if self.backward.is_some() => Rows::Varlen { kv: false },
@@ -142,8 +142,8 @@ impl Recipe {
         let key = |layout, h, d, dtype| self.rows_of_kv(storage, layout, [b, h, s_kv, d], dtype);
         let mut a = Attention::forward(
             query(q, d_qk, input),
-            key(k, h_k, d_qk, input),
-            key(v, h_v, d_v, input),
+            key(k, h_k, d_qk, cache),
+            key(v, h_v, d_v, cache),
             query(o, d_v, output),
         );
         let scores = [b, h_q, s_q, s_kv];
@@ -171,7 +171,7 @@ impl Recipe {
         a.padded_rows = if self.padded_rows { PaddedRows::Zero } else { PaddedRows::Undefined };
         a.invariant = self.invariant;
         a.draft_tree = self.draft_tree && s_q <= MAX_DRAFTS && self.backward.is_none() && self.origins.is_none();
-        a.fp8 = self.fp8.map(|(scaling, _)| scaling);
+        a.fp8 = self.scaling().map(|(scaling, _)| scaling);
         if let Some((d_sink, deterministic)) = self.backward {
             a.outputs.stats = true;
             let gradient = self.gradient_dtype(input);
@@ -199,19 +199,25 @@ impl Recipe {
         a
     }
 
-    /// Element types of (Q, K, V) and of O.
-    fn dtypes(&self) -> (DType, DType) {
+    /// The scaling, and two choices of types. A cache has no backward.
+    fn scaling(&self) -> Option<(Fp8, [bool; 2])> {
+        self.fp8.filter(|(scaling, _)| self.backward.is_none() || *scaling != Fp8::Cache)
+    }
+
+    /// Element types of Q, of K and V, and of O.
+    fn dtypes(&self) -> (DType, DType, DType) {
         let half = if self.bf16 { DType::BF16 } else { DType::F16 };
-        match self.fp8 {
-            None => (half, half),
-            Some((Fp8::Delayed, [range, _])) => (eight(range), eight(range)),
-            Some((Fp8::Current | Fp8::Block, [range, _])) => (eight(range), half),
+        match self.scaling() {
+            None => (half, half, half),
+            Some((Fp8::Cache, [range, _])) => (half, eight(range), half),
+            Some((Fp8::Delayed, [range, _])) => (eight(range), eight(range), eight(range)),
+            Some((Fp8::Current | Fp8::Block, [range, _])) => (eight(range), eight(range), half),
         }
     }
 
     fn gradient_dtype(&self, input: DType) -> DType {
-        match self.fp8 {
-            None => input,
+        match self.scaling() {
+            None | Some((Fp8::Cache, _)) => input,
             Some((Fp8::Delayed, [_, range])) => eight(range),
             Some((Fp8::Current | Fp8::Block, [_, half])) => {
                 if half {
@@ -224,7 +230,7 @@ impl Recipe {
     }
 
     fn d_o_dtype(&self, input: DType) -> DType {
-        self.fp8.map_or(input, |(_, [_, range])| eight(range))
+        self.scaling().map_or(input, |(_, [_, range])| eight(range))
     }
 
     fn rows_of_q(&self, storage: Rows, layout: Layout, dims: [i64; 4], dtype: DType) -> Tensor {

@@ -1,4 +1,4 @@
-//! Scale factors and largest magnitudes of 8-bit attention, and the second 8-bit forms of a microscaled backward.
+//! Scale factors and largest magnitudes of 8-bit attention and caches, and the second 8-bit forms of a microscaled backward.
 
 use super::{List, dense, number};
 use crate::{Along, Attention, DType, Fp8, Gradients, Pass, Role, Scaled, Storage, Tensor};
@@ -15,6 +15,7 @@ pub(super) fn add(list: &mut List, a: &Attention, scaling: Fp8) {
             amaxes(list, a, &[Scaled::O]);
         }
         (Pass::Backward(gradients), Fp8::Block) => block_backward(list, a, gradients),
+        (_, Fp8::Cache) => inputs(list, Role::Descale, &[Scaled::K, Scaled::V]),
         (Pass::Forward, Fp8::Delayed | Fp8::Current) => {
             inputs(list, Role::Descale, &[Scaled::Q, Scaled::K, Scaled::V, Scaled::S]);
             inputs(list, Role::ScaleOf, &[Scaled::S, Scaled::O]);

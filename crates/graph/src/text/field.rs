@@ -119,6 +119,7 @@ impl Fields {
                     ("delayed", Some(Fp8::Delayed)),
                     ("current", Some(Fp8::Current)),
                     ("block", Some(Fp8::Block)),
+                    ("cache", Some(Fp8::Cache)),
                 ];
                 self.fp8 = Some(c.choice(&choices)?);
             }

@@ -104,6 +104,7 @@ fn write(f: &mut String, attention: &Attention) -> fmt::Result {
         Some(Fp8::Delayed) => "delayed",
         Some(Fp8::Current) => "current",
         Some(Fp8::Block) => "block",
+        Some(Fp8::Cache) => "cache",
     };
     writeln!(f, "fp8: {fp8}")?;
     if let Some(Gradients { d_o, d_o_half, d_q, d_k, d_v, d_sink, deterministic }) = gradients {

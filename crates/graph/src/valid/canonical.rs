@@ -18,7 +18,7 @@
 
 use crate::expr::{Axis, Node, ScoreExpr, over_operands_of, vjp};
 use crate::{
-    Attention, Band, Dropout, DropoutSource, Gradients, Lengths, Mask, Origins, Outputs, PaddedRows, Pass,
+    Attention, Band, Dropout, DropoutSource, Fp8, Gradients, Lengths, Mask, Origins, Outputs, PaddedRows, Pass,
     ScoreModBprop, Tensor, valid::strides,
 };
 
@@ -48,7 +48,8 @@ pub(super) fn form(attention: Attention) -> Attention {
     let outputs = {
         let Outputs { stats, max, sum_exp, amax } = outputs;
         let forward = matches!(pass, Pass::Forward);
-        Outputs { stats, max: max && forward, sum_exp: sum_exp && forward, amax: amax || fp8.is_none() }
+        let measured = matches!(fp8, Some(Fp8::Delayed | Fp8::Current | Fp8::Block));
+        Outputs { stats, max: max && forward, sum_exp: sum_exp && forward, amax: amax || !measured }
     };
     let score_mod = score_mod.map(|e| known(e, seq, lengths, origins.is_some()));
     let own = score_mod_bprop.filter(|_| matches!(pass, Pass::Backward(_)));

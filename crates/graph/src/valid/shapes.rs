@@ -69,35 +69,43 @@ fn storage(a: &Attention, problems: &mut Problems) {
 }
 
 fn types(a: &Attention, problems: &mut Problems) {
+    let cache = a.fp8 == Some(Fp8::Cache);
+    let mut mixed = |name: &str, t: &Tensor, needed: String| {
+        problems.add(codes::DTYPE_MIXED.reason(t.dtype.to_string()).at(format!("{name}.dtype")).with_needed(needed));
+    };
+    if cache && !a.k.dtype.is_fp8() {
+        mixed("k", &a.k, "e4m3 or e5m2, because the cache is in 8 bits".into());
+    } else if cache && a.v.dtype != a.k.dtype {
+        mixed("v", &a.v, format!("the element type of K, which is {}", a.k.dtype));
+    }
     for (name, t) in [("k", &a.k), ("v", &a.v)] {
-        if t.dtype != a.q.dtype {
-            problems.add(
-                codes::DTYPE_MIXED
-                    .reason(t.dtype.to_string())
-                    .at(format!("{name}.dtype"))
-                    .with_needed(format!("the element type of Q, which is {}", a.q.dtype)),
-            );
+        if !cache && t.dtype != a.q.dtype {
+            mixed(name, t, format!("the element type of Q, which is {}", a.q.dtype));
         }
     }
+    if cache && a.is_backward() {
+        problems.add(codes::BACKWARD_CACHE.reason("a backward of a cache in 8 bits"));
+    }
     let inputs = match a.fp8 {
-        None => a.q.dtype.is_half(),
+        None | Some(Fp8::Cache) => a.q.dtype.is_half(),
         Some(Fp8::Delayed | Fp8::Current | Fp8::Block) => a.q.dtype.is_fp8(),
     };
     if !inputs {
         let (needed, fix) = match a.fp8 {
             None => ("f16 or bf16", "set `fp8` for 8-bit formats; cuDNN's attention does not support f32"),
+            Some(Fp8::Cache) => ("f16 or bf16", "queries of a cache in 8 bits have 16; give them as they are"),
             Some(_) => ("e4m3 or e5m2", "leave `fp8` unset for 16-bit formats"),
         };
         problems.add(codes::DTYPE_INPUT.reason(a.q.dtype.to_string()).with_needed(needed).with_fix(fix));
     }
     let output = match a.fp8 {
-        None => a.o.dtype == a.q.dtype,
+        None | Some(Fp8::Cache) => a.o.dtype == a.q.dtype,
         Some(Fp8::Delayed) => a.o.dtype.is_fp8(),
         Some(Fp8::Current | Fp8::Block) => a.o.dtype.is_half(),
     };
     if inputs && !output {
         let needed = match a.fp8 {
-            None => format!("Q's type, {}", a.q.dtype),
+            None | Some(Fp8::Cache) => format!("Q's type, {}", a.q.dtype),
             Some(Fp8::Delayed) => "an 8-bit type, because scaling is delayed".into(),
             Some(Fp8::Current | Fp8::Block) => "a 16-bit type, because scales are current".into(),
         };
@@ -154,7 +162,7 @@ enum Width {
 /// The width of dO, which a backward reads, and of dQ, dK and dV, which it writes.
 const fn widths(fp8: Option<Fp8>) -> (Width, Width) {
     match fp8 {
-        None => (Width::OfQ, Width::OfQ),
+        None | Some(Fp8::Cache) => (Width::OfQ, Width::OfQ),
         Some(Fp8::Delayed) => (Width::Eight, Width::Eight),
         Some(Fp8::Current | Fp8::Block) => (Width::Eight, Width::Sixteen),
     }

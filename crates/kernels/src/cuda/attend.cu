@@ -63,7 +63,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     const bool begins = tile == 0, ends = tile + count == item.tiles;
     const int rows = min(ROWS, rows_of(p, item.queries) - item.rows_from);
     set_drafts(p, item, warp_row);
+#if NARROW
+    float key_unit[2] = {1.f, 1.f};
+#endif
 #if QUERIES_IN_REGISTERS
+#if NARROW
+    u32 held[HEAD_DIM / 16][4];
+    hold_queries(p, item, rows, warp_row, signs, held, key_unit);
+#else
 #if VARLEN_Q
     const u16* const q = p.q + p.offsets_q[item.batch];
 #else
@@ -81,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         held[step][2 + half] = row < rows ? high : 0;
       }
     }
+#endif
 #else
     sync_consumers();
     bring_queries(p, item, rows, signs, queries);
@@ -88,6 +96,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     fence_async();
 #endif
     sync_consumers();
+#endif
+#if NARROW
+    const float value_unit = *p.descale_v / WEIGHT_UNIT;
+    key_unit[0] *= *p.descale_k;
+    key_unit[1] *= *p.descale_k;
 #endif
     float out[COLUMNS / 8][4], top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.f, 0.f};
 #pragma unroll
@@ -110,6 +123,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     int span_end = end_of_span((item.first + tile) * TILE);
     // Adds a span's sums to those before it, or writes them as a piece of their own; the next span begins with nothing.
     auto end_span = [&](const float (&span_top)[2], const float (&span_sum)[2]) {
+#if NARROW
+      real_sums(out, value_unit);
+#endif
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         float all = span_sum[half] + __shfl_xor_sync(~0u, span_sum[half], 1);
@@ -151,8 +167,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       if (key_from + WARP_KEYS > item.end) {
         // Rows that no copy brought, or that lie beyond the sequence: they may hold no numbers.
         unsigned char* const to = shared + (values - stages);
+#if NARROW
+        for (int x = max(0, item.end - key_from) * VALUE_PARTS + lane; x < WARP_KEYS * VALUE_PARTS; x += 32)
+          *(uint4*)(to + place(warp_key * WARP_KEYS + x / VALUE_PARTS, x % VALUE_PARTS, TILE)) = make_uint4(0, 0, 0, 0);
+#else
         for (int x = max(0, item.end - key_from) * (COLUMNS / 8) + lane; x < WARP_KEYS * (COLUMNS / 8); x += 32)
           *(uint4*)(to + place(warp_key * WARP_KEYS + x / (COLUMNS / 8), x % (COLUMNS / 8), TILE)) = make_uint4(0, 0, 0, 0);
+#endif
         fence_async();
         __syncwarp();
 #if WARPGROUPS
@@ -172,6 +193,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       for (int step = 0; step < HEAD_DIM / 16; step++)
         multiply_keys(score, of_queries + ((step >> 2) * ROWS * 8 + (step & 3) * 2), of_keys + ((step >> 2) * (BOX >> 4) + (step & 3) * 2), step > 0);
       products_commit();
+#else
+#if NARROW
+      multiply_narrow(score, held, keys, warp_key);
 #else
 #pragma unroll
       for (int n = 0; n < WARP_KEYS / 8; n++) score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.f;
@@ -193,6 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
         }
       }
 #endif
+#endif
     };
     // Multiplies the weights of a tile by its values.
     auto multiply_weights = [&](u32 values) {
@@ -202,6 +227,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
 #pragma unroll
       for (int k = 0; k < WARP_KEYS / 16; k++) multiply_values(out, weight[k], of_values + k * 128);
       products_commit();
+#else
+#if NARROW
+      sum_narrow(out, weight, values, warp_key);
 #else
 #pragma unroll
       for (int k = 0; k < WARP_KEYS / 16; k++)
@@ -213,6 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
           multiply(out[2 * n + 1], weight[k], of_values[2], of_values[3]);
         }
 #endif
+#endif
     };
     // Lets the place of a tile be filled anew.
     auto release = [&](int slot) {
@@ -221,6 +250,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
     };
     float fade[2];
     auto soften_tile = [&](int i) {
+#if NARROW
+      scale_scores(score, key_unit);
+#endif
       soften(p, item, (item.first + tile + i) * TILE + warp_key * WARP_KEYS, warp_row, unit, score, top, sum, fade);
     };
     await_tile(0);
@@ -302,6 +334,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) attend(cons
       sum[half] += __shfl_xor_sync(~0u, sum[half], 1);
       sum[half] += __shfl_xor_sync(~0u, sum[half], 2);
     }
+#if NARROW
+    real_sums(out, value_unit);
+#endif
 #endif
 #if WARPS_KEYS > 1
     // The warps that share rows: the first one takes the sums of the others.

@@ -12,8 +12,15 @@
 #define THREADS (CONSUMERS + (MOVE_REGISTERS ? 128 : 32))
 #endif
 #define BOX (TILE * 128)
+#if NARROW
+// Columns of a box: tiles that warps read as they are have 8 bits.
+#define BOX_COLUMNS (WARPGROUPS ? 64 : 128)
+#define K_BOXES ((HEAD_DIM + BOX_COLUMNS - 1) / BOX_COLUMNS)
+#define V_BOXES ((VALUE_DIM + BOX_COLUMNS - 1) / BOX_COLUMNS)
+#else
 #define K_BOXES ((HEAD_DIM + 63) / 64)
 #define V_BOXES ((VALUE_DIM + 63) / 64)
+#endif
 #define BOXES (K_BOXES + V_BOXES)
 // Two groups of warps bring keys and values to places of the same size.
 #define STAGE ((WARPS_COLUMNS == 1 ? K_BOXES + VALUE_BOXES : K_BOXES > VALUE_BOXES ? K_BOXES : VALUE_BOXES) * BOX)
@@ -81,7 +88,11 @@ __device__ __forceinline__ bool values_in_keys(const Params& p, const Item& item
 __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, u32 full, u32 empty, int* shared_rows) {
   const int lane = threadIdx.x & 31, which = lane % BOXES, at_once = 32 / BOXES;
   const bool key = which < K_BOXES, works = lane < at_once * BOXES;
+#if NARROW
+  const int column = (key ? which : which - K_BOXES) * BOX_COLUMNS;
+#else
   const int column = (key ? which : which - K_BOXES) * 64;
+#endif
   const TensorMap* map = key ? &p.map_k : &p.map_v;
   Item item = share.item;
   int tile = share.at, slot = 0;

@@ -99,6 +99,28 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&a)[4], u32
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+#if NARROW
+// Four numbers of 8 bits as f16, which has room for each of them: the first two, and the others.
+__device__ __forceinline__ void widen(u32 four, u32& low, u32& high) {
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.rn.f16x2." NARROW_TYPE "x2 %0, a;\ncvt.rn.f16x2." NARROW_TYPE "x2 %1, b;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
+}
+
+__device__ __forceinline__ u32 pack_f16(float low, float high) {
+  u32 both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// `multiply` of f16, whatever the type of queries is.
+__device__ __forceinline__ void multiply_f16(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
 // Waits until the kernel before this one has ended and its writes are seen.
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next kernel may begin, though this one has not ended.

@@ -161,6 +161,12 @@ __device__ __forceinline__ void soften(const Params& p, const Item& item, int ke
 
 // Weights in 16 bits, as products take them.
 __device__ __forceinline__ void pack_weights(u32 (&weight)[WARP_KEYS / 16][4], const float (&score)[WARP_KEYS / 8][4]) {
+#if NARROW
+#if !WARPGROUPS
+  pack_narrow(weight, score);
+  return;
+#endif
+#endif
 #pragma unroll
   for (int k = 0; k < WARP_KEYS / 16; k++) {
     weight[k][0] = pack(score[2 * k][0], score[2 * k][1]);
@@ -206,6 +212,16 @@ __device__ __forceinline__ void write_rows(const Params& p, const Item& item, bo
       const float fade = take_sink(p, head, most, whole);
       if (query >= item.queries) whole = 0.f;
       const float factor = whole == 0.f ? 0.f : fade / whole;
+#if NARROW
+      u16* const to = p.o + out_at(p, item.batch, head, query);
+#pragma unroll
+      for (int n = 0; n < COLUMNS / 8; n++)
+#if INVARIANT
+        *(u32*)(to + out_column(n, lane)) = pack(result(out[n][half * 2], factor), result(out[n][half * 2 + 1], factor));
+#else
+        *(u32*)(to + out_column(n, lane)) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
+#endif
+#else
       u16* const to = p.o + out_at(p, item.batch, head, query) + column_from + (lane & 3) * 2;
 #if INVARIANT
 #pragma unroll
@@ -214,6 +230,7 @@ __device__ __forceinline__ void write_rows(const Params& p, const Item& item, bo
 #pragma unroll
       for (int n = 0; n < COLUMNS / 8; n++)
         if (WARPS_COLUMNS == 1 || n * 8 < columns) *(u32*)(to + n * 8) = pack(out[n][half * 2] * factor, out[n][half * 2 + 1] * factor);
+#endif
 #endif
       if ((lane & 3) == 0 && column_from == 0) write_stats(p, item.batch, head, query, most, whole);
     } else {
@@ -224,10 +241,16 @@ __device__ __forceinline__ void write_rows(const Params& p, const Item& item, bo
 #else
       const i64 at = piece_at(p, blockIdx.x, begins, row);
 #endif
+#if NARROW
+      float* const to = p.sums + at * VALUE_DIM;
+#pragma unroll
+      for (int n = 0; n < COLUMNS / 8; n++) *(float2*)(to + out_column(n, lane)) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
+#else
       float* const to = p.sums + at * VALUE_DIM + column_from + (lane & 3) * 2;
 #pragma unroll
       for (int n = 0; n < COLUMNS / 8; n++)
         if (WARPS_COLUMNS == 1 || n * 8 < columns) *(float2*)(to + n * 8) = make_float2(out[n][half * 2], out[n][half * 2 + 1]);
+#endif
       if ((lane & 3) == 0 && column_from == 0) *(float2*)&p.ends[at * 2] = make_float2(top[half], sum[half]);
     }
   }

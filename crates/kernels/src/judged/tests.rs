@@ -14,12 +14,13 @@ fn decode() -> Valid {
 /// Who changes a kernel runs the self-test on a GPU; until then the kernels are taken by name only.
 #[test]
 fn the_sources_of_today_are_those_that_a_gpu_judged() {
-    let Judged { attention, invariant, drafts, gather, lists } = Judged::built_in();
+    let Judged { attention, invariant, drafts, gather, narrow, lists } = Judged::built_in();
     let all = [
         ("kernels", attention, Own::Usual.digest()),
         ("kernels", invariant, Own::Invariant.digest()),
         ("kernels", drafts, Own::Drafts.digest()),
         ("kernels", gather, Own::Gather.digest()),
+        ("kernels", narrow, Own::Narrow.digest()),
         ("fa4", lists, digest(&LISTS, &[])),
     ];
     for (what, judged, sources) in all {
@@ -66,13 +67,13 @@ fn copies_row_by_row_are_judged_apart_from_other_attentions() {
     let all = [over(4), over(4).invariant(), drafts].map(|a| validate(a).expect("valid"));
     let mut judged = Judged::default();
     judged.add("a GPU", all.iter().cycle().take(60), false);
-    let Judged { attention, invariant, drafts, gather, lists: _ } = &judged;
+    let Judged { attention, invariant, drafts, gather, narrow, lists: _ } = &judged;
     let of = |path: &str| gather.right.get(path).copied();
     assert_eq!(
         (of("small pages"), of("invariant"), of("drafts"), of("lengths")),
         (Some(60), Some(20), Some(20), Some(60))
     );
-    assert!([attention, invariant, drafts].iter().all(|judged| judged.right.is_empty()));
+    assert!([attention, invariant, drafts, narrow].iter().all(|judged| judged.right.is_empty()));
     assert!(all.iter().all(|a| unproven(a).is_none()));
     let (with, without) = ("#if GATHER\nint c;\n#else\nint a;\n#endif\nint b;\n", "int a;\nint b;\n");
     assert_eq!(digest(&[with], &[]), digest(&[without], &[]));

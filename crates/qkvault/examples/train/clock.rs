@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUevent_flags;
 use qkvault::exec::cudarc;
 
 use crate::Failure;

@@ -56,7 +56,8 @@ impl Default for Config {
 
 impl Config {
     pub(crate) fn json(&self) -> serde_json::Value {
-        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype, plain, fp8, mixed } = self;
+        let Config { vocabulary, width, heads, batch, seq, steps, seed, rate, warmup, cap, dtype, plain, fp8, mixed } =
+            self;
         serde_json::json!({
             "vocabulary": vocabulary, "width": width, "heads": heads, "batch": batch, "seq": seq, "steps": steps,
             "seed": seed, "rate": rate, "warmup": warmup, "cap": cap, "dtype": dtype.to_string(), "plain": plain, "fp8": fp8,

@@ -87,12 +87,12 @@ fn compute(
     let shared = HeadShared {
         d_o: SetupSource::for_role(a, Role::DO, inputs, &setup.lens)?,
         d_o_factor: match a.fp8 {
-            None | Some(Fp8::Block) => 1.0,
+            None | Some(Fp8::Block | Fp8::Cache) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::DO))?,
         },
         block: (a.fp8 == Some(Fp8::Block)).then(|| Block::new(a, inputs, &setup.lens)).transpose()?,
         d_s: match a.fp8 {
-            None | Some(Fp8::Block) => None,
+            None | Some(Fp8::Block | Fp8::Cache) => None,
             Some(Fp8::Delayed | Fp8::Current) => Some(Rounded {
                 scale: factor(a, inputs, Role::ScaleOf(Scaled::DP))?,
                 descale: factor(a, inputs, Role::Descale(Scaled::DP))?,
@@ -104,7 +104,7 @@ fn compute(
             .then(|| SetupSource::for_role(a, Role::O, inputs, &setup.lens))
             .transpose()?,
         o_factor: match a.fp8 {
-            None | Some(Fp8::Block) => 1.0,
+            None | Some(Fp8::Block | Fp8::Cache) => 1.0,
             Some(Fp8::Delayed | Fp8::Current) => factor(a, inputs, Role::Descale(Scaled::O))?,
         },
         setup,

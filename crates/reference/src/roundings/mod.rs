@@ -97,7 +97,7 @@ impl Roundings {
     /// The errors of [`crate::forward`] and [`crate::backward`]; [`ReferenceError::NotModelled`] in 8 bits.
     pub fn for_attention(attention: &Valid, inputs: &Inputs) -> Result<Roundings, ReferenceError> {
         let a = attention.get();
-        if a.fp8.is_some() {
+        if a.has_narrow_products() {
             return Err(ReferenceError::NotModelled {
                 what: "the roundings of an attention in 8 bits",
                 why: "its description has them",

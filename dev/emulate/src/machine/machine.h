@@ -29,6 +29,15 @@ inline u32 pack(float low, float high) {
   return one(low) | one(high) << 16;
 }
 
+inline u32 pack_f16(float low, float high) { return to_f16(low) | (u32)to_f16(high) << 16; }
+#ifdef NARROW_TYPE
+inline void widen(u32 four, u32& low, u32& high) {
+  const auto one = [&](int n) { return (u32)f16_of_narrow(four >> 8 * n, NARROW_TYPE[1] == '5'); };
+  low = one(0) | one(1) << 16;
+  high = one(2) | one(3) << 16;
+}
+#endif
+
 inline void __syncthreads() { emulated::sync_threads(0, blockDim.x * blockDim.y * blockDim.z); }
 inline void sync_some(int barrier, int threads) { emulated::sync_threads(barrier, threads); }
 inline void arrive_some(int barrier, int threads) { emulated::arrive_threads(barrier, threads); }

@@ -40,8 +40,10 @@ template <int N> void neighbours(float (&to)[N], u64 matrix, int row, int column
 inline void load_matrices(u32 (&to)[4], u32 address) { emulated::matrices(to, address, false); }
 inline void load_transposed(u32 (&to)[4], u32 address) { emulated::matrices(to, address, true); }
 
-inline void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+// One product of a warp, whose halves `number` reads.
+template <typename Number> void multiply_by(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, Number number) {
   using namespace emulated;
+  const auto part = [&](u32 both, int e) { return number((u16)(both >> 16 * e)); };
   const Fragments mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
   const auto all = meet(MULTIPLY, &mine, sizeof mine);
   const int lane = lane_number(), row = lane >> 2;
@@ -54,6 +56,13 @@ inline void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
       sum[2 + n] += part(of_row.a[upper * 2 + 1], e) * b;
     }
   }
+}
+
+inline void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  multiply_by(sum, a, b0, b1, [](u16 x) { return emulated::half(x); });
+}
+inline void multiply_f16(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  multiply_by(sum, a, b0, b1, [](u16 x) { return from_f16(x); });
 }
 
 inline u64 matrix(u32 address, u32 blocks, u32 groups) {

@@ -55,6 +55,21 @@ inline float choose(bool first, float a, float b) { return first ? a : b; }
 inline float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
 inline float from_f16(u16 x) { _Float16 half; memcpy(&half, &x, 2); return (float)half; }
 inline u16 to_f16(float x) { const _Float16 half = (_Float16)x; u16 bits; memcpy(&bits, &half, 2); return bits; }
+// A number of 8 bits, in f16: with 5 bits of exponent as in its upper half, or with 4.
+inline u16 f16_of_narrow(u32 bits, bool e5m2) {
+  bits &= 0xff;
+  if (e5m2) return (u16)(bits << 8);
+  const u32 magnitude = bits & 0x7f;
+  if (magnitude == 0x7f) return 0x7fff;
+  const float real = magnitude < 8 ? ldexpf((float)magnitude, -9) : ldexpf(1.f + (magnitude & 7) / 8.f, (int)(magnitude >> 3) - 7);
+  return to_f16(bits & 0x80 ? -real : real);
+}
+inline u32 __byte_perm(u32 a, u32 b, u32 places) {
+  const u64 both = (u64)b << 32 | a;
+  u32 found = 0;
+  for (int n = 0; n < 4; n++) found |= (u32)(both >> (places >> 4 * n & 7) * 8 & 0xff) << 8 * n;
+  return found;
+}
 inline u16 to_bf16(float x) {
   const u32 bits = __float_as_uint(x);
   if (std::isnan(x)) return 0x7fff;

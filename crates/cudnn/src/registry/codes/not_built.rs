@@ -2,7 +2,7 @@
 
 use crate::registry::declare;
 use crate::registry::{Applies, Entry};
-use crate::{DropoutSource, Outputs, PaddedRows};
+use crate::{DropoutSource, Fp8, Outputs, PaddedRows};
 
 const NEEDED: &str = "an attention without it: qkvault describes and checks it, but does not lower it to cuDNN yet";
 const FIX: &str = "use the CPU reference, which computes it";
@@ -58,6 +58,16 @@ declare![
         fix: "take qkvault's kernels (engine: kernels), or give the mask as a bias",
         source: SOURCE,
         applies: Applies::Lowering(|f| given(f.a.draft_tree, "a tree of drafts")),
+        ..Entry::not_built()
+    },
+    NOT_BUILT_CACHE = Entry {
+        code: "not-built.cache",
+        cause: "cuDNN's attention has Q, K and V in one element type.",
+        field: "fp8",
+        needed: NEEDED_OWN,
+        fix: "take qkvault's kernels (engine: kernels), or queries in 8 bits too (fp8: delayed)",
+        source: SOURCE,
+        applies: Applies::Lowering(|f| given(f.a.fp8 == Some(Fp8::Cache), "a cache in 8 bits beside 16-bit queries")),
         ..Entry::not_built()
     },
     NOT_BUILT_OUTPUTS = Entry {

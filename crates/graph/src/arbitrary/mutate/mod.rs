@@ -90,7 +90,7 @@ pub fn mutations(a: &Attention) -> Vec<Mutation> {
     list.change("fp8", Effect::Changes, |a| {
         a.fp8 = match fp8 {
             None => Some(Fp8::Current),
-            Some(Fp8::Delayed | Fp8::Block) => Some(Fp8::Current),
+            Some(Fp8::Delayed | Fp8::Block | Fp8::Cache) => Some(Fp8::Current),
             Some(Fp8::Current) => Some(Fp8::Block),
         };
     });

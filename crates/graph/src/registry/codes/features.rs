@@ -210,4 +210,12 @@ entries![
         fix: "leave d_o_half out",
         ..Entry::description()
     },
+    BACKWARD_CACHE = Entry {
+        code: "backward.cache",
+        cause: "A cache of keys and values in 8 bits has no gradients.",
+        field: "fp8",
+        needed: "a forward, or an attention whose operands are all trained",
+        fix: "compute the backward in 16 bits (fp8: none) or with 8-bit operands (fp8: delayed)",
+        ..Entry::description()
+    },
 ];

@@ -131,7 +131,7 @@ fn operands(draw: &mut Draw, about: CaseQuirks, backward: bool) -> Attention {
     let scaling = if draw.chance(92) { Fp8::Delayed } else { Fp8::Current };
     let out = match scaling {
         Fp8::Delayed => draw.one_of(&EIGHT),
-        Fp8::Current | Fp8::Block => draw.one_of(&[DType::F16, DType::BF16]),
+        Fp8::Current | Fp8::Block | Fp8::Cache => draw.one_of(&[DType::F16, DType::BF16]),
     };
     let (d_qk, d_v) = match (about.has(&codes::FP8_HEAD_DIM_WIDE), backward) {
         (true, _) => draw.one_of(&WIDE),

@@ -1,0 +1,240 @@
+// Keys and values of 8 bits beside queries of 16. Single warps read tiles of 8 bits and turn them into f16 in registers;
+// before four warps multiply them, the warps that bring tiles turn them into the type of queries (`gather`). Scales of
+// the two tensors are factors of scores and of sums.
+
+#if NARROW
+#if WARPGROUPS
+#define GATHER_ARRIVALS 128
+// Rows of a tile that a warp brings, and 16 bytes of them that a lane has asked for at a time: more do not fit the
+// registers that are left for it where others took some.
+#define WARP_ROWS (TILE / 4)
+#define WIDEN_LOADS (MOVE_REGISTERS ? 4 : 8)
+static_assert(WARP_ROWS <= 32, "a lane finds a row");
+
+// Sixteen numbers in the type of queries.
+__device__ __forceinline__ void widen_part(uint4 narrow, uint4& low, uint4& high) {
+  const u32 words[4] = {narrow.x, narrow.y, narrow.z, narrow.w};
+  u32 wide[8];
+#pragma unroll
+  for (int n = 0; n < 4; n++) {
+    widen(words[n], wide[2 * n], wide[2 * n + 1]);
+#if BF16
+#pragma unroll
+    for (int e = 2 * n; e < 2 * n + 2; e++) wide[e] = pack(from_f16((u16)wide[e]), from_f16((u16)(wide[e] >> 16)));
+#endif
+  }
+  low = make_uint4(wide[0], wide[1], wide[2], wide[3]);
+  high = make_uint4(wide[4], wide[5], wide[6], wide[7]);
+}
+
+// Where a row of a head begins; 0 for one of a page that the pool does not have.
+__device__ __forceinline__ u64 narrow_row(const Params& p, const Item& item, bool key, int page, int row) {
+#if PAGED
+  if ((u32)page >= (u32)(key ? p.key_pages : p.value_pages)) return 0;
+  const i64 at = row % PAGE;
+#else
+  const i64 at = first_row(p, item, key) + row;
+#endif
+  return key ? (u64)(p.keys + page * p.k_page + item.head * p.k_head + at * p.k_row)
+             : (u64)(p.values + page * p.v_page + item.head * p.v_head + at * p.v_row);
+}
+
+// Brings a warp's rows of keys or values, of so many 16 bytes each, to their places in a tile. `found` is where the
+// lane's row begins. Rows behind those that the tile has are left as they are. The tile is free once `freed` says so.
+template <int Parts, typename Freed>
+__device__ __forceinline__ void widen_rows(unsigned char* to, u64 found, int rows, int warp, int lane, Freed freed) {
+  const int first = warp * WARP_ROWS;
+  rows = min(rows - first, WARP_ROWS);
+#pragma unroll 1
+  for (int i = 0; i < WARP_ROWS * Parts; i += 32 * WIDEN_LOADS) {
+    uint4 narrow[WIDEN_LOADS];
+#pragma unroll
+    for (int n = 0; n < WIDEN_LOADS; n++) {
+      const int row = (i + n * 32 + lane) / Parts, part = (i + n * 32 + lane) % Parts;
+      const u64 from = __shfl_sync(~0u, found, row & 31);
+      narrow[n] = make_uint4(0, 0, 0, 0);
+      if (row < rows && from != 0) narrow[n] = *(const uint4*)(from + part * 16);
+    }
+    if (i == 0) freed();
+#pragma unroll
+    for (int n = 0; n < WIDEN_LOADS; n++) {
+      const int row = (i + n * 32 + lane) / Parts, part = (i + n * 32 + lane) % Parts;
+      if (row >= rows) continue;
+      uint4 wide[2];
+      widen_part(narrow[n], wide[0], wide[1]);
+      // Lanes of both halves of a row begin with other parts, which lie in other banks.
+      const bool second = part & 4;
+      *(uint4*)(to + place(first + row, part * 2 + second, TILE)) = second ? wide[1] : wide[0];
+      *(uint4*)(to + place(first + row, part * 2 + !second, TILE)) = second ? wide[0] : wide[1];
+    }
+  }
+}
+
+// Four warps, as `bring` is one.
+__device__ __forceinline__ void gather(const Params& p, Share share, u32 stages, u32 full, u32 empty, int*) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - WARPS;
+  // The row of a tile that a lane finds, and its part of a page.
+  const int mine = warp * WARP_ROWS + lane % WARP_ROWS;
+  Item item = share.item;
+  int tile = share.at, slot = 0;
+  u32 parity = 1;
+  int of_keys = page_of(p, item, tile, mine / PAGE_ROWS, true), of_values = page_of(p, item, tile, mine / PAGE_ROWS, false);
+  for (int left = (int)(share.to - share.from); left > 0; left--) {
+    const int from = (item.first + tile) * TILE, rows = min(TILE, max(0, item.end - from));
+    const u64 keys_at = narrow_row(p, item, true, of_keys, from + mine);
+    const u64 values_at = narrow_row(p, item, false, of_values, from + mine);
+    tile++;
+    if (left > 1) {
+      if (tile == item.tiles) {
+        advance(p, item);
+        tile = 0;
+#if INVARIANT
+        left = 1 + reach(item, 0, left - 1);
+#endif
+      }
+      of_keys = page_of(p, item, tile, mine / PAGE_ROWS, true);
+      of_values = page_of(p, item, tile, mine / PAGE_ROWS, false);
+    }
+    unsigned char* const keys = shared + slot * STAGE;
+    widen_rows<HEAD_DIM / 16>(keys, keys_at, rows, warp, lane, [&] { barrier_wait(empty + 8 * slot, parity); });
+    widen_rows<VALUE_DIM / 16>(keys + K_BOXES * BOX, values_at, rows, warp, lane, [] {});
+    barrier_arrive(full + 8 * slot);
+    if (++slot == STAGES) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+#define VALUE_PARTS (COLUMNS / 8)
+#define WEIGHT_UNIT 1.f
+__device__ __forceinline__ int out_column(int n, int lane) { return n * 8 + (lane & 3) * 2; }
+
+#else
+#define VALUE_PARTS (VALUE_DIM / 16)
+// Weights are f16, which has more bits than bf16 and a smaller range: with this factor those are exact down to 2^-29 that
+// are 1 at most.
+#define WEIGHT_UNIT 32768.f
+static_assert(WARP_KEYS == 32 && HEAD_DIM <= 128 && VALUE_DIM <= 128, "a lane gives the address of a key's row");
+
+// The columns of two sums of a thread: it has four neighbours of each 16.
+__device__ __forceinline__ int out_column(int n, int lane) { return (n >> 1) * 16 + (lane & 3) * 4 + (n & 1) * 2; }
+
+// Reads the queries of a thread's rows, four neighbouring columns of each 16 as of keys. Those of bf16 become f16: each
+// row is multiplied with the power of two that makes its largest magnitude 2^14 or more, which `unit` undoes.
+__device__ __forceinline__ void hold_queries(const Params& p, const Item& item, int rows, int warp_row, const Signs& signs,
+                                             u32 (&held)[HEAD_DIM / 16][4], float (&unit)[2]) {
+  const int lane = threadIdx.x & 31;
+#if VARLEN_Q
+  const u16* const q = p.q + p.offsets_q[item.batch];
+#else
+  const u16* const q = p.q + item.batch * p.q_batch;
+#endif
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = warp_row * 16 + half * 8 + (lane >> 2), at = item.rows_from + (row < rows ? row : 0);
+    const u16* const from = q + at / GROUP * p.q_row + (item.head * GROUP + at % GROUP) * p.q_head + (lane & 3) * 4;
+#pragma unroll
+    for (int step = 0; step < HEAD_DIM / 16; step++) {
+      const uint2 four = *(const uint2*)(from + step * 16);
+      held[step][half] = row < rows ? signs.of(four.x) : 0;
+      held[step][2 + half] = row < rows ? signs.of(four.y) : 0;
+    }
+    unit[half] = 1.f;
+#if BF16
+    float most = 0.f;
+#pragma unroll
+    for (int step = 0; step < HEAD_DIM / 16; step++)
+#pragma unroll
+      for (int e = half; e < 4; e += 2)
+        most = fmaxf(most, fmaxf(fabsf(from_bf16((u16)held[step][e])), fabsf(from_bf16((u16)(held[step][e] >> 16)))));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    // The exponent of the largest, of those whose inverse is a number.
+    const int exponent = max((int)(__float_as_uint(most) >> 23) - 127, -100);
+    const float factor = __uint_as_float((u32)(14 - exponent + 127) << 23);
+    unit[half] = __uint_as_float((u32)(exponent - 14 + 127) << 23);
+#pragma unroll
+    for (int step = 0; step < HEAD_DIM / 16; step++)
+#pragma unroll
+      for (int e = half; e < 4; e += 2)
+        held[step][e] = pack_f16(from_bf16((u16)held[step][e]) * factor, from_bf16((u16)(held[step][e] >> 16)) * factor);
+#endif
+  }
+}
+
+// Scores of 32 keys: a matrix of eight rows of 16 bytes has eight keys, and a lane four columns of one.
+__device__ __forceinline__ void multiply_narrow(float (&score)[WARP_KEYS / 8][4], const u32 (&held)[HEAD_DIM / 16][4], u32 keys,
+                                                int warp_key) {
+  const int row = warp_key * WARP_KEYS + (threadIdx.x & 31);
+#pragma unroll
+  for (int n = 0; n < WARP_KEYS / 8; n++) score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.f;
+#pragma unroll
+  for (int step = 0; step < HEAD_DIM / 16; step++) {
+    u32 narrow[4];
+    load_matrices(narrow, keys + place(row, step, TILE));
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      u32 low, high;
+      widen(narrow[n], low, high);
+      multiply_f16(score[n], held[step], low, high);
+    }
+  }
+}
+
+// Sums of 32 values: a transposed matrix gives a lane two columns of two keys, which are those of two products.
+__device__ __forceinline__ void sum_narrow(float (&out)[COLUMNS / 8][4], const u32 (&weight)[WARP_KEYS / 16][4], u32 values,
+                                           int warp_key) {
+  const int row = warp_key * WARP_KEYS + (threadIdx.x & 31);
+#pragma unroll
+  for (int n = 0; n < VALUE_DIM / 16; n++) {
+    u32 narrow[4], even[4], odd[4];
+    load_transposed(narrow, values + place(row, n, TILE));
+#pragma unroll
+    for (int m = 0; m < 4; m++) widen(__byte_perm(narrow[m], 0, 0x3120), even[m], odd[m]);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      multiply_f16(out[2 * n], weight[k], even[2 * k], even[2 * k + 1]);
+      multiply_f16(out[2 * n + 1], weight[k], odd[2 * k], odd[2 * k + 1]);
+    }
+  }
+}
+
+__device__ __forceinline__ void pack_narrow(u32 (&weight)[WARP_KEYS / 16][4], const float (&score)[WARP_KEYS / 8][4]) {
+#pragma unroll
+  for (int k = 0; k < WARP_KEYS / 16; k++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const float (&two)[4] = score[2 * k + (e >> 1)];
+      weight[k][e] = pack_f16(two[(e & 1) * 2] * WEIGHT_UNIT, two[(e & 1) * 2 + 1] * WEIGHT_UNIT);
+    }
+}
+#endif
+
+// Products become those of real keys.
+__device__ __forceinline__ void scale_scores(float (&score)[WARP_KEYS / 8][4], const float (&unit)[2]) {
+#pragma unroll
+  for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) score[n][e] *= unit[e >> 1];
+}
+
+// Sums become those of real values, in the order of columns that `out_column` tells.
+__device__ __forceinline__ void real_sums(float (&out)[COLUMNS / 8][4], float unit) {
+#pragma unroll
+  for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) out[n][e] *= unit;
+#if !WARPGROUPS
+#pragma unroll
+  for (int n = 0; n < COLUMNS / 8; n += 2)
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) {
+      const float odd = out[n + 1][e];
+      out[n + 1][e] = out[n][e + 1];
+      out[n][e + 1] = odd;
+    }
+#endif
+}
+#endif
