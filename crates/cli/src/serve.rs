@@ -35,8 +35,9 @@ pub(super) struct ServeArgs {
     /// nhd (page, token, head, head dim) or hnd (page, head, token, head dim)
     #[arg(long, value_name = "ORDER", default_value = "nhd", value_parser = layout)]
     page_layout: PageLayout,
-    /// Keys and values in 8 bits: fp8 (O in 8 bits too; decodes have room for two queries), or fp8-current (O in 16
-    /// bits, on compute capability 10.x)
+    /// Keys and values in 8 bits: fp8 (queries and O in 16 bits, by qkvault's own kernels on compute capability 9.0),
+    /// fp8-delayed (all in 8 bits; decodes have room for two queries), or fp8-current (O in 16 bits, on compute
+    /// capability 10.x)
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     kv: Option<Fp8>,
     /// Growth from one plan to the next in sequences, new tokens and keys; 0 means one plan for all sizes (default for
@@ -62,9 +63,10 @@ fn layout(text: &str) -> Result<PageLayout, String> {
 
 fn format(text: &str) -> Result<Fp8, String> {
     match text {
-        "fp8" => Ok(Fp8::Delayed),
+        "fp8" => Ok(Fp8::Cache),
+        "fp8-delayed" => Ok(Fp8::Delayed),
         "fp8-current" => Ok(Fp8::Current),
-        other => Err(format!("'{other}' is not a format of keys and values; use fp8 or fp8-current")),
+        other => Err(format!("'{other}' is not a format of keys and values; use fp8, fp8-delayed or fp8-current")),
     }
 }
 

@@ -98,8 +98,12 @@ impl ServeLayer {
         }
     }
 
-    /// The layer over pages in 8 bits (e4m3), with one scale for all keys and one for all values. cuDNN takes queries
-    /// of the keys' type only, so they are in 8 bits too.
+    /// The layer over pages in 8 bits (e4m3), with one scale for all keys and one for all values.
+    ///
+    /// * [`Fp8::Cache`]: Q and O keep the layer's type, and a launch gets `descale.k` and `descale.v`. Own kernels
+    ///   compute it on compute capability 9.0, in decodes and mixed steps.
+    ///
+    /// cuDNN takes queries of the keys' type only, so with the others they are in 8 bits too:
     ///
     /// * [`Fp8::Delayed`]: O is e4m3, which every GPU with 8 bits writes. A decode has room for two queries, because
     ///   compute capabilities 9.0 and 12.x have no 8-bit kernel for one: the query of sequence `i` is row `2 i` of Q,
@@ -107,7 +111,7 @@ impl ServeLayer {
     /// * [`Fp8::Current`]: O keeps the layer's type, which compute capability 10.x alone writes. A decode has one
     ///   query, and the log-sum-exp as a further output, without which cuDNN's kernel does not compile.
     ///
-    /// A launch gets `descale.q`, `descale.k`, `descale.v`, `scale.s`, `descale.s` and `scale.o`, each one f32 on the
+    /// A launch of these gets `descale.q`, `descale.k`, `descale.v`, `scale.s`, `descale.s` and `scale.o`, each one f32 on the
     /// GPU. Probabilities are at most 1, so 256 and 1/256 suit them. Largest magnitudes are no outputs.
     #[must_use]
     pub fn in_8_bits(self, scaling: Fp8) -> ServeLayer {
@@ -142,10 +146,11 @@ impl ServeLayer {
             StepKind::Decode => Tensor::bshd(batch, heads, room, d, dtype),
             StepKind::Mixed => Tensor::thd(batch, heads, queries, d, tokens, dtype),
         };
-        let (read, written) = match fp8 {
-            None => (dtype, dtype),
-            Some(Fp8::Delayed) => (DType::E4M3, DType::E4M3),
-            Some(_) => (DType::E4M3, dtype),
+        let (asked, read, written) = match fp8 {
+            None => (dtype, dtype, dtype),
+            Some(Fp8::Cache) => (dtype, DType::E4M3, dtype),
+            Some(Fp8::Delayed) => (DType::E4M3, DType::E4M3, DType::E4M3),
+            Some(_) => (DType::E4M3, DType::E4M3, dtype),
         };
         let pool = |d| match layout {
             PageLayout::Nhd => Tensor::paged_nhd(batch, kv_heads, keys, d, pages, page_size, read),
@@ -154,15 +159,16 @@ impl ServeLayer {
         let k = pool(d_qk);
         let v = if *values_in_keys { Tensor { dims: [batch, kv_heads, keys, d_v], ..k } } else { pool(d_v) };
         let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
-        let mut a = Attention::forward(rows(d_qk, read), k, v, rows(d_v, written)).with_lengths();
+        let mut a = Attention::forward(rows(d_qk, asked), k, v, rows(d_v, written)).with_lengths();
         // The one query of a decode sees all keys, and 8-bit kernels are judged with fewer masks.
-        if !(decode && fp8.is_some() && window.is_none()) {
+        let narrow = fp8.is_some_and(|scaling| scaling != Fp8::Cache);
+        if !(decode && narrow && window.is_none()) {
             a = a.with_band(band);
         }
         a.score_mod = score_mod.as_ref().map(at_positions).transpose()?;
         a.sink = *sink;
         a.outputs.stats = *stats || (decode && *fp8 == Some(Fp8::Current));
-        a.outputs.amax = fp8.is_none();
+        a.outputs.amax = !narrow;
         a.fp8 = *fp8;
         a.invariant = self.invariant;
         a.draft_tree = self.draft_tree && !decode && queries <= MAX_DRAFTS;
@@ -218,6 +224,15 @@ mod tests {
             }
             let window = ServeLayer { window: Some(512), ..layer };
             assert!(window.attention(&buckets.get(0)).expect("sound").mask.band.is_some());
+        }
+        let cache = plain.clone().in_8_bits(Fp8::Cache);
+        for bucket in buckets.iter() {
+            let (a, wide) = (cache.attention(&bucket).expect("sound"), plain.attention(&bucket).expect("sound"));
+            assert_eq!(
+                (a.q.dtype, a.k.dtype, a.v.dtype, a.o.dtype),
+                (DType::BF16, DType::E4M3, DType::E4M3, DType::BF16)
+            );
+            assert_eq!((a.seq(), &a.mask, a.outputs), (wide.seq(), &wide.mask, wide.outputs), "{a}");
         }
         // A layer of an older program reads, and writes the same.
         let text = serde_json::to_string(&plain).expect("writes");

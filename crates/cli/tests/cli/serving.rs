@@ -57,11 +57,11 @@ fn the_decodes_of_a_layer_with_sinks_are_refused_with_the_reason_and_kernels_tak
 fn pages_in_8_bits_have_plans_for_every_step_on_blackwell_and_for_decodes_on_hopper() {
     let Some(place) = Place::with_cudnn("9.27.0") else { return };
     let words = format!("warm --model ../../models/llama-3.1-8b.json --phase serve {SMALL}");
-    for format in ["fp8", "fp8-current"] {
+    for format in ["fp8-delayed", "fp8-current"] {
         let (code, report) = place.json(&format!("{words} --target b200 --kv {format}"));
         assert_eq!((code, &report["built"], &report["refused"]), (0, &4.into(), &0.into()), "{report:#}");
     }
-    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8"));
+    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8-delayed"));
     let plans = report["plans"].as_array().unwrap();
     let (mixed, decodes): (Vec<_>, Vec<_>) =
         plans.iter().partition(|plan| plan["what"].as_str().unwrap().contains("mixed"));
@@ -72,12 +72,26 @@ fn pages_in_8_bits_have_plans_for_every_step_on_blackwell_and_for_decodes_on_hop
             plan["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap()).collect();
         assert_eq!((plan["status"].as_str(), &codes[..]), (Some("refused"), &HOPPER[..]), "{plan:#}");
     }
-    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8 --allow {}", HOPPER.join(",")));
+    let (code, report) = place.json(&format!("{words} --target h200 --kv fp8-delayed --allow {}", HOPPER.join(",")));
     assert_eq!((code, &report["built"], &report["hits"]), (0, &2.into(), &2.into()), "{report:#}");
     // Outputs in 16 bits are of compute capability 10.x.
     let (code, report) = place.json(&format!("{words} --target h200 --kv fp8-current"));
     assert_eq!((code, &report["refused"]), (1, &4.into()), "{report:#}");
     assert_eq!(place.run(&format!("{words} --kv int4")).code, 2);
+}
+
+/// Queries of 16 bits over pages of 8: every step of a whole model has a plan by own kernels.
+#[test]
+fn pages_in_8_bits_beside_queries_of_16_have_plans_for_whole_models() {
+    let place = Place::new();
+    for model in ["llama-3.1-8b", "gpt-oss-20b", "gemma-2-27b"] {
+        let words = format!("warm --model ../../models/{model}.json --phase serve {SMALL} --kv fp8 --dry-run");
+        let (_, report) = place.json(&format!("{words} --target h200 --engine kernels"));
+        let plans = report["plans"].as_array().unwrap();
+        assert!(plans.len() >= 4 && report["refused"] == 0, "{model}: {report:#}");
+        let of_caches = |plan: &&serde_json::Value| plan["attention"].as_str().unwrap().contains("fp8-cache-e4m3");
+        assert_eq!(plans.iter().filter(of_caches).count(), plans.len(), "{report:#}");
+    }
 }
 
 /// What only a GPU can judge of a chunk over pages in 8 bits on compute capability 9.0.

@@ -99,7 +99,7 @@ impl StepLayout {
         let a = attention.get();
         // The 8-bit kernel of compute capability 9.0 never ends if a sequence has no keys (`fp8.hopper-empty-tile`). An
         // idle one then reads the first row of the page that its table names.
-        let eight_bits = a.fp8.is_some() && a.k.is_paged();
+        let eight_bits = a.has_narrow_products() && a.k.is_paged();
         let mut layout = StepLayout {
             batch: a.batch().unsigned_abs() as usize,
             longest: [a.seq().0, a.seq().1],

@@ -7,7 +7,7 @@ use qkvault_compile::{OnMiss, PlanError, Planner, Resolution};
 use qkvault_cudnn::CompileOptions;
 use qkvault_cudnn::registry::codes;
 use qkvault_exec::{LoadedPlan, Session, Workspace, cudarc};
-use qkvault_graph::{Attention, DropoutSource, Pass, Refusal, Role, Valid, validate};
+use qkvault_graph::{Attention, DropoutSource, Fp8, Pass, Refusal, Role, Valid, validate};
 use qkvault_reference::{
     Buffer, Defined, ExactOutput, ExactOutputs, Family, Inputs, LaunchJudge, RandomChoice, backward, forward,
 };
@@ -118,7 +118,7 @@ pub(super) fn prepare(
             Family::Behind if !args.own_kernels() => Family::Normal,
             family => family,
         };
-        let inputs = if valid.fp8.is_some() {
+        let inputs = if valid.has_narrow_products() {
             // Cases about whole tiles without keys also have sequences without keys.
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;
             eight_bits::operands(&valid, seed, number, empty, family)
@@ -128,6 +128,9 @@ pub(super) fn prepare(
             Inputs::random_with(&valid, seed ^ number, &RandomChoice { family, ..RandomChoice::default() })
         };
         let mut inputs = inputs.map_err(failed)?;
+        if valid.fp8 == Some(Fp8::Cache) {
+            eight_bits::cache_scales(&mut inputs, seed, number);
+        }
         inputs.poison_between(&valid).map_err(failed)?;
         let drawn = valid.get().dropout.is_some_and(|d| d.source == DropoutSource::Philox && d.probability > 0.0);
         let (expected, drawn_by) = if drawn {
@@ -154,7 +157,7 @@ pub(super) fn prepare(
 /// The oracle's outputs. Those of a `random` case are numbers: a launch that gives NaN where the oracle does would
 /// otherwise be right whatever it computes.
 fn expect(valid: &Valid, inputs: &Inputs, random: bool) -> Result<ExpectedOutputs, RowFailure> {
-    if valid.fp8.is_some() {
+    if valid.has_narrow_products() {
         let expected = eight_bits::Expected::for_attention(valid, inputs).map_err(failed)?;
         return Ok(ExpectedOutputs::EightBits(Arc::new(expected)));
     }

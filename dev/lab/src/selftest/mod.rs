@@ -60,7 +60,8 @@ pub struct SelftestArgs {
     /// case
     #[arg(long)]
     serving: bool,
-    /// Use 8-bit attentions with one scale per tensor, judged by what their formats cost
+    /// Use 8-bit attentions with one scale per tensor, judged by what their formats cost; with `--engine kernels` those
+    /// over a cache in 8 bits
     #[arg(long, conflicts_with = "serving")]
     fp8: bool,
     /// With `--fp8`: only cases that have what these codes refuse, separated by commas, and allow them
@@ -194,6 +195,7 @@ impl Attentions<'_> {
     fn attention(&self, n: u64) -> Attention {
         match &self.given {
             Some(list) => list[n as usize].clone(),
+            None if self.args.engine == KERNELS.policy() && self.args.fp8 => own::cached(self.args.seed, n),
             None if self.args.engine == KERNELS.policy() => own::attention(self.args.seed, n),
             None if self.args.engine == FA4.policy() => fa4_drawn(self.args.seed, n / own::SHARED),
             None if self.args.fp8 => eight_bits::attention(self.args.seed, n, self.args.about),

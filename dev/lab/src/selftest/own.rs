@@ -2,7 +2,7 @@
 //! and batches of serving, with what kernels do not take left out; and those that FlashAttention-4's take, in both
 //! directions.
 
-use qkvault_graph::{Attention, Pass, Storage, Tensor, validate};
+use qkvault_graph::{Attention, DType, Fp8, MAX_DRAFTS, Pass, Storage, Tensor, validate};
 use qkvault_kernels::{SM, takes};
 use qkvault_reference::Family;
 
@@ -21,7 +21,22 @@ pub(crate) fn attention(seed: u64, case: u64) -> Attention {
     let taken = |a: &Attention| validate(a.clone()).is_ok_and(|valid| takes(&valid, SM).is_ok());
     let rare = |a: Attention| if case % 8 < 2 { rare(a, case / 8) } else { a };
     let found = (0..DRAWS).map(|n| rare(near(draw(n)))).find(taken);
-    found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16))
+    found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, DType::BF16))
+}
+
+/// The attention of one case over a cache in 8 bits; some are invariant, some have a tree of drafts.
+pub(crate) fn cached(seed: u64, case: u64) -> Attention {
+    let narrow = |n: u64| {
+        let mut a = attention(seed, case + (n << 32));
+        let dtype = if case % 4 == 3 { DType::E5M2 } else { DType::E4M3 };
+        (a.k.dtype, a.v.dtype, a.fp8) = (dtype, dtype, Some(Fp8::Cache));
+        a.invariant = case % 5 == 1;
+        a.draft_tree = case % 5 == 3 && a.seq().0 <= MAX_DRAFTS;
+        a
+    };
+    let taken = |a: &Attention| validate(a.clone()).is_ok_and(|valid| takes(&valid, SM).is_ok());
+    let found = (0..DRAWS).map(narrow).find(taken);
+    found.unwrap_or_else(|| Attention::bshd(1, (8, 2), (1, 300), 64, DType::BF16))
 }
 
 /// An attention with what others have too seldom: pages of few rows, padded rows as zeros.
@@ -61,7 +76,7 @@ pub(crate) fn fa4_drawn(seed: u64, case: u64) -> Attention {
         any(case) || validate(a.clone()).is_ok_and(|valid| qkvault_fa4::takes(&valid, qkvault_fa4::SM).is_ok())
     };
     let found = (0..DRAWS).map(draw).find(taken);
-    found.unwrap_or_else(|| Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal())
+    found.unwrap_or_else(|| Attention::bshd(2, (8, 2), (300, 300), 128, DType::BF16).causal())
 }
 
 /// Whether a case is taken as it is drawn.
@@ -95,7 +110,7 @@ mod tests {
             let valid = validate(a.clone()).expect("valid");
             assert_eq!(takes(&valid, SM), Ok(()), "{a}");
         }
-        let plain = Attention::bshd(1, (8, 2), (1, 300), 64, qkvault_graph::DType::BF16);
+        let plain = Attention::bshd(1, (8, 2), (1, 300), 64, DType::BF16);
         for (what, found) in [
             ("drawn", count(&|a| *a != plain)),
             ("paged", count(&|a| a.k.is_paged())),
@@ -116,6 +131,23 @@ mod tests {
     }
 
     #[test]
+    fn every_case_over_a_cache_is_taken_and_they_are_of_every_kind() {
+        let all: Vec<Attention> = (0..400).map(|case| cached(1, case)).collect();
+        let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
+        for (what, found) in [
+            ("caches", count(&|a| a.fp8 == Some(Fp8::Cache)) / 8),
+            ("e5m2", count(&|a| a.k.dtype == DType::E5M2)),
+            ("one query", count(&|a| a.seq().0 == 1)),
+            ("many queries", count(&|a| a.seq().0 > 64)),
+            ("invariant", count(&|a| a.invariant)),
+            ("drafts", count(&|a| a.draft_tree)),
+            ("paged", count(&|a| a.k.is_paged())),
+        ] {
+            assert!(found >= 40, "{found} {what}");
+        }
+    }
+
+    #[test]
     fn every_case_of_flash_attention_4_is_taken_and_they_are_of_every_kind() {
         let all: Vec<Attention> = (0..700).map(|case| fa4_drawn(1, case)).collect();
         let count = |of: &dyn Fn(&Attention) -> bool| all.iter().filter(|a| of(a)).count();
@@ -127,7 +159,7 @@ mod tests {
             refused += usize::from(answer.is_err());
         }
         assert!(refused >= 10, "{refused} refused");
-        let plain = Attention::bshd(2, (8, 2), (300, 300), 128, qkvault_graph::DType::BF16).causal();
+        let plain = Attention::bshd(2, (8, 2), (300, 300), 128, DType::BF16).causal();
         let tiles = ScoreTiles { queries: 128, keys: 128, by_keys: false };
         let known =
             |a: &Attention| validate(a.clone()).is_ok_and(|valid| KnownLists::for_attention(&valid, tiles).is_some());

@@ -1,6 +1,8 @@
 //! `bench fp8`: the FP8 rows of NVIDIA's table of an H200, forward and backward, beside our own bf16. Both run in
 //! captured graphs that take turns, and alone after a pause, as in NVIDIA's program. It writes a record, `fp8.json`.
 
+mod caches;
+mod conversions;
 mod rows;
 mod times;
 
@@ -68,7 +70,12 @@ fn options() -> CompileOptions {
 /// Runs the command.
 pub(super) fn run(globals: &Globals, args: &Fp8Args) -> anyhow::Result<Outcome> {
     let list: Vec<Fp8Row> = rows::all()?.into_iter().filter(|row| row.name().contains(&args.only)).collect();
-    anyhow::ensure!(!list.is_empty(), "--only '{}': no row has these words; `causal s2048 d128` is one", args.only);
+    let caches = caches::rows(&args.only)?;
+    anyhow::ensure!(
+        !list.is_empty() || !caches.is_empty(),
+        "--only '{}': no row has these words; `causal s2048 d128` is one",
+        args.only
+    );
     let search = args.library.search()?;
     if args.plan {
         let compiler = Compiler::open_compile_only(&search)?;
@@ -87,6 +94,18 @@ pub(super) fn run(globals: &Globals, args: &Fp8Args) -> anyhow::Result<Outcome> 
                 NVIDIA's program; medians of rounds; table_tflops: NVIDIA's own table",
     });
     let (mut done, mut good) = (Vec::new(), true);
+    let write = |done: &[Value]| {
+        let record = json!({ "machine": machine, "rows": done });
+        std::fs::write(&args.out, format!("{record:#}\n"))
+            .with_context(|| format!("{} cannot be written", args.out.display()))
+    };
+    for row in &caches {
+        let record = caches::measure(row, &device, &session, &planner, args.rounds)?;
+        good &= record["status"] == "right" && record["bf16_status"] == "right";
+        out::note(&record.to_string());
+        done.push(record);
+        write(&done)?;
+    }
     for row in &list {
         let stream = device.context().new_stream()?;
         let mut turns = Turns::new(&session, &planner, OnMiss::Compile, stream);
@@ -98,15 +117,17 @@ pub(super) fn run(globals: &Globals, args: &Fp8Args) -> anyhow::Result<Outcome> 
         }
         let before = clocks();
         let times = times::measure(&mut turns, args.rounds).with_context(|| row.name())?;
-        for record in records(row, &turns, times) {
+        let conversions = conversions::measure(&session, &planner, row.cases[0].forward(), turns.stream())?;
+        for mut record in records(row, &turns, times) {
+            if record["direction"] == "forward" {
+                record["conversions_ms"] = json!(conversions);
+            }
             good &= record["status"] == "right" && record["bf16_status"] == "right";
             out::note(&record.to_string());
             done.push(record);
         }
         done.push(json!({ "mask": row.mask, "seq": row.seq, "clocks_before_and_after": [before, clocks()] }));
-        let record = json!({ "machine": machine, "rows": done });
-        std::fs::write(&args.out, format!("{record:#}\n"))
-            .with_context(|| format!("{} cannot be written", args.out.display()))?;
+        write(&done)?;
     }
     Ok(if good { Outcome::Good } else { Outcome::Bad })
 }

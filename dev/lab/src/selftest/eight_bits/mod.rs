@@ -12,4 +12,4 @@ mod rows;
 
 pub(super) use bounds::Expected;
 pub(super) use cases::{ABOUT, attention};
-pub(super) use operands::{operands, philox_scales};
+pub(super) use operands::{cache_scales, operands, philox_scales};
