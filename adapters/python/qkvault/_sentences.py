@@ -339,6 +339,8 @@ UNMET = {
     "not-built.padded-rows": "doors zero these rows themselves",
     "dropout.mask-odd": "doors let cuDNN draw the dropout",
     "combination.*": "doors add parts in PyTorch and JAX",
+    "append.*": "doors append to no caches",
+    "append.size": "doors append to no caches",
     "conversion.*": "doors convert no tensors",
     "conversion.gpu": "doors convert no tensors",
     "documents.*": "doors pack no documents",

@@ -6,6 +6,7 @@
 //! * [`text`] is the text form of an attention: people write it, and it is printed and parsed.
 //! * [`operands`] are the buffers that an attention reads and writes, by role.
 //! * [`Conversion`] describes how a tensor becomes 8 bits with scales, and back.
+//! * [`CacheAppend`] describes how the keys and values of a step come into caches.
 //! * [`registry`] says what a reason is, and has those for which a description is refused.
 //! * [`expr`] is the closed language of score expressions.
 //!
@@ -21,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod append;
 #[cfg(feature = "testing")]
 pub mod arbitrary;
 mod attention;
@@ -54,6 +56,7 @@ mod tensor;
 pub mod text;
 mod valid;
 
+pub use append::{CacheAppend, ValidCacheAppend};
 pub use attention::{
     Attention, BackwardOptions, Dropout, DropoutSource, Fp8, Gradients, MAX_DRAFTS, Outputs, PaddedRows, Pass,
     ScoreModBprop,

@@ -110,6 +110,10 @@ pub enum Role {
     NarrowAmax,
     /// Update of scales: the largest magnitudes of the steps before, f32 ([`ScaleUpdate`](crate::ScaleUpdate)).
     AmaxHistory,
+    /// Append: the keys of a step ([`CacheAppend`](crate::CacheAppend)).
+    NewK,
+    /// Append: the values of a step.
+    NewV,
     /// Combination: the result of a sum, a copy or a fill.
     Into,
     /// Combination: a part, by its place.
@@ -136,6 +140,8 @@ pub enum Varlen {
     DK,
     DV,
     DOHalf,
+    NewK,
+    NewV,
 }
 
 /// Operands that have FP8 scales.
@@ -162,7 +168,7 @@ pub enum Scaled {
 }
 
 impl Varlen {
-    pub(crate) const ALL: [Varlen; 10] = [
+    pub(crate) const ALL: [Varlen; 12] = [
         Varlen::Q,
         Varlen::K,
         Varlen::V,
@@ -173,6 +179,8 @@ impl Varlen {
         Varlen::DK,
         Varlen::DV,
         Varlen::DOHalf,
+        Varlen::NewK,
+        Varlen::NewV,
     ];
 }
 

@@ -78,6 +78,8 @@ impl Role {
             Role::NarrowDescale => "narrow_descale",
             Role::NarrowAmax => "narrow_amax",
             Role::AmaxHistory => "amax_history",
+            Role::NewK => "new_k",
+            Role::NewV => "new_v",
             Role::Into => "into",
             Role::Scalar(n) => return Cow::Owned(format!("scalar.{n}")),
             Role::ScoreTensor(n) => return Cow::Owned(format!("tensor.{n}")),
@@ -122,6 +124,8 @@ impl fmt::Display for Role {
             Role::NarrowDescale => f.write_str("descale of the tensor in 8 bits"),
             Role::NarrowAmax => f.write_str("amax of the tensor in 8 bits"),
             Role::AmaxHistory => f.write_str("history of amaxes"),
+            Role::NewK => f.write_str("the new keys"),
+            Role::NewV => f.write_str("the new values"),
             other => write!(f, "{other:?}"),
         }
     }
@@ -139,6 +143,8 @@ const fn varlen(of: Varlen) -> &'static str {
         Varlen::DK => "d_k",
         Varlen::DV => "d_v",
         Varlen::DOHalf => "d_o_half",
+        Varlen::NewK => "new_k",
+        Varlen::NewV => "new_v",
     }
 }
 

@@ -50,6 +50,8 @@ impl Role {
             Role::Into => 40,
             Role::DraftTree => 41,
             Role::AmaxHistory => 42,
+            Role::NewK => 43,
+            Role::NewV => 44,
             Role::Offsets(p) => 100 + p as i64,
             Role::Descale(s) => 200 + s as i64,
             Role::ScaleOf(s) => 220 + s as i64,
@@ -109,11 +111,13 @@ impl Role {
             Role::Into,
             Role::DraftTree,
             Role::AmaxHistory,
+            Role::NewK,
+            Role::NewV,
         ];
         let at = |base: i64| usize::try_from(uid - base).ok();
         let number = || u16::try_from(uid % 1_000).ok();
         match uid {
-            1..=42 => at(1).and_then(|i| fixed.get(i).copied()),
+            1..=44 => at(1).and_then(|i| fixed.get(i).copied()),
             100..200 => at(100).and_then(|i| Varlen::ALL.get(i).copied()).map(Role::Offsets),
             200..220 => at(200).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::Descale),
             220..240 => at(220).and_then(|i| Scaled::ALL.get(i).copied()).map(Role::ScaleOf),
@@ -143,6 +147,6 @@ mod tests {
             }
         }
         assert!(seen.contains_key(&Role::DvFullHeads) && seen.contains_key(&Role::Amax(Scaled::DV)));
-        assert_eq!(seen.len(), 42 + 10 + 39 + 6_000);
+        assert_eq!(seen.len(), 44 + 12 + 39 + 6_000);
     }
 }

@@ -26,6 +26,8 @@ impl Role {
             Role::KT => Some(Varlen::K),
             Role::DOT => Some(Varlen::DO),
             Role::DOHalf => Some(Varlen::DOHalf),
+            Role::NewK => Some(Varlen::NewK),
+            Role::NewV => Some(Varlen::NewV),
             _ => None,
         }
     }

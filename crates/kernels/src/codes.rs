@@ -101,6 +101,15 @@ entries![
         needed: "strides that are multiples of 8 elements, below 2^39",
         ..KERNELS
     },
+    APPEND_SIZE = Entry {
+        code: "append.size",
+        cause: "The kernel counts what a token has in 32 bits, and pages in steps of 16 bytes.",
+        needed: "at most 2^30 sequences and elements of a token, and pages of at most 2^32 elements whose stride is a \
+                 multiple of 16 bytes below 2^40",
+        fix: "append fewer heads at a time, or leave room behind pages",
+        source: "the kernel's source in crates/kernels",
+        ..Entry::not_built()
+    },
     CONVERSION_GPU = Entry {
         code: "conversion.gpu",
         cause: "The GPU has no instruction that rounds to 8 bits.",

@@ -14,9 +14,10 @@ use crate::params::Params;
 use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
 use rows::ConvertedRows;
 
-const ARITHMETIC: &str = include_str!("cuda/convert/arithmetic.cu");
-const INSTRUCTIONS: &str = include_str!("cuda/convert/instructions.cu");
-const CHUNKS: &str = include_str!("cuda/convert/chunks.cu");
+pub(crate) const ARITHMETIC: &str = include_str!("cuda/convert/arithmetic.cu");
+pub(crate) const INSTRUCTIONS: &str = include_str!("cuda/convert/instructions.cu");
+pub(crate) const CHUNKS: &str = include_str!("cuda/convert/chunks.cu");
+const SCALE: &str = include_str!("cuda/convert/scale.cu");
 const SCALED: &str = include_str!("cuda/convert/scaled.cu");
 const BLOCKS: &str = include_str!("cuda/convert/blocks.cu");
 
@@ -27,7 +28,7 @@ pub const CONVERSION_SM: u32 = 89;
 const THREADS: u64 = 256;
 
 /// Blocks that fill any GPU: eight for each of 148 multiprocessors. Fewer if there is less to do.
-const MOST_BLOCKS: u64 = 1184;
+pub(crate) const MOST_BLOCKS: u64 = 1184;
 
 /// Bytes of scratch memory of a launch: what its blocks share.
 const SHARED: u64 = 256;
@@ -61,6 +62,8 @@ fn source(conversion: &ValidConversion) -> String {
         let _ = writeln!(text, "#define {name} {value}");
     }
     text.push_str(ARITHMETIC);
+    text.push('\n');
+    text.push_str(SCALE);
     let wide = match conversion.wide.dtype {
         DType::F32 => "float",
         _ => "u16",

@@ -8,6 +8,7 @@
 //! * [`BlockLists`] and [`KnownLists`] list the tiles of scores that a mask does not hide, for another engine's
 //!   kernels.
 //! * [`generate_conversion`] writes them for a conversion of a tensor to 8 bits with scales, or back.
+//! * [`generate_append`] writes them for the append of new keys and values to caches.
 //! * [`generate_combination`] writes them for merges, sums, copies and fills of tensors.
 //! * [`unproven`] says which of them no GPU has judged since their sources changed ([`Judged`]).
 //! * A [`LaunchRecipe`](recipe::LaunchRecipe) says what a launch asks of the driver, as data: grids, parameters,
@@ -17,6 +18,7 @@
 //! in `qkvault-exec`.
 #![forbid(unsafe_code)]
 
+mod append;
 mod blocks;
 mod bounds;
 pub mod codes;
@@ -36,6 +38,7 @@ mod spans;
 mod takes;
 pub mod tiling;
 
+pub use append::generate_append;
 pub use blocks::{BlockLists, KnownLists, ListsLayout, ScoreTiles};
 pub use combine::generate_combination;
 pub use convert::{CONVERSION_SM, generate_conversion};

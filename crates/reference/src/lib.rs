@@ -6,7 +6,7 @@
 //!   an attention needs.
 //! * [`compare`] compares the output of a device with exact numbers.
 //! * [`combine`] computes merges, sums, copies and fills of tensors.
-//! * [`convert`] computes a conversion to or from 8 bits, bit for bit.
+//! * [`convert`] computes a conversion to or from 8 bits, [`append_to_caches`] an append to caches, bit for bit.
 //! * [`interpret`] runs an op graph operation by operation, to check lowering. [`check_gradients`] compares a backward
 //!   with slopes of the forward.
 //!
@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 mod alibi;
+mod append;
 mod backward;
 mod buffer;
 mod combination;
@@ -82,6 +83,7 @@ mod setup;
 mod view;
 
 pub use alibi::alibi_slopes;
+pub use append::append_to_caches;
 pub use backward::{Whole, backward, backward_of_o, backward_part};
 pub use buffer::{Buffer, POISON};
 pub use combination::combine;

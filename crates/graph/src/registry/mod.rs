@@ -20,12 +20,13 @@ pub use entry::{Applies, Entry};
 pub use standing::{Sight, Standing};
 
 /// The entries by theme.
-const THEMES: [&[&Entry]; 6] = [
+const THEMES: [&[&Entry]; 7] = [
     codes::tensors::ENTRIES,
     codes::features::ENTRIES,
     codes::documents::ENTRIES,
     codes::offsets::ENTRIES,
     codes::combination::ENTRIES,
+    codes::append::ENTRIES,
     codes::conversion::ENTRIES,
 ];
 

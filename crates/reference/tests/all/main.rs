@@ -1,6 +1,7 @@
 //! The tests of the oracle, in one program: each alone would be built with all of the oracle, optimised.
 
 mod any_graph;
+mod append;
 mod common;
 mod conversion;
 mod documents;

@@ -1,6 +1,7 @@
 //! The codes of descriptions, by theme. The documentation of each is its cause; [`Code::entry`](super::Code::entry) has
 //! the other facts.
 
+pub(super) mod append;
 pub(super) mod combination;
 pub(super) mod conversion;
 pub(super) mod documents;
@@ -8,6 +9,7 @@ pub(super) mod features;
 pub(super) mod offsets;
 pub(super) mod tensors;
 
+pub use append::*;
 pub use combination::*;
 pub use conversion::*;
 pub use documents::*;
