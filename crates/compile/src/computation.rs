@@ -1,10 +1,11 @@
-//! What a plan computes: an attention, a conversion of a tensor, a combination of several, or an update of scales.
+//! What a plan computes: an attention, a conversion of a tensor, a combination of several, an update of scales, or an
+//! append to caches.
 
 use std::fmt::{Debug, Display};
 
 use qkvault_graph::{
-    Attention, Binding, Combination, Conversion, GraphKey, Refusal, ScaleUpdate, Valid, ValidCombination,
-    ValidConversion, ValidScaleUpdate, validate,
+    Attention, Binding, CacheAppend, Combination, Conversion, GraphKey, Refusal, ScaleUpdate, Valid, ValidCacheAppend,
+    ValidCombination, ValidConversion, ValidScaleUpdate, validate,
 };
 use qkvault_kernels::recipe;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub enum Description {
     Combination(Combination),
     /// An update of scales.
     Scales(ScaleUpdate),
+    /// An append of new keys and values to caches.
+    Append(CacheAppend),
 }
 
 /// A description without contradictions.
@@ -30,6 +33,7 @@ pub(crate) enum ValidDescription {
     Conversion(ValidConversion),
     Combination(ValidCombination),
     Scales(ValidScaleUpdate),
+    Append(ValidCacheAppend),
 }
 
 impl Description {
@@ -43,6 +47,7 @@ impl Description {
             Description::Conversion(conversion) => ValidDescription::Conversion(conversion.validate()?),
             Description::Combination(combination) => ValidDescription::Combination(combination.validate()?),
             Description::Scales(update) => ValidDescription::Scales(update.validate()?),
+            Description::Append(append) => ValidDescription::Append(append.validate()?),
         })
     }
 }
@@ -54,6 +59,7 @@ impl ValidDescription {
             ValidDescription::Conversion(of) => of,
             ValidDescription::Combination(of) => of,
             ValidDescription::Scales(of) => of,
+            ValidDescription::Append(of) => of,
         }
     }
 }
@@ -123,5 +129,19 @@ impl Computation for ValidScaleUpdate {
 
     fn description(&self) -> Description {
         Description::Scales((**self).clone())
+    }
+}
+
+impl Computation for ValidCacheAppend {
+    fn graph_key(&self) -> GraphKey {
+        self.key()
+    }
+
+    fn bindings(&self) -> Vec<Binding> {
+        ValidCacheAppend::bindings(self)
+    }
+
+    fn description(&self) -> Description {
+        Description::Append(**self)
     }
 }

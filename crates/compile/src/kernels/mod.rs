@@ -69,8 +69,8 @@ impl Engine for Kernels {
 /// cubins, all of whose launches are of the one cubin that the source becomes.
 #[derive(Clone, Debug)]
 pub struct KernelPlan<'a> {
-    /// What it computes: a `Valid` attention, a `ValidConversion`, a `ValidCombination` or a
-    /// `ValidScaleUpdate`.
+    /// What it computes: a `Valid` attention, a `ValidConversion`, a `ValidCombination`, a `ValidScaleUpdate` or a
+    /// `ValidCacheAppend`.
     pub of: &'a dyn Computation,
     /// Source, options and recipe.
     pub made: Generated,
@@ -166,7 +166,10 @@ impl Work for KernelPlan<'_> {
     fn text(&self) -> Option<String> {
         match self.of.description() {
             Description::Attention(attention) => Some(qkvault_graph::text::print(&attention)),
-            Description::Conversion(_) | Description::Combination(_) | Description::Scales(_) => None,
+            Description::Conversion(_)
+            | Description::Combination(_)
+            | Description::Scales(_)
+            | Description::Append(_) => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! An entry of kernels beside what its description generates today.
 
-use qkvault_kernels::{generate, generate_combination, generate_conversion, generate_scale_update};
+use qkvault_kernels::{generate, generate_append, generate_combination, generate_conversion, generate_scale_update};
 
 use super::KernelPlan;
 use super::nvrtc::{NVRTC, Nvrtc};
@@ -18,6 +18,7 @@ pub(super) fn check(stored: &Stored<'_>, sm: u32) -> Checked {
         ValidDescription::Conversion(conversion) => generate_conversion(conversion, sm)?,
         ValidDescription::Combination(combination) => generate_combination(combination, sm),
         ValidDescription::Scales(update) => generate_scale_update(update, sm)?,
+        ValidDescription::Append(append) => generate_append(append, sm)?,
     };
     let now = KernelPlan { of: of.computation(), made };
     if let Some(KernelCompiler::Nvrtc(major, minor)) = plan.facts.kernels().map(|kernels| &kernels.by)
