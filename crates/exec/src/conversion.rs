@@ -1,8 +1,9 @@
-//! The look-up of plans of conversions to and from 8 bits and of updates of their scales, and their load.
+//! The look-up of plans of conversions to and from 8 bits, of updates of their scales and of appends to caches, and
+//! their load.
 
 use qkvault_cache::Source;
 use qkvault_compile::{OnMiss, Planner, Resolution};
-use qkvault_graph::{ValidConversion, ValidScaleUpdate};
+use qkvault_graph::{ValidCacheAppend, ValidConversion, ValidScaleUpdate};
 
 use crate::find::PrepareError;
 use crate::raw::{RawPlan, RawSession};
@@ -35,6 +36,21 @@ impl RawSession {
         on_miss: OnMiss,
     ) -> Result<(RawPlan, Source), PrepareError> {
         self.load_answer(planner.scale_update(of, self.gpu().sm, on_miss)?)
+    }
+
+    /// The plan of an append to caches, as [`RawSession::prepare_conversion`] finds that of a conversion. The kernel
+    /// compares lengths, offsets and tables with what there is, and writes nothing where they are wrong.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawSession::prepare_conversion`]; [`PrepareError::Refused`] for what the kernel cannot count.
+    pub fn prepare_append(
+        &self,
+        planner: &Planner,
+        of: &ValidCacheAppend,
+        on_miss: OnMiss,
+    ) -> Result<(RawPlan, Source), PrepareError> {
+        self.load_answer(planner.append(of, self.gpu().sm, on_miss)?)
     }
 
     /// The plan that a look-up found, loaded, and where it came from.

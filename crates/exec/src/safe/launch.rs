@@ -126,7 +126,8 @@ impl LoadedPlan {
 
     /// What turns the names of arguments into roles.
     pub(crate) fn matcher(&self) -> Matcher<'_> {
-        Matcher { scalars: self.raw().scalars(), attention: self.attention(), constants: self.constants() }
+        let (tensors, scalars) = (self.raw().tensors(), self.raw().scalars());
+        Matcher { tensors, scalars, attention: self.attention(), constants: self.constants() }
     }
 
     /// The scalars of arguments, by role.

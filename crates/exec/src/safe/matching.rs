@@ -13,9 +13,10 @@ use crate::raw::DeviceBuffer;
 use crate::safe::args::{GivenOperand, Which};
 use crate::safe::constants::BoundConstant;
 
-/// The names and constants of the description of a plan, and the plan's scalars.
+/// The names and constants of the description of a plan, and the plan's operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Matcher<'p> {
+    pub(crate) tensors: &'p [Binding],
     pub(crate) scalars: &'p [Binding],
     pub(crate) attention: Option<&'p Valid>,
     pub(crate) constants: &'p [BoundConstant],
@@ -80,7 +81,10 @@ impl Matcher<'_> {
             }
         }
         let plain = |role, address, bytes| RawOperand { role, address, bytes, dtype: None, writable: true };
-        by_role.extend(batch.iter().map(|&(role, address, bytes)| plain(role, address, bytes)));
+        // A plan that is no attention's reads what it needs of the attention's batch.
+        let reads = |role: Role| self.attention.is_some() || self.tensors.iter().any(|tensor| tensor.role == role);
+        let batch = batch.iter().filter(|(role, ..)| reads(*role));
+        by_role.extend(batch.map(|&(role, address, bytes)| plain(role, address, bytes)));
         for constant in self.constants {
             if by_role.iter().all(|operand| operand.role != constant.role) {
                 by_role.push(plain(constant.role, constant.address, constant.bytes));

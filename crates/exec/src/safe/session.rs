@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qkvault_compile::{OnMiss, Plan, Planner};
 use qkvault_cudnn::{CompileOptions, Target};
-use qkvault_graph::{Valid, ValidCombination, ValidConversion, ValidScaleUpdate};
+use qkvault_graph::{Valid, ValidCacheAppend, ValidCombination, ValidConversion, ValidScaleUpdate};
 use qkvault_sys::Library;
 
 use crate::find::{self, PrepareError, Prepared};
@@ -192,6 +192,25 @@ impl Session {
         on_miss: OnMiss,
     ) -> Result<LoadedPlan, PrepareError> {
         let (plan, _) = self.raw.prepare_scale_update(planner, of, on_miss)?;
+        Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
+    }
+
+    /// The plan of an append to caches, looked up in the planner's vault, compiled by NVRTC if it is missing and
+    /// `on_miss` allows that, and loaded. Do not call it while a stream is captured.
+    ///
+    /// Its operands are bound by role ([`ValidCacheAppend::bindings`]): those of the attention that reads the caches,
+    /// and the new keys and values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::prepare_conversion`]; [`PrepareError::Refused`] for what the kernel cannot count.
+    pub fn prepare_append(
+        &self,
+        planner: &Planner,
+        of: &ValidCacheAppend,
+        on_miss: OnMiss,
+    ) -> Result<LoadedPlan, PrepareError> {
+        let (plan, _) = self.raw.prepare_append(planner, of, on_miss)?;
         Ok(LoadedPlan::new(plan, &self.device, &self.constants, Vec::new(), None))
     }
 

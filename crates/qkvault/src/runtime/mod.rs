@@ -6,6 +6,7 @@ mod preload;
 #[cfg(feature = "parallel")]
 mod shared;
 mod target;
+mod tensors;
 mod warm;
 
 use std::fmt;
@@ -18,7 +19,7 @@ use qkvault_exec::cudarc::driver::CudaStream;
 use qkvault_exec::{
     Device, Fp8Training, LoadedPlan, Prepared, ScaleRecipe, Scales, Served, Session, Training, TrainingPair,
 };
-use qkvault_graph::{Valid, ValidCombination, ValidConversion, ValidScaleUpdate};
+use qkvault_graph::{Valid, ValidScaleUpdate};
 use qkvault_serving::{Buckets, ServeLayer};
 
 use crate::offline::{Offline, profile};
@@ -168,73 +169,6 @@ impl Runtime {
             recorder.record(attention);
         }
         plan
-    }
-
-    /// The plan of a conversion to or from 8 bits, loaded on the GPU, as [`Runtime::plan`] loads and keeps plans. It is
-    /// compiled by NVRTC and needs no cuDNN.
-    ///
-    /// # Errors
-    ///
-    /// As [`Runtime::plan`]; [`ErrorKind::Refused`] for a GPU before compute capability 8.9.
-    ///
-    /// ```no_run
-    /// use qkvault::graph::{Conversion, ConversionKind, Role, Tensor};
-    /// use qkvault::prelude::*;
-    ///
-    /// let runtime = Runtime::open()?;
-    /// // 4096 tokens of 32 heads to e4m3, with a scale of their own largest magnitude.
-    /// let queries = Tensor::bshd(1, 32, 4096, 128, DType::BF16);
-    /// let kind = ConversionKind::Current { power_of_two: false };
-    /// let plan = runtime.conversion(&Conversion::to(DType::E4M3, queries, kind).validate()?)?;
-    ///
-    /// let stream = runtime.device()?.context().new_stream()?;
-    /// let wide = stream.alloc_zeros::<half::bf16>(4096 * 32 * 128)?;
-    /// let mut narrow = stream.alloc_zeros::<u8>(4096 * 32 * 128)?;
-    /// let one = || stream.alloc_zeros::<f32>(1);
-    /// let (mut scale, mut descale, mut amax) = (one()?, one()?, one()?);
-    /// let args = Args::new().tensor(Role::Wide, &wide).tensor_mut(Role::Narrow, &mut narrow);
-    /// let args = args.tensor_mut(Role::NarrowScale, &mut scale).tensor_mut(Role::NarrowAmax, &mut amax);
-    /// plan.launch(&stream, args.tensor_mut(Role::NarrowDescale, &mut descale))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn conversion(&self, of: &ValidConversion) -> Result<Arc<LoadedPlan>, Error> {
-        let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
-        let planner = self.inner.offline.on_miss(on_miss);
-        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_conversion(planner, of, on_miss))?)
-    }
-
-    /// The plan of a combination of tensors, loaded on the GPU, as [`Runtime::plan`] loads and keeps plans: a merge of
-    /// outputs over different keys, a sum of gradients, a copy or a fill. It is compiled by NVRTC and needs no cuDNN.
-    ///
-    /// # Errors
-    ///
-    /// As [`Runtime::plan`]; a combination is never refused.
-    ///
-    /// ```no_run
-    /// use qkvault::graph::{Combination, Partial, Role, Tensor};
-    /// use qkvault::prelude::*;
-    ///
-    /// let runtime = Runtime::open()?;
-    /// // 64 sequences of 32 heads, each over two parts of its keys.
-    /// let o = Tensor::bshd(64, 32, 1, 128, DType::BF16);
-    /// let part = Partial { o, stats: Tensor::bhsd(64, 32, 1, 1, DType::F32) };
-    /// let merge = Combination::Merge { parts: vec![part; 2], rows: false, sink: false, o, stats: None };
-    /// let plan = runtime.combination(&merge.validate()?)?;
-    ///
-    /// let stream = runtime.device()?.context().new_stream()?;
-    /// let outputs = || stream.alloc_zeros::<half::bf16>(64 * 32 * 128);
-    /// let logs = || stream.alloc_zeros::<f32>(64 * 32);
-    /// let (first, second, mut o) = (outputs()?, outputs()?, outputs()?);
-    /// let (first_log, second_log) = (logs()?, logs()?);
-    /// let args = Args::new().tensor(Role::Part(0), &first).tensor(Role::PartStats(0), &first_log);
-    /// let args = args.tensor(Role::Part(1), &second).tensor(Role::PartStats(1), &second_log);
-    /// plan.launch(&stream, args.o(&mut o))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn combination(&self, of: &ValidCombination) -> Result<Arc<LoadedPlan>, Error> {
-        let (OnGpu { loaded, session }, on_miss) = (self.here()?, self.inner.on_miss);
-        let planner = self.inner.offline.on_miss(on_miss);
-        Ok(loaded.get_or_load(&of.fingerprint(), || session.prepare_combination(planner, of, on_miss))?)
     }
 
     /// Both plans of a training step, each as [`Runtime::plan`] gives it.

@@ -71,7 +71,8 @@ fn seen(which: Which<'static>) -> SeenOperand<'static> {
 
 impl Uncompiled {
     fn matcher(&self) -> Matcher<'_> {
-        Matcher { scalars: self.table.scalars(), attention: Some(&self.attention), constants: &self.constants }
+        let (tensors, scalars) = (self.table.tensors(), self.table.scalars());
+        Matcher { tensors, scalars, attention: Some(&self.attention), constants: &self.constants }
     }
 
     /// Right arguments: lengths by a batch, the tensor and the scalar by name, slopes and scale left out.
@@ -253,7 +254,7 @@ fn a_name_of_two_scalars_is_refused_unless_it_fits_both() {
     let both = [scalar(roles[0], DType::F32), scalar(roles[1], DType::F32)];
     let given = [(Which::Named("limit"), Number::F32(3.0))];
     let matched = |scalars: &[Binding], given: &[(Which<'static>, Number)]| {
-        let matcher = Matcher { scalars, attention: Some(&attention), constants: &[] };
+        let matcher = Matcher { tensors: &[], scalars, attention: Some(&attention), constants: &[] };
         let needs = Needs { bindings: scalars, count: scalars.len(), origins: None, workspace: 0 };
         let (mut matched, stop) = (Matched::default(), &mut StopAtFirst);
         let named = matcher.bind(std::iter::empty(), &[], given.iter().copied(), &mut matched, stop);
@@ -281,7 +282,7 @@ fn an_unknown_gradient_is_told_with_the_tensors_that_have_one() {
     let forward = Attention::bshd(1, (2, 2), (64, 64), 64, DType::BF16).with_stats();
     let forward = forward.with_score_mod(score.build_score_mod().expect("a score"));
     let backward = validate(forward.backward(BackwardOptions::default())).expect("sound");
-    let matcher = Matcher { scalars: &[], attention: Some(&backward), constants: &[] };
+    let matcher = Matcher { tensors: &[], scalars: &[], attention: Some(&backward), constants: &[] };
     let told = matcher.unknown(Which::Named("lerned"), true, false).to_string();
     assert!(told.contains("no tensor with a gradient 'lerned'") && told.contains("'learned'"), "{told}");
     let BindError::NoSuchName { names, .. } = matcher.unknown(Which::Named("fixed"), true, false) else {
@@ -310,4 +311,25 @@ fn an_unknown_tensor_or_scalar_is_told_with_the_nearest_name() {
     let bare = Matcher { attention: None, ..PLAN.matcher() };
     let told = bare.unknown(Which::Named("cap"), false, true).to_string();
     assert!(told.contains("without its description"), "{told}");
+}
+
+/// An append reads the lengths of the attention's batch, which has offsets too.
+#[test]
+fn a_plan_of_no_attention_takes_of_a_batch_what_it_reads() {
+    let batch: Vec<(Role, u64, u64)> =
+        PLAN.right().batch.into_iter().chain([(Role::Offsets(qkvault_graph::Varlen::Q), BASE, 64)]).collect();
+    let bound = |matcher: Matcher<'_>| {
+        let mut matched = Matched::default();
+        let faults = faults(|all| matcher.bind(std::iter::empty(), &batch, std::iter::empty(), &mut matched, all));
+        assert_eq!(faults, []);
+        matched.bindings.operands.iter().map(|operand| operand.role).collect::<Vec<_>>()
+    };
+    let lengths = [Role::SeqLenQ, Role::SeqLenKv];
+    let tensors: Vec<Binding> =
+        PLAN.table.tensors().iter().copied().filter(|tensor| lengths.contains(&tensor.role)).collect();
+    let append = Matcher { tensors: &tensors, attention: None, constants: &[], ..PLAN.matcher() };
+    assert_eq!(bound(append), lengths);
+    // An attention is told what it does not read.
+    let attention = Matcher { constants: &[], ..PLAN.matcher() };
+    assert!(bound(attention).contains(&Role::Offsets(qkvault_graph::Varlen::Q)));
 }
