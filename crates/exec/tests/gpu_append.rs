@@ -16,9 +16,10 @@ use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptu
 use cudarc::driver::{CudaSlice, CudaStream};
 use kit::Gpu;
 use qkvault_cache::{Vault, VaultOptions};
-use qkvault_compile::{OnMiss, Planner};
+use qkvault_compile::{KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
-use qkvault_exec::{Args, LoadedPlan, cudarc};
+use qkvault_exec::serving::{Rows, Step};
+use qkvault_exec::{Args, BatchMetadata, LoadedPlan, cudarc};
 use qkvault_graph::{Attention, CacheAppend, DType, Role, Scaled, Storage, Tensor, ValidCacheAppend, Varlen, validate};
 use qkvault_reference::{Buffer, Inputs, append_to_caches};
 use qkvault_skip::{Need, skip};
@@ -181,37 +182,52 @@ fn an_attention_reads_what_was_appended_just_before() {
         return skip(Need::Gpu, "the GPU has no kernels of our own");
     }
     let (batch, keys, pages) = (16, 512, 16 * 32);
-    let mut a = Attention::bshd(batch, (8, 2), (1, keys), 128, DType::BF16).with_lengths();
-    a.k = Tensor::paged_nhd(batch, 2, keys, 128, pages, 16, DType::BF16);
-    a.v = a.k;
-    let append = CacheAppend::before(&a, DType::BF16).validate().expect("sound");
+    let q = Tensor::thd(batch, 8, 4, 128, 40, DType::BF16);
+    let pool = Tensor::paged_nhd(batch, 2, keys, 128, pages, 16, DType::BF16);
+    let attention = validate(Attention::forward(q, pool, pool, q).with_lengths()).expect("sound");
+    let append = CacheAppend::before(&attention, DType::BF16).validate().expect("sound");
     let appends = load(&gpu, &planner, &append);
-    let attention = validate(a).expect("sound");
-    let options = CompileOptions { engine: qkvault_compile::KERNELS.policy(), ..CompileOptions::default() };
+    let options = CompileOptions { engine: KERNELS.policy(), ..CompileOptions::default() };
     let plan = session.prepare(&planner, &attention, &options, OnMiss::Compile).expect("a plan").plan;
+    // Every fourth sequence has no new token.
+    let counts: Vec<i32> = (0..batch as i32).map(|n| n % 4).collect();
+    let lengths: Vec<i32> = (0..batch as i32).map(|n| 100 + n).collect();
     let mut inputs = step(&append, 5, false);
-    inputs.set_i32(Role::SeqLenQ, &vec![1; batch as usize]);
-    inputs.set_i32(Role::SeqLenKv, &(0..batch as i32).map(|n| 100 + n).collect::<Vec<_>>());
+    inputs.set_i32(Role::SeqLenQ, &counts);
+    inputs.set_i32(Role::SeqLenKv, &lengths);
+    let ends = counts.iter().scan(0_i64, |end, n| {
+        *end += i64::from(*n) * 256;
+        Some(*end)
+    });
+    let offsets: Vec<u8> = std::iter::once(0).chain(ends).flat_map(i64::to_ne_bytes).collect();
+    for of in [Varlen::NewK, Varlen::NewV] {
+        inputs.insert(Role::Offsets(of), Buffer::new(DType::I64, offsets.clone()).expect("whole"));
+    }
     let usual =
         |dtype, count: i64| Buffer::from_values(dtype, (0..count).map(|at| (at * 37 % 101) as f64 / 50.0 - 1.0));
-    for (role, rows) in [(Role::K, pages * 16), (Role::V, pages * 16), (Role::NewK, batch), (Role::NewV, batch)] {
+    for (role, rows) in [(Role::K, pages * 16), (Role::V, pages * 16), (Role::NewK, 40), (Role::NewV, 40)] {
         inputs.insert(role, usual(DType::BF16, rows * 2 * 128));
     }
     let after = append_to_caches(&append, &inputs).expect("computes");
-    let q = stream.clone_htod(usual(DType::BF16, batch * 8 * 128).bytes()).expect("copies");
+    let table = inputs.get(Role::PageTableK).expect("bound");
+    let tables: Vec<Vec<i32>> =
+        (0..batch as usize).map(|n| (0..32).map(|at| table.int(n * 32 + at) as i32).collect()).collect();
+    // One batch for both launches.
+    let mut metadata = BatchMetadata::with_append(&plan, &attention, &append, stream).expect("memory");
+    metadata.update(&Step::paged(Rows::Lengths(&counts), Rows::Lengths(&lengths), &tables), stream).expect("sound");
+    let q = stream.clone_htod(usual(DType::BF16, 40 * 8 * 128).bytes()).expect("copies");
     let attend = |memory: &Memory, o: &mut CudaSlice<u8>| {
-        let lengths = [Role::SeqLenQ, Role::SeqLenKv, Role::PageTableK, Role::PageTableV];
         let args = Args::new().q(&q).k(&memory[&Role::K]).v(&memory[&Role::V]).o(o);
-        // SAFETY: `step` makes these lengths and tables within the caches.
-        let args = lengths.into_iter().fold(args, |args, role| unsafe { args.indices(role, &memory[&role]) });
-        plan.launch(stream, args).expect("a launch");
+        plan.launch(stream, args.batch(&metadata)).expect("a launch");
     };
-    let zeros = || stream.alloc_zeros::<u8>((batch * 8 * 128 * 2) as usize).expect("memory");
+    let zeros = || stream.alloc_zeros::<u8>(40 * 8 * 128 * 2).expect("memory");
     let (mut found, mut expected, mut stale) = (zeros(), zeros(), zeros());
     let mut memory = upload(stream, &inputs);
+    memory.retain(|role, _| !role.is_followed());
     attend(&memory, &mut stale);
-    appends.launch(stream, args(&mut memory)).expect("a launch");
+    appends.launch(stream, args(&mut memory).batch(&metadata)).expect("a launch");
     attend(&memory, &mut found);
+    same(stream, &append, &memory, &after);
     for (role, buffer) in &after {
         stream.memcpy_htod(buffer.bytes(), memory.get_mut(role).expect("bound")).expect("copies");
     }

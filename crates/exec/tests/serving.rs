@@ -11,7 +11,8 @@ use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_exec::serving::{BatchInputError, BatchInputErrors, PlanSet, Rows, Step, StepBuffer, StepLayout};
 use qkvault_graph::CuSeqlens;
 use qkvault_graph::{
-    Attention, Band, CudnnVersion, DType, Fp8, Operand, Role, Tensor, Valid, Varlen, operands, ragged_offsets, validate,
+    Attention, Band, CacheAppend, CudnnVersion, DType, Fp8, Operand, Role, Tensor, Valid, Varlen, operands,
+    ragged_offsets, validate,
 };
 use qkvault_serving::{Bucket, Buckets, ServeLayer, ServePolicy, StepKind, StepSize};
 
@@ -33,13 +34,16 @@ fn layout(a: &Valid, minor: u16) -> StepLayout {
     layout
 }
 
-fn image(a: &Valid) -> StepBuffer {
+fn facts(a: &Valid) -> PlanFacts {
     // Pages of 4 rows, which are smaller than lowering allows for so few keys.
     let operand = |o: &Operand| (!o.role.is_scalar()).then(|| operand(o.role, o.tensor.dtype, o.output, 4096));
     let target = h200(CudnnVersion::v9(27, 0));
     let bindings = operands(a).iter().filter_map(operand).collect();
-    let facts = PlanFacts { bindings, ..forward(&target) };
-    StepBuffer::new(StepLayout::for_plan(a, &facts).expect("it has steps"))
+    PlanFacts { bindings, ..forward(&target) }
+}
+
+fn image(a: &Valid) -> StepBuffer {
+    StepBuffer::new(StepLayout::for_plan(a, &facts(a)).expect("it has steps"))
 }
 
 /// The words of an operand.
@@ -99,6 +103,23 @@ fn a_step_is_what_the_kernels_read() {
     let at = |role| image.layout().operands().find(|(r, ..)| *r == role).expect("there").1;
     assert_eq!(at(Role::Offsets(Varlen::Q)), at(Role::Offsets(Varlen::O)));
     assert!(image.layout().operands().all(|(_, at, _)| at % 64 == 0), "aligned to 256 bytes");
+    image.layout().check_words(image.words()).expect("sound as a kernel reads it");
+}
+
+/// One block for an attention and for the append of its keys and values.
+#[test]
+fn offsets_of_new_keys_and_values_follow_from_the_queries() {
+    let a = mixed();
+    let append = CacheAppend::before(&a, DType::BF16).validate().expect("sound");
+    let layout = StepLayout::with_append(&a, &facts(&a), &append).expect("it has steps");
+    let mut image = StepBuffer::new(layout);
+    let pages = [vec![3, 7, 1], vec![], vec![8]];
+    image.fill(&Step::paged(Rows::Lengths(&[5, 0, 1]), Rows::Lengths(&[9, 0, 4]), &pages)).expect("sound");
+    // Two heads of 16, where the queries have four.
+    for varlen in [Varlen::NewK, Varlen::NewV] {
+        assert_eq!(wide(&image, Role::Offsets(varlen)), [0, 5 * 32, 5 * 32, 6 * 32], "{varlen:?}");
+    }
+    assert_eq!(wide(&image, Role::Offsets(Varlen::Q)), [0, 5 * 64, 5 * 64, 6 * 64]);
     image.layout().check_words(image.words()).expect("sound as a kernel reads it");
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DriverError};
-use qkvault_graph::{Role, Valid};
+use qkvault_graph::{Role, Valid, ValidCacheAppend};
 
 use crate::driver::words::of_cudarc;
 use crate::safe::args::Args;
@@ -112,10 +112,29 @@ impl BatchMetadata {
     /// [`BatchError::Step`] if the plan has no lengths; [`BatchError::OtherContext`] if the stream is not of the plan's
     /// GPU; [`BatchError::Driver`] if the driver has no memory.
     pub fn new(plan: &LoadedPlan, attention: &Valid, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
+        BatchMetadata::of_layout(StepLayout::for_plan(attention, plan.facts())?, plan, stream)
+    }
+
+    /// The same for a step that appends its keys and values to the attention's caches first: both launches take the
+    /// batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`BatchMetadata::new`].
+    pub fn with_append(
+        plan: &LoadedPlan,
+        attention: &Valid,
+        append: &ValidCacheAppend,
+        stream: &Arc<CudaStream>,
+    ) -> Result<BatchMetadata, BatchError> {
+        BatchMetadata::of_layout(StepLayout::with_append(attention, plan.facts(), append)?, plan, stream)
+    }
+
+    fn of_layout(layout: StepLayout, plan: &LoadedPlan, stream: &Arc<CudaStream>) -> Result<BatchMetadata, BatchError> {
         if !plan.device().has(stream.context()) {
             return Err(BatchError::OtherContext { stream: stream.context().ordinal() });
         }
-        let buffer = StepBuffer::new(StepLayout::for_plan(attention, plan.facts())?);
+        let buffer = StepBuffer::new(layout);
         let memory = StepMemory::upload(stream, buffer.words()).map_err(driver("put on the GPU"))?;
         let staging = plan.device().staging.clone();
         staging.make_room(stream, buffer.layout().words()).map_err(driver("staged"))?;

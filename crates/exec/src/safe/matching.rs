@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use qkvault_graph::Binding;
-use qkvault_graph::{DType, Role, Valid, nearest_name};
+use qkvault_graph::{DType, Role, Valid, Varlen, nearest_name};
 use smallvec::SmallVec;
 
 use crate::bind_error::BindError;
@@ -81,8 +81,12 @@ impl Matcher<'_> {
             }
         }
         let plain = |role, address, bytes| RawOperand { role, address, bytes, dtype: None, writable: true };
-        // A plan that is no attention's reads what it needs of the attention's batch.
-        let reads = |role: Role| self.attention.is_some() || self.tensors.iter().any(|tensor| tensor.role == role);
+        // One batch is for an attention and for the append before it, each of which reads a part of it.
+        let new = |role: Role| matches!(role, Role::Offsets(Varlen::NewK | Varlen::NewV));
+        let reads = |role: Role| match self.attention {
+            Some(_) => !new(role),
+            None => self.tensors.iter().any(|tensor| tensor.role == role),
+        };
         let batch = batch.iter().filter(|(role, ..)| reads(*role));
         by_role.extend(batch.map(|&(role, address, bytes)| plain(role, address, bytes)));
         for constant in self.constants {

@@ -3,7 +3,7 @@
 use qkvault_compile::PlanFacts;
 use qkvault_cudnn::OpGraph;
 use qkvault_cudnn::op::TensorKind;
-use qkvault_graph::{Attention, Corner, DType, Role, Storage, Valid};
+use qkvault_graph::{Attention, Binding, CacheAppend, Corner, DType, Role, Storage, Valid, ValidCacheAppend, Varlen};
 
 use super::error::{BatchInputError, BatchInputErrors};
 
@@ -70,7 +70,23 @@ impl StepLayout {
     ///
     /// [`BatchInputError::NoStep`] for a plan without lengths.
     pub fn for_plan(attention: &Valid, facts: &PlanFacts) -> Result<StepLayout, BatchInputErrors> {
-        StepLayout::new(attention, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
+        StepLayout::new(attention, None, facts.bindings.iter().map(|binding| (binding.role, binding.dtype)))
+    }
+
+    /// The same with what an append to the attention's caches reads besides: offsets of varlen keys and values of the
+    /// step, whose rows are those of the queries.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepLayout::for_plan`].
+    pub fn with_append(
+        attention: &Valid,
+        facts: &PlanFacts,
+        append: &ValidCacheAppend,
+    ) -> Result<StepLayout, BatchInputErrors> {
+        let offsets = append.bindings().into_iter().filter(|binding| matches!(binding.role, Role::Offsets(_)));
+        let all: Vec<Binding> = facts.bindings.iter().copied().chain(offsets).collect();
+        StepLayout::new(attention, Some(append), all.iter().map(|binding| (binding.role, binding.dtype)))
     }
 
     /// The layout of the steps of an op graph, for callers without a plan: an interpreter, or a measurement without
@@ -89,11 +105,12 @@ impl StepLayout {
             })
             .collect();
         operands.sort_unstable_by_key(|(role, _)| role.uid());
-        StepLayout::new(attention, operands.into_iter())
+        StepLayout::new(attention, None, operands.into_iter())
     }
 
     fn new(
         attention: &Valid,
+        append: Option<&CacheAppend>,
         operands: impl Iterator<Item = (Role, DType)> + Clone,
     ) -> Result<StepLayout, BatchInputErrors> {
         let a = attention.get();
@@ -115,7 +132,7 @@ impl StepLayout {
         for tables in [false, true] {
             for (role, dtype) in operands.clone() {
                 if matches!(role, Role::PageTableK | Role::PageTableV) == tables
-                    && let Some(kind) = kind(a, role, dtype)?
+                    && let Some(kind) = kind(a, append, role, dtype)?
                 {
                     layout.add(role, kind);
                 }
@@ -180,7 +197,12 @@ impl StepLayout {
 }
 
 /// The kind of an operand's numbers; `None` for operands that are not part of a step.
-fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<SectionKind>, BatchInputErrors> {
+fn kind(
+    a: &Attention,
+    append: Option<&CacheAppend>,
+    role: Role,
+    dtype: DType,
+) -> Result<Option<SectionKind>, BatchInputErrors> {
     Ok(Some(match role {
         Role::SeqLenQ => SectionKind::Lengths(StepSide::Queries),
         Role::SeqLenKv => SectionKind::Lengths(StepSide::Keys),
@@ -195,14 +217,18 @@ fn kind(a: &Attention, role: Role, dtype: DType) -> Result<Option<SectionKind>, 
         Role::Offsets(varlen) => {
             let of = [Role::Q, Role::K, Role::V, Role::O, Role::Stats, Role::DO, Role::DQ, Role::DK, Role::DV];
             let operand = of.into_iter().find(|r| r.offsets() == Some(varlen));
-            let tensor = operand.and_then(|operand| a.stored(operand));
-            let (Some(operand), Some(t)) = (operand, tensor) else {
+            let tensor = match varlen {
+                Varlen::NewK => append.map(|append| append.new_k),
+                Varlen::NewV => append.map(|append| append.new_v),
+                _ => operand.and_then(|operand| a.stored(operand)),
+            };
+            let Some(t) = tensor else {
                 return Err(BatchInputError::NoStep { what: format!("{role} without its operand") }.into());
             };
             let Storage::Varlen { tokens } = t.storage else {
                 return Err(BatchInputError::NoStep { what: format!("{role} of an operand that is not varlen") }.into());
             };
-            let keys = matches!(operand, Role::K | Role::V | Role::DK | Role::DV);
+            let keys = matches!(operand, Some(Role::K | Role::V | Role::DK | Role::DV));
             let side = if keys { StepSide::Keys } else { StepSide::Queries };
             SectionKind::Offsets { side, row: t.strides[2], wide: dtype == DType::I64, room: tokens }
         }

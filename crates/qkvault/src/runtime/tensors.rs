@@ -67,7 +67,7 @@ impl Runtime {
     /// #     batch: &qkvault::exec::BatchMetadata, [new_k, new_v]: [&CudaSlice<half::bf16>; 2],
     /// #     [pool_k, pool_v]: [&mut CudaSlice<u8>; 2], [descale_k, descale_v]: [&CudaSlice<f32>; 2],
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
-    /// // In every step and layer, before the attention, with the same batch:
+    /// // In every step and layer, before the attention, with the same batch (`BatchMetadata::with_append`):
     /// let args = Args::new().tensor(Role::NewK, new_k).tensor(Role::NewV, new_v).batch(batch);
     /// let args = args.tensor_mut(Role::K, pool_k).tensor_mut(Role::V, pool_v);
     /// let args = args.tensor(Role::Descale(Scaled::K), descale_k).tensor(Role::Descale(Scaled::V), descale_v);

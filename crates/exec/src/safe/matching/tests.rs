@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use qkvault_compile::PlanFacts;
 use qkvault_cudnn::{CompileOptions, lower};
 use qkvault_graph::expr::{Grad, TensorSpec, library, scalar, score, tensor};
-use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, validate};
+use qkvault_graph::{Attention, BackwardOptions, CudnnVersion, Varlen, validate};
 
 use super::*;
 use crate::bind_error::BindError;
@@ -316,8 +316,11 @@ fn an_unknown_tensor_or_scalar_is_told_with_the_nearest_name() {
 /// An append reads the lengths of the attention's batch, which has offsets too.
 #[test]
 fn a_plan_of_no_attention_takes_of_a_batch_what_it_reads() {
-    let batch: Vec<(Role, u64, u64)> =
-        PLAN.right().batch.into_iter().chain([(Role::Offsets(qkvault_graph::Varlen::Q), BASE, 64)]).collect();
+    let batch: Vec<(Role, u64, u64)> = [Varlen::Q, Varlen::NewK]
+        .map(|of| (Role::Offsets(of), BASE, 64))
+        .into_iter()
+        .chain(PLAN.right().batch)
+        .collect();
     let bound = |matcher: Matcher<'_>| {
         let mut matched = Matched::default();
         let faults = faults(|all| matcher.bind(std::iter::empty(), &batch, std::iter::empty(), &mut matched, all));
@@ -331,5 +334,6 @@ fn a_plan_of_no_attention_takes_of_a_batch_what_it_reads() {
     assert_eq!(bound(append), lengths);
     // An attention is told what it does not read.
     let attention = Matcher { constants: &[], ..PLAN.matcher() };
-    assert!(bound(attention).contains(&Role::Offsets(qkvault_graph::Varlen::Q)));
+    let bound = bound(attention);
+    assert!(bound.contains(&Role::Offsets(Varlen::Q)) && !bound.contains(&Role::Offsets(Varlen::NewK)));
 }
