@@ -122,7 +122,9 @@ impl DeviceOperands {
         let mut rng = Rng::new(5);
         // 16-bit numbers of either sign between 2^-3 and 2 in bf16; also as f32 they are finite.
         let block: Vec<u8> = (0..1 << 19).flat_map(|_| ((rng.bits() as u16 & 0x81ff) | 0x3e00).to_ne_bytes()).collect();
-        let block = stream.clone_htod(&block)?;
+        // Of either sign between 1 and 2 in e4m3.
+        let narrow: Vec<u8> = block.iter().map(|byte| (byte & 0x87) | 0x38).collect();
+        let (block, narrow) = (stream.clone_htod(&block)?, stream.clone_htod(&narrow)?);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         let given = plan.facts().bindings.iter().filter(|b| !b.scalar && !b.role.is_internal());
         for binding in given.filter(|b| !b.role.is_followed() && !plan.provides(b.role)) {
@@ -132,6 +134,7 @@ impl DeviceOperands {
                 continue;
             }
             let mut slice = stream.alloc_zeros::<u8>(bytes)?;
+            let block = if binding.dtype.is_fp8() { &narrow } else { &block };
             for from in (0..bytes).step_by(block.len()) {
                 let to = bytes.min(from + block.len());
                 stream.memcpy_dtod(&block.slice(..to - from), &mut slice.slice_mut(from..to))?;

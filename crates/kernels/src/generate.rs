@@ -227,10 +227,10 @@ impl SourceWriter<'_> {
         let mut p = Params::default();
         let [map_k, map_v] = [self.map(Role::K, &a.k), self.map(Role::V, &a.v)];
         let gathers = self.gathers();
-        if gathers {
+        if gathers && a.k.is_paged() {
             p.number("int", "key_pages", LaunchValue::Fitting(map_k));
             p.number("int", "value_pages", LaunchValue::Fitting(map_v));
-        } else {
+        } else if !gathers {
             p.map("map_k", LaunchValue::Map(map_k));
             p.map("map_v", LaunchValue::Map(map_v));
         }

@@ -55,7 +55,7 @@ fn fault(attention: &Valid, made: &Generated) -> Option<String> {
 #[test]
 fn what_is_taken_has_a_recipe_that_passes_its_check_and_uses_every_operand() {
     let (taken, refused) = (Cell::new(0), Cell::new(0));
-    let features = Features { fp8: false, backward: false, dropout: false, block_mask: false, ..Features::ALL };
+    let features = Features { backward: false, dropout: false, block_mask: false, ..Features::ALL };
     let space = Space { head_dim: 256, ..Space::WIDE.with(features) };
     over(400, &(attention(space), any::<bool>()), |(a, near)| {
         let Ok(a) = validate(if near { arbitrary::aligned(a) } else { a }) else { return Ok(()) };

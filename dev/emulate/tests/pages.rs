@@ -1,12 +1,10 @@
 //! Keys and values over pages of few rows, which four warps of a block copy row by row, on a CPU beside the oracle.
 
-use std::collections::BTreeMap;
-
 use qkvault_emulate::HostProgram;
-use qkvault_graph::{Attention, Band, Corner, DType, Role, Tensor, Valid, buffer_len, operands, validate};
+use qkvault_graph::{Attention, Band, Corner, DType, Role, Tensor, Valid};
 use qkvault_kernels::tiling::Tiling;
 use qkvault_kernels::{Generated, SM, generate, generate_with};
-use qkvault_reference::{Buffer, Inputs, LaunchJudge, LengthChoice, POISON, RandomChoice, Unused, forward};
+use qkvault_reference::Inputs;
 use qkvault_skip::{Need, skip};
 
 mod over;

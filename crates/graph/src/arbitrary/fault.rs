@@ -164,6 +164,7 @@ pub const FAULTS: &[Fault] = &[
         a.fp8 = Some(Fp8::Block);
         gradients(a).d_o_half = None;
     }),
+    prepared("backward.cache", &["pass", "dtype", "fp8"], into_backward, |a| a.fp8 = Some(Fp8::Cache)),
     prepared("backward.half-extra", &["pass", "dtype", "fp8"], into_backward, |a| {
         a.fp8 = None;
         let like = a.o;

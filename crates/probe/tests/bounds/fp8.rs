@@ -249,8 +249,13 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "fp8.hopper-padded-amax",
-        ("q: e4m3 [2,8,513,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
         ("q: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-padded-amax",
+        ("q: e4m3 [2,8,63,128]\nk: [2,8,300,128]\nmask: causal bottom-right\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,128,128]\nk: [2,8,300,128]\nmask: causal bottom-right\nfp8: delayed", "h200", "9.27"),
     ),
     (
         "fp8.hopper-padded-amax",

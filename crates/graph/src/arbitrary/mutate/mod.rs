@@ -213,7 +213,7 @@ impl List<'_> {
         let effect = if self.base.is_backward() { Effect::Nothing } else { Effect::Changes };
         self.change("outputs.max", effect, |a| a.outputs.max = !max);
         self.change("outputs.sum_exp", effect, |a| a.outputs.sum_exp = !sum_exp);
-        let effect = if self.base.fp8.is_some() { Effect::Changes } else { Effect::Nothing };
+        let effect = if self.base.has_narrow_products() { Effect::Changes } else { Effect::Nothing };
         self.change("outputs.amax", effect, |a| a.outputs.amax = !amax);
     }
 

@@ -1,15 +1,14 @@
 //! Caches of keys and values in 8 bits beside those of 16: decodes and chunks over pages, by own kernels.
 
+use std::sync::Arc;
+
+use qkvault_cli::turns::in_turns;
 use qkvault_compile::{KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
-use qkvault_exec::{Device, Session};
-use qkvault_graph::{Attention, Band, DType, Fp8, Tensor, validate};
+use qkvault_exec::Session;
+use qkvault_exec::cudarc::driver::CudaStream;
+use qkvault_graph::{Attention, Band, DType, Fp8, Tensor, Valid, validate};
 use serde_json::{Value, json};
-
-use super::times;
-use crate::bench::summary::FigureSummary;
-use crate::bench::timed::file::TimedCase;
-use crate::bench::timed::turns::Turns;
 
 /// Queries, sequences, keys, and the head dim: 32 query heads over 8, pages of 64.
 const CACHES: [(i64, i64, i64, i64); 16] = [
@@ -31,10 +30,14 @@ const CACHES: [(i64, i64, i64, i64); 16] = [
     (2048, 1, 8192, 128),
 ];
 
-/// A row: the attention over a cache in 8 bits, then over one in 16.
+/// How often both formats have a turn.
+const TURNS: usize = 3;
+
+/// A row: the attention over a cache in 8 bits, and over one in 16.
 pub(super) struct CacheRow {
     name: String,
-    cases: [TimedCase; 2],
+    narrow: Valid,
+    wide: Valid,
 }
 
 /// The rows whose names have these words.
@@ -51,37 +54,41 @@ pub(super) fn rows(only: &str) -> anyhow::Result<Vec<CacheRow>> {
         a = a.with_band(Band::CAUSAL_BOTTOM_RIGHT);
         let mut narrow = a.clone();
         (narrow.k.dtype, narrow.v.dtype, narrow.fp8) = (DType::E4M3, DType::E4M3, Some(Fp8::Cache));
-        let case = |a: Attention, name: &str| anyhow::Ok(TimedCase::for_attention(name.to_owned(), &validate(a)?, 1)?);
-        list.push(CacheRow { name, cases: [case(narrow, "cache")?, case(a, "bf16")?] });
+        list.push(CacheRow { name, narrow: validate(narrow)?, wide: validate(a)? });
     }
     Ok(list)
 }
 
-/// Measures a row: each form in captured graphs that take turns.
+/// Measures a row: both formats in captured graphs, in turns. Whether results are right is for `selftest --engine
+/// kernels --fp8`.
 pub(super) fn measure(
     row: &CacheRow,
-    device: &Device,
     session: &Session,
     planner: &Planner,
+    stream: &Arc<CudaStream>,
     rounds: usize,
 ) -> anyhow::Result<Value> {
-    let mut turns = Turns::new(session, planner, OnMiss::Compile, device.context().new_stream()?);
     let own = CompileOptions { engine: KERNELS.policy(), ..CompileOptions::default() };
-    turns.add(&row.cases[0], "kernels", &own, 8);
-    turns.add(&row.cases[1], "auto", &CompileOptions::default(), 8);
-    turns.add(&row.cases[1], "kernels", &own, 0);
-    let [forward, _] = times::measure(&mut turns, rounds)?;
-    let median = |at: usize| FigureSummary::from_values(forward[at].in_turns.clone()).map(|of| of.median);
-    let (ours, auto, kernels) = (median(0), median(1), median(2));
-    let sixteen = match (auto, kernels) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, other) => one.or(other),
-    };
-    let entries = turns.entries();
+    let prepare = |a: &Valid, options: &CompileOptions| session.prepare(planner, a, options, OnMiss::Compile);
+    let narrow = [prepare(&row.narrow, &own)?.plan];
+    let usual = prepare(&row.wide, &CompileOptions::default())?.plan;
+    let engine = usual.facts().engine.clone();
+    let wide = [usual, prepare(&row.wide, &own)?.plan];
+    let mut us = [const { Vec::new() }; 3];
+    for _ in 0..TURNS {
+        let times = [
+            in_turns(stream, &row.wide, &wide, rounds, |_| Ok(()))?,
+            in_turns(stream, &row.narrow, &narrow, rounds, |_| Ok(()))?,
+        ];
+        us.iter_mut().zip(times.concat()).for_each(|(list, time)| list.push(time));
+    }
+    let [usual, kernels, narrow] = us.map(|mut list| {
+        list.sort_by(f64::total_cmp);
+        list[TURNS / 2]
+    });
+    let least = usual.min(kernels);
     Ok(json!({
-        "cache": row.name, "ms": ours, "bf16_ms": sixteen, "bf16_kernels_ms": kernels, "of_bf16": ours.zip(sixteen).map(|(a, b)| a / b),
-        "status": entries[0].status(false), "bf16_status": entries[1].status(false),
-        "engine": entries[1].passes[0].facts.as_ref().map(|facts| facts.engine.clone()),
-        "why": [entries[0].why(), entries[1].why()],
+        "cache": row.name, "us": narrow, "bf16_us": least, "bf16_kernels_us": kernels, "bf16_engine": engine,
+        "of_bf16": narrow / least,
     }))
 }

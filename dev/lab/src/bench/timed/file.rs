@@ -151,7 +151,7 @@ pub(super) fn passes(attention: &Attention) -> (Attention, BackwardOptions) {
 
 impl TimedCase {
     /// A case of an attention by itself: with its backward if it is one, otherwise a forward alone.
-    pub(in crate::bench) fn for_attention(name: String, attention: &Valid, seed: u64) -> Result<TimedCase, Refusal> {
+    pub(super) fn for_attention(name: String, attention: &Valid, seed: u64) -> Result<TimedCase, Refusal> {
         let recipe =
             DataRecipe { scalars: Vec::new(), draw_others: true, documents: Split::Equal(1), varlen: Vec::new(), seed };
         let described = validate(attention.as_forward())?;

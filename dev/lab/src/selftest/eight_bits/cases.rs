@@ -6,7 +6,8 @@ use qkvault_cudnn::registry::codes;
 use qkvault_graph::expr::{TensorSpec, library, scalar, score};
 use qkvault_graph::registry::Code;
 use qkvault_graph::{
-    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Order, Outputs, Tensor,
+    Attention, BackwardOptions, Band, Corner, DType, Dropout, DropoutSource, Fp8, Interleave, Lengths, Order, Outputs,
+    Tensor,
 };
 
 use crate::selftest::{Draw, layouts};
@@ -65,6 +66,8 @@ struct CaseQuirks {
     long: Option<i64>,
     /// A window over sequences that have lengths.
     window: bool,
+    /// Amaxes of a forward over sequences that have lengths, which are refused.
+    amax: bool,
 }
 
 impl CaseQuirks {
@@ -72,7 +75,8 @@ impl CaseQuirks {
         let mut beside = Draw::new(seed ^ 0x0062_6573_6964_6500, case);
         let plain = about == QuirkSet::NONE;
         let long = beside.chance(4).then(|| beside.one_of(&LONG)).filter(|_| plain);
-        CaseQuirks { about, long, window: plain && beside.chance(20) }
+        let window = plain && beside.chance(20);
+        CaseQuirks { about, long, window, amax: !plain || beside.chance(15) }
     }
 
     fn has(self, code: &Code) -> bool {
@@ -94,6 +98,9 @@ fn drawn(draw: &mut Draw, about: CaseQuirks) -> Attention {
     a.outputs = Outputs::new(draw.chance(70), false, false);
     let measured = about.has(&codes::FP8_HOPPER_FEW_KEYS) || about.has(&codes::FP8_HOPPER_PADDED_AMAX);
     a.outputs.amax = draw.chance(85) || measured;
+    if !backward && a.mask.lengths == Lengths::PerSequence {
+        a.outputs.amax &= about.amax;
+    }
     if about.has(&codes::FP8_EXPRESSION) || about.has(&codes::FP8_HOPPER_EXPRESSION) {
         expression(draw, &mut a);
     }
@@ -213,7 +220,7 @@ fn sizes(draw: &mut Draw, about: CaseQuirks, backward: bool, [s_q, s_kv]: [i64; 
 
 fn mask(draw: &mut Draw, about: CaseQuirks, a: &mut Attention) {
     let (s_q, s_kv) = a.seq();
-    let lengths = a.mask.lengths == qkvault_graph::Lengths::PerSequence;
+    let lengths = a.mask.lengths == Lengths::PerSequence;
     let window = Some(draw.one_of(&[1, 16, 64, 100]));
     let wanted = ends_bottom_right(about);
     let corner = if s_q <= s_kv && (wanted || draw.chance(6)) { Corner::BottomRight } else { Corner::TopLeft };
