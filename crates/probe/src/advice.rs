@@ -17,6 +17,8 @@ pub struct Advice {
 const H200: &str = "NVIDIA's benchmarks of an H200 (cudnn-frontend 1.19, cuDNN 9.19.1)";
 /// Its tables of GB200 and GB300: cudnn-frontend 1.21.1, cuDNN 9.22.0, `benchmark/sdpa_benchmark_training`.
 const GB200: &str = "NVIDIA's benchmarks of a GB200 (cudnn-frontend 1.21.1, cuDNN 9.22.0)";
+/// Own kernels over caches in 8 bits beside those in 16.
+const CACHES: &str = "docs/results/fp8.md: an H200, decodes and chunks over 8,192 keys";
 /// Names of kernels in compiled plans.
 const TILES: &str = "names of the kernels in plans of cuDNN 9.19 and 9.27";
 
@@ -42,6 +44,9 @@ const CAUSAL_BACKWARD: [(i64, u32, u32); 5] =
 pub fn advice(attention: &Valid, target: &Target) -> Vec<Advice> {
     let a = attention.get();
     let mut list = Vec::new();
+    if a.fp8 == Some(Fp8::Cache) {
+        return slow_cache(a).into_iter().map(|what| Advice { what, source: CACHES }).collect();
+    }
     if !matches!(a.fp8, Some(Fp8::Delayed | Fp8::Current)) {
         return list;
     }
@@ -71,6 +76,22 @@ pub fn advice(attention: &Valid, target: &Target) -> Vec<Advice> {
 /// Whether the mask hides about half of the scores.
 fn is_causal(a: &Attention) -> bool {
     matches!(a.mask.band, Some(Band { corner: _, left: None, right: Some(0) }))
+}
+
+/// Where own kernels take longer over a cache in 8 bits than over one in 16.
+fn slow_cache(a: &Attention) -> Option<String> {
+    let (d_qk, d_v) = a.head_dims();
+    let rows = a.seq().0.saturating_mul(a.q.heads() / a.k.heads().max(1));
+    if rows > 16 || d_qk.max(d_v) > 128 || a.invariant {
+        return Some(format!(
+            "{rows} rows of queries for a head of keys, head dims {d_qk} and {d_v}: a cache in 8 bits takes 3 to 4 times as \
+             long as one in 16 beyond 16 rows, beyond head dims of 128, and with the same bits in any batch; up to 16 \
+             rows of 128 it takes 0.55 times as long"
+        ));
+    }
+    (d_qk.max(d_v) < 128).then(|| {
+        format!("head dims {d_qk} and {d_v}: over a cache in 8 bits a decode of 64 columns takes 1.25 times as long as in 16")
+    })
 }
 
 /// The row of the table for this many keys, if FP8 is the slower one there.
@@ -121,5 +142,18 @@ mod tests {
         assert!(told("h200", eight(512, 64))[0].contains("128 columns"));
         let bf16 = Attention::bshd(1, (8, 8), (8192, 8192), 64, DType::BF16).causal().with_stats();
         assert_eq!(told("h200", backward(bf16)), [""; 0]);
+    }
+
+    #[test]
+    fn a_cache_in_8_bits_is_told_where_it_takes_longer_than_one_in_16() {
+        let over = |queries, d| {
+            let mut a = Attention::bshd(8, (32, 8), (queries, 8192), d, DType::BF16).with_lengths();
+            (a.k.dtype, a.v.dtype, a.fp8) = (DType::E4M3, DType::E4M3, Some(Fp8::Cache));
+            a
+        };
+        assert_eq!([told("h200", over(1, 128)), told("h200", over(4, 128))].concat(), [""; 0]);
+        assert!(told("h200", over(5, 128))[0].contains("20 rows") && told("h200", over(1, 256)).len() == 1);
+        assert!(told("h200", over(1, 64))[0].contains("1.25 times"));
+        assert_eq!(told("h200", over(4, 128).invariant()).len(), 1);
     }
 }

@@ -259,6 +259,11 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "fp8.hopper-padded-amax",
+        ("q: e4m3 [2,8,100,128]\nmask: causal window 64\nfp8: delayed", "h200", "9.27"),
+        ("q: e4m3 [2,8,128,128]\nmask: causal window 64\nfp8: delayed", "h200", "9.27"),
+    ),
+    (
+        "fp8.hopper-padded-amax",
         ("q: e4m3 [2,8,576,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
         ("q: e4m3 [2,8,576,128]\nlengths: per-sequence\nfp8: delayed\noutputs: no_amax", "h200", "9.27"),
     ),
