@@ -111,8 +111,8 @@ impl ServeLayer {
     /// * [`Fp8::Current`]: O keeps the layer's type, which compute capability 10.x alone writes. A decode has one
     ///   query, and the log-sum-exp as a further output, without which cuDNN's kernel does not compile.
     ///
-    /// A launch of these gets `descale.q`, `descale.k`, `descale.v`, `scale.s`, `descale.s` and `scale.o`, each one f32 on the
-    /// GPU. Probabilities are at most 1, so 256 and 1/256 suit them. Largest magnitudes are no outputs.
+    /// A launch of these gets `descale.q`, `descale.k`, `descale.v`, `scale.s`, `descale.s` and `scale.o`, each one f32
+    /// on the GPU. Probabilities are at most 1, so 256 and 1/256 suit them. Largest magnitudes are no outputs.
     #[must_use]
     pub fn in_8_bits(self, scaling: Fp8) -> ServeLayer {
         ServeLayer { fp8: Some(scaling), ..self }

@@ -1,4 +1,5 @@
-//! Scale factors and largest magnitudes of 8-bit attention and caches, and the second 8-bit forms of a microscaled backward.
+//! Scale factors and largest magnitudes of 8-bit attention and caches, and the second 8-bit forms of a microscaled
+//! backward.
 
 use super::{List, dense, number};
 use crate::{Along, Attention, DType, Fp8, Gradients, Pass, Role, Scaled, Storage, Tensor};

@@ -1,4 +1,4 @@
-//! The time that a GPU takes for the attention of a step: launches and conversions, without copies to and from the host.
+//! The time that a GPU takes for the attention of a step: launches and conversions, without copies from the host.
 
 use std::sync::Arc;
 

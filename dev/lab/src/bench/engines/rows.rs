@@ -199,7 +199,7 @@ pub(super) fn record_text(rows: &[Value]) -> anyhow::Result<String> {
 /// An object whose last field is a list with a row in a line, so that a change of it is a diff to read.
 fn in_lines(head: &[(&str, Value)], rows: &[impl Serialize]) -> anyhow::Result<String> {
     let head: String = head.iter().map(|(name, value)| format!("  \"{name}\": {value},\n")).collect();
-    let rows = rows.iter().map(|row| Ok(format!("    {}", serde_json::to_string(row)?)));
+    let rows = rows.iter().map(|row| Ok(serde_json::to_string(row)?));
     let rows: Vec<String> = rows.collect::<anyhow::Result<_>>()?;
     Ok(format!("{{\n{head}  \"rows\": [\n{}\n  ]\n}}\n", rows.join(",\n")))
 }
