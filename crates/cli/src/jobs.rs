@@ -4,13 +4,16 @@ mod manifest;
 
 pub(super) use manifest::written;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::ArgGroup;
 use qkvault_exec::Training;
-use qkvault_graph::{Attention, BackwardOptions, DType, GraphKey, Refusal, Valid, ValidCombination, text, validate};
+use qkvault_graph::{
+    Attention, BackwardOptions, CacheAppend, DType, GraphKey, Refusal, Valid, ValidCacheAppend, ValidCombination, text,
+    validate,
+};
 use qkvault_models::{Model, Phase};
 use qkvault_serving::{Bucket, StepKind};
 
@@ -163,6 +166,8 @@ pub struct Jobs {
     pub jobs: Vec<AttentionJob>,
     /// The merges, sums, copies and fills of ranks that share them.
     pub combinations: Vec<ValidCombination>,
+    /// The appends of new keys and values to caches in 8 bits, before the attentions of a serving engine's steps.
+    pub appends: Vec<ValidCacheAppend>,
     /// What was left out or assumed, for the user.
     pub notes: Vec<String>,
 }
@@ -236,7 +241,21 @@ pub fn plan(args: &ModelArgs) -> anyhow::Result<Jobs> {
         notes.extend(skipped);
         attentions(args, &traffic, &name, &model, &mut notes).into_iter().for_each(|(a, usage)| add(a, usage));
     }
-    Ok(args.ranks.share(Jobs { jobs, combinations: Vec::new(), notes }))
+    let appends = if args.serve.has_narrow_pages() { appends(&jobs) } else { Vec::new() };
+    Ok(args.ranks.share(Jobs { jobs, combinations: Vec::new(), appends, notes }))
+}
+
+/// The append of each step of a serving engine, once. Caches that no append describes have none: where values are
+/// columns of keys, a program writes them itself.
+fn appends(jobs: &[AttentionJob]) -> Vec<ValidCacheAppend> {
+    let served = jobs.iter().filter(|job| job.uses.iter().any(|usage| usage.phase == Phase::Serve));
+    let mut known = BTreeSet::new();
+    let of = |a: &Valid| {
+        let half = [a.q.dtype, a.o.dtype].into_iter().find(|dtype| dtype.is_half());
+        CacheAppend::before(a, half.unwrap_or(DType::BF16)).validate().ok()
+    };
+    let all = served.filter_map(|job| of(job.attention.as_ref().ok()?));
+    all.filter(|append| known.insert(*append.key().bytes())).collect()
 }
 
 fn attentions(

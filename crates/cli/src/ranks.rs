@@ -45,9 +45,11 @@ fn scheme(text: &str) -> Result<Scheme, String> {
 impl RanksArgs {
     /// The jobs of all parts, each once, with a note for each attention that is shared: what every rank moves and
     /// keeps, what bounds the speed, and why the scheme was chosen.
-    pub(super) fn share(&self, Jobs { jobs, mut combinations, mut notes }: Jobs) -> Jobs {
-        let Some(ranks) = self.ranks else { return Jobs { jobs, combinations, notes } };
-        let Some(machine) = GpuCluster::named(&self.machine) else { return Jobs { jobs, combinations, notes } };
+    pub(super) fn share(&self, Jobs { jobs, mut combinations, appends, mut notes }: Jobs) -> Jobs {
+        let Some(ranks) = self.ranks else { return Jobs { jobs, combinations, appends, notes } };
+        let Some(machine) = GpuCluster::named(&self.machine) else {
+            return Jobs { jobs, combinations, appends, notes };
+        };
         let mut shared: Vec<AttentionJob> = Vec::new();
         for AttentionJob { uses, attention } in jobs {
             let made = attention.and_then(|a| self.schedule(&a, ranks, &machine));
@@ -77,7 +79,7 @@ impl RanksArgs {
         notes.retain(|note| told.insert(note.clone()));
         let mut keys = BTreeSet::new();
         combinations.retain(|of| keys.insert(*of.key().bytes()));
-        Jobs { jobs: shared, combinations, notes }
+        Jobs { jobs: shared, combinations, appends, notes }
     }
 
     fn schedule(&self, attention: &Valid, ranks: u32, machine: &GpuCluster) -> Result<(Schedule, String), Refusal> {

@@ -129,6 +129,11 @@ impl ServeArgs {
         }
     }
 
+    /// Whether pages are in 8 bits.
+    pub(super) const fn has_narrow_pages(&self) -> bool {
+        self.kv.is_some()
+    }
+
     /// The policy for a model.
     pub(super) fn policy(&self, model: &Model) -> ServePolicy {
         let keys = self.max_keys.min(model.max_positions.unwrap_or(i64::MAX));

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner};
+use qkvault_compile::{CUDNN, Compiler, Engines, OnMiss, PlanError, Planner, Resolution};
 use qkvault_cudnn::{CompileOptions, LabOptions, QuirkSet, Target, VariantSet};
-use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid, ValidCombination};
+use qkvault_graph::{EnginePolicy, PlanKey, Refusal, Valid};
 use qkvault_probe::{Request, check};
 use rayon::prelude::*;
 use serde_json::json;
@@ -119,7 +119,7 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     if may_end && !args.child.is_child() && !args.model.is_read_once() {
         return child::run();
     }
-    let jobs::Jobs { jobs, combinations, mut notes } = jobs::plan(&args.model)?;
+    let jobs::Jobs { jobs, combinations, appends, mut notes } = jobs::plan(&args.model)?;
     if jobs.is_empty() {
         notes.iter().for_each(|n| out::note(&format!("note: {n}")));
         return Err(jobs::nothing().into());
@@ -168,7 +168,11 @@ pub(super) fn run(globals: &Globals, args: &WarmArgs) -> anyhow::Result<Outcome>
     rows.sort_by_key(|(place, _)| *place);
     let rows: Vec<WarmRow<'_>> = rows.into_iter().map(|(_, row)| row).collect();
     progress.finish();
-    notes.extend(combined(&planner, &combinations, &targets, args.on_miss())?);
+    let merges = "merges, sums, copies, fills and dropout masks of the ranks";
+    let on_miss = args.on_miss();
+    notes.extend(beside(merges, &combinations, &targets, |of, sm| planner.combination(of, sm, on_miss))?);
+    let fills = "appends to pages in 8 bits";
+    notes.extend(beside(fills, &appends, &targets, |of, sm| planner.append(of, sm, on_miss))?);
     let seconds = started.elapsed().as_secs_f64();
     notes.extend(rejections::note(planner.vault()));
     notes.extend(flush_remote(planner.vault()));
@@ -245,24 +249,24 @@ fn by_rules(attention: &Valid, target: &Target, policy: &CompileOptions) -> Opti
     Refusal::from_reasons(check(&Request::new(attention, target).with_policy(*policy)).reasons)
 }
 
-/// Compiles what ranks merge, add up, copy and fill, for the GPUs of all targets; a note about it.
-fn combined(
-    planner: &Planner,
-    list: &[ValidCombination],
+/// Compiles what is launched beside attentions, for the GPUs of all targets; a note about it.
+fn beside<T>(
+    what: &str,
+    list: &[T],
     targets: &[Target],
-    on_miss: OnMiss,
+    plan: impl Fn(&T, u32) -> Result<Resolution, PlanError>,
 ) -> anyhow::Result<Option<String>> {
     let gpus: BTreeSet<u32> = targets.iter().map(Target::sm).collect();
     let mut missing = 0;
     for (of, sm) in list.iter().flat_map(|of| gpus.iter().map(move |sm| (of, *sm))) {
-        match planner.combination(of, sm, on_miss) {
+        match plan(of, sm) {
             Ok(_) => {}
             Err(PlanError::Missing { .. }) => missing += 1,
             Err(error) => return Err(error.into()),
         }
     }
     let all = list.len() * gpus.len();
-    let note = format!("{all} plans of merges, sums, copies, fills and dropout masks of the ranks, {missing} missing");
+    let note = format!("{all} plans of {what}, {missing} missing");
     Ok((all > 0).then_some(note))
 }
 

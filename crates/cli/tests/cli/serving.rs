@@ -91,6 +91,12 @@ fn pages_in_8_bits_beside_queries_of_16_have_plans_for_whole_models() {
         assert!(plans.len() >= 4 && report["refused"] == 0, "{model}: {report:#}");
         let of_caches = |plan: &&serde_json::Value| plan["attention"].as_str().unwrap().contains("fp8-cache-e4m3");
         assert_eq!(plans.iter().filter(of_caches).count(), plans.len(), "{report:#}");
+        let appends = report["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+        assert_eq!(
+            appends.filter(|note| note.ends_with("missing") && note.contains("appends")).count(),
+            1,
+            "{report:#}"
+        );
     }
 }
 
