@@ -306,6 +306,10 @@ _UNSAID = "no argument of a door leads to it"
 #: Why no call of a door meets a code.
 UNMET = {
     "fp8.*": "doors take bfloat16 and float16",
+    "backward.cache": "doors take bfloat16 and float16",
+    "kernels.cache": "doors take bfloat16 and float16",
+    "fa4.cache": "doors take bfloat16 and float16",
+    "not-built.cache": "doors take bfloat16 and float16",
     "mxfp8.*": "doors take bfloat16 and float16",
     "engine.amax": "doors take bfloat16 and float16",
     "backward.half-*": "doors take bfloat16 and float16",
@@ -340,7 +344,6 @@ UNMET = {
     "dropout.mask-odd": "doors let cuDNN draw the dropout",
     "combination.*": "doors add parts in PyTorch and JAX",
     "append.*": "doors append to no caches",
-    "append.size": "doors append to no caches",
     "conversion.*": "doors convert no tensors",
     "conversion.gpu": "doors convert no tensors",
     "documents.*": "doors pack no documents",

@@ -78,12 +78,25 @@ impl StepLayout {
     ///
     /// # Errors
     ///
-    /// As [`StepLayout::for_plan`].
+    /// As [`StepLayout::for_plan`]; [`BatchInputError::NoStep`] for an append to other caches than those of the
+    /// attention, or with room for fewer new tokens: tables and lengths of one would be wrong for the other.
     pub fn with_append(
         attention: &Valid,
         facts: &PlanFacts,
         append: &ValidCacheAppend,
     ) -> Result<StepLayout, BatchInputErrors> {
+        let other =
+            [("K", append.k, attention.k), ("V", append.v, attention.v)].into_iter().find(|(_, to, from)| to != from);
+        if let Some((name, to, from)) = other {
+            let what = format!("the append writes {name} {:?} and the attention reads {:?}", to, from);
+            return Err(BatchInputError::NoStep { what }.into());
+        }
+        let (rows, queries) = (append.new_k.dims[2], attention.q.dims[2]);
+        if rows < queries {
+            let what =
+                format!("the append has room for {rows} new tokens of a sequence and the attention for {queries}");
+            return Err(BatchInputError::NoStep { what }.into());
+        }
         let offsets = append.bindings().into_iter().filter(|binding| matches!(binding.role, Role::Offsets(_)));
         let all: Vec<Binding> = facts.bindings.iter().copied().chain(offsets).collect();
         StepLayout::new(attention, Some(append), all.iter().map(|binding| (binding.role, binding.dtype)))

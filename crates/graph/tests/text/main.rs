@@ -110,7 +110,7 @@ fn every_variant_of_every_enum_round_trips() {
         with(&|a| a.outputs = Outputs::new(stats, max, sum_exp));
     }
     with(&|a| a.padded_rows = PaddedRows::Zero);
-    for fp8 in [Fp8::Delayed, Fp8::Current, Fp8::Block] {
+    for fp8 in [Fp8::Delayed, Fp8::Current, Fp8::Block, Fp8::Cache] {
         with(&|a| a.fp8 = Some(fp8));
     }
     with(&|a| a.sink = true);

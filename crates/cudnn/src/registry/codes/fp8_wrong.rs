@@ -1,9 +1,9 @@
 //! What an H200 computes wrongly, or does not survive, of 8-bit attention that cuDNN compiles.
 
 use super::fp8_limits::{expression, given};
+use crate::Band;
 use crate::registry::declare;
 use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
-use crate::{Band, Corner};
 
 /// The record of random 8-bit attentions on an H200.
 const SELFTEST: &str = "`qkvault-lab selftest --fp8` on an H200 under cuDNN 9.19 (docs/results/fp8.md)";
@@ -126,11 +126,11 @@ declare![
     FP8_HOPPER_PADDED_AMAX = Entry {
         code: "fp8.hopper-padded-amax",
         cause: "On compute capability 9.0 the amaxes of an 8-bit forward count rows behind the last one, which see \
-                other keys with lengths, a left bound or a diagonal that ends bottom right.",
+                other keys with lengths, and with a left bound or a right one over more keys than queries.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "mask.lengths, outputs.amax",
         needed: "on compute capability 9.0, in an 8-bit forward, full lengths, and multiples of 128 queries with a \
-                 left bound or a diagonal that ends bottom right, or no amaxes",
+                 left bound or a right one over more keys, or no amaxes",
         fix: "leave the amaxes out (outputs: no_amax), or allow this code: an amax that is too large costs a part of \
               the range of O, and O is right",
         source: SELFTEST,
@@ -143,8 +143,8 @@ declare![
             "qkvault-lab selftest --fp8 --about fp8.hopper-padded-amax"
         )),
         applies: Applies::Rules(|f| {
-            let other_keys =
-                |band: Band| band.left.is_some() || (band.corner == Corner::BottomRight && f.s_q != f.s_kv);
+            // Rows behind the last one see keys that no row sees, or not those that all rows see.
+            let other_keys = |band: Band| band.left.is_some() || band.right.is_some() && f.s_q < f.s_kv;
             let padded = f.lengths() || (f.s_q % TILE != 0 && f.a.mask.band.is_some_and(other_keys));
             given(f, !f.backward() && f.a.outputs.amax && padded, &format!("the amaxes of {} padded queries", f.s_q))
         }),
