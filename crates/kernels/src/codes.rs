@@ -98,7 +98,7 @@ entries![
     KERNELS_STRIDES = Entry {
         code: "kernels.strides",
         cause: "The kernels copy 16 bytes at a time.",
-        needed: "strides that are multiples of 16 bytes (8 elements, or 16 of a cache in 8 bits), below 2^39 elements",
+        needed: "strides of multiples of 16 bytes, below 2^39 elements",
         ..KERNELS
     },
     APPEND_SIZE = Entry {
