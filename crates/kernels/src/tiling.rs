@@ -108,7 +108,7 @@ impl Tiling {
         let tiling = match sizes.rows {
             _ if sizes.very_wide() => of(4, 1, true),
             // Other instructions add products in another order.
-            ..=16 if !sizes.invariant && !(sizes.narrow && sizes.wide()) => of(1, 4, false),
+            ..=16 if !(sizes.invariant || sizes.narrow && sizes.wide()) => of(1, 4, false),
             ..=64 => of(4, 1, true),
             _ if sizes.wide() => of(4, 1, true),
             _ => of(8, 1, true),
