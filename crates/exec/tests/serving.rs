@@ -123,6 +123,23 @@ fn offsets_of_new_keys_and_values_follow_from_the_queries() {
     image.layout().check_words(image.words()).expect("sound as a kernel reads it");
 }
 
+/// An append with tables of fewer pages would write into the pages of other sequences, in silence.
+#[test]
+fn an_append_to_other_caches_than_the_attention_reads_is_refused() {
+    let a = mixed();
+    let append = CacheAppend::before(&a, DType::BF16);
+    let refused = |append: CacheAppend| {
+        let append = append.validate().expect("sound");
+        StepLayout::with_append(&a, &facts(&a), &append).expect_err("another attention's").to_string()
+    };
+    let mut shorter = append;
+    (shorter.k.dims[2], shorter.v.dims[2]) = (append.k.dims[2] - PAGE, append.v.dims[2] - PAGE);
+    assert!(refused(shorter).contains("writes K"), "{}", refused(shorter));
+    let mut fewer = append;
+    (fewer.new_k.dims[2], fewer.new_v.dims[2]) = (1, 1);
+    assert!(refused(fewer).contains("room for 1 new tokens"), "{}", refused(fewer));
+}
+
 #[test]
 fn sequences_that_are_not_there_are_idle() {
     let mut image = image(&mixed());
