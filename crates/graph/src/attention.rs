@@ -170,6 +170,17 @@ pub enum Fp8 {
     Block,
 }
 
+impl Fp8 {
+    /// Whether products are of 8-bit numbers; those of a [cache](Fp8::Cache) in 8 bits are of 16.
+    #[must_use]
+    pub const fn has_narrow_products(self) -> bool {
+        match self {
+            Fp8::Delayed | Fp8::Current | Fp8::Block => true,
+            Fp8::Cache => false,
+        }
+    }
+}
+
 /// Direction of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]

@@ -172,10 +172,10 @@ impl Attention {
         validate(self)
     }
 
-    /// Whether products are of 8-bit numbers; those of a [cache](Fp8::Cache) in 8 bits are of 16.
+    /// Whether products are of 8-bit numbers ([`Fp8::has_narrow_products`]).
     #[must_use]
-    pub const fn has_narrow_products(&self) -> bool {
-        matches!(self.fp8, Some(Fp8::Delayed | Fp8::Current | Fp8::Block))
+    pub fn has_narrow_products(&self) -> bool {
+        self.fp8.is_some_and(Fp8::has_narrow_products)
     }
 
     /// The backward of this forward: the same description with the gradients added.

@@ -10,9 +10,9 @@ use qkvault_graph::{CacheAppend, DType, Reason, Refusal, Role, Scaled, Tensor, V
 
 use crate::codes;
 use crate::convert::{ARITHMETIC, CHUNKS, INSTRUCTIONS, MOST_BLOCKS, has_8_bits};
-use crate::generate::{DRIVER, Generated};
+use crate::generate::{Generated, own_recipe};
 use crate::params::Params;
-use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep, TensorMap};
+use crate::recipe::{Launch, LaunchValue, RecipeStep, TensorMap};
 use crate::takes::{is_varlen, page_size};
 
 const APPEND: &str = include_str!("cuda/append.cu");
@@ -45,15 +45,7 @@ pub fn generate_append(append: &ValidCacheAppend, sm: u32) -> Result<Generated, 
     Ok(Generated {
         source: source(append),
         options: vec!["--std=c++17".to_owned()],
-        recipe: LaunchRecipe {
-            format: RECIPE_FORMAT,
-            sm,
-            driver: DRIVER,
-            scratch: 0,
-            modules: Vec::new(),
-            constants: 0,
-            steps: vec![RecipeStep::Launch(launch(append))],
-        },
+        recipe: own_recipe(sm, 0, vec![RecipeStep::Launch(launch(append))]),
     })
 }
 

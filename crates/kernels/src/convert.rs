@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use crate::codes;
 use qkvault_graph::{Along, BLOCK, Conversion, ConversionKind, DType, Refusal, Role, ValidConversion};
 
-use crate::generate::{DRIVER, Generated};
+use crate::generate::{Generated, own_recipe};
 use crate::params::Params;
-use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RecipeStep};
 use rows::ConvertedRows;
 
 pub(crate) const ARITHMETIC: &str = include_str!("cuda/convert/arithmetic.cu");
@@ -223,8 +223,7 @@ fn recipe(conversion: &ValidConversion, sm: u32) -> LaunchRecipe {
         })
     };
     steps.extend(launches(conversion).into_iter().map(launch));
-    let scratch = if measures { SHARED } else { 0 };
-    LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), constants: 0, steps }
+    own_recipe(sm, if measures { SHARED } else { 0 }, steps)
 }
 
 /// Whole numbers of parts, for extents, which are positive.

@@ -41,6 +41,11 @@ const GATHER_WARPS: u32 = 4;
 /// The oldest CUDA version of drivers that load what NVRTC 13.0 compiles.
 pub(crate) const DRIVER: u32 = 13_000;
 
+/// The recipe of kernels of one source, whose cubin the compiler adds.
+pub(crate) const fn own_recipe(sm: u32, scratch: u64, steps: Vec<RecipeStep>) -> LaunchRecipe {
+    LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch, modules: Vec::new(), constants: 0, steps }
+}
+
 /// What is compiled for an attention, and how it is launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generated {
@@ -210,16 +215,7 @@ impl SourceWriter<'_> {
         let merge = launch("merge", [tiling.blocks() - 1, for_rows, 1], MERGE_THREADS, 0, without_maps);
         let options = ["--std=c++17", "--prec-div=false", "--prec-sqrt=false"].map(String::from).to_vec();
         let scratch = sums + pieces * 8;
-        let recipe = LaunchRecipe {
-            format: RECIPE_FORMAT,
-            sm,
-            driver: DRIVER,
-            scratch,
-            modules: Vec::new(),
-            constants: 0,
-            steps: vec![attend, merge],
-        };
-        Generated { source, options, recipe }
+        Generated { source, options, recipe: own_recipe(sm, scratch, vec![attend, merge]) }
     }
 
     fn params(&self, sums: u64) -> Params {

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use qkvault_graph::{HISTORY_HEAD, Refusal, Role, ScaledTensor, ValidScaleUpdate};
 
 use crate::convert::has_8_bits;
-use crate::generate::{DRIVER, Generated};
+use crate::generate::{Generated, own_recipe};
 use crate::params::Params;
-use crate::recipe::{Launch, LaunchRecipe, LaunchValue, RECIPE_FORMAT, RecipeStep};
+use crate::recipe::{Launch, LaunchValue, RecipeStep};
 
 const UPDATE: &str = include_str!("cuda/scales.cu");
 
@@ -51,15 +51,7 @@ pub fn generate_scale_update(update: &ValidScaleUpdate, sm: u32) -> Result<Gener
         overlap: false,
         params: vec![params.param()],
     };
-    let recipe = LaunchRecipe {
-        format: RECIPE_FORMAT,
-        sm,
-        driver: DRIVER,
-        scratch: 0,
-        modules: Vec::new(),
-        constants: 0,
-        steps: vec![RecipeStep::Launch(launch)],
-    };
+    let recipe = own_recipe(sm, 0, vec![RecipeStep::Launch(launch)]);
     Ok(Generated { source, options: vec!["--std=c++17".to_owned()], recipe })
 }
 

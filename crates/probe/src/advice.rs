@@ -84,13 +84,16 @@ fn slow_cache(a: &Attention) -> Option<String> {
     let rows = a.seq().0.saturating_mul(a.q.heads() / a.k.heads().max(1));
     if rows > 16 || d_qk.max(d_v) > 128 || a.invariant {
         return Some(format!(
-            "{rows} rows of queries for a head of keys, head dims {d_qk} and {d_v}: beyond 16 rows and beyond head dims of \
-             128 a cache in 8 bits takes 3.1 to 4.3 times as long as one in 16 (invariant attentions have the same \
+            "{rows} rows of queries for a head of keys, head dims {d_qk} and {d_v}: beyond 16 rows and head dims \
+             of 128 a cache in 8 bits takes 3.1 to 4.3 times as long as one in 16 (invariant attentions have the same \
              kernels); decodes of 8 sequences and more with heads of 128 take 0.54 to 0.63 times as long"
         ));
     }
     (d_qk.max(d_v) < 128).then(|| {
-        format!("head dims {d_qk} and {d_v}: over a cache in 8 bits a decode of 64 columns takes 1.25 times as long as in 16")
+        format!(
+            "head dims {d_qk} and {d_v}: over a cache in 8 bits a decode of 64 columns takes 1.25 times as long as in \
+             16"
+        )
     })
 }
 

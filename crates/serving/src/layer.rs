@@ -161,7 +161,7 @@ impl ServeLayer {
         let band = Band { corner: Corner::BottomRight, left: *window, right: Some(0) };
         let mut a = Attention::forward(rows(d_qk, asked), k, v, rows(d_v, written)).with_lengths();
         // The one query of a decode sees all keys, and 8-bit kernels are judged with fewer masks.
-        let narrow = fp8.is_some_and(|scaling| scaling != Fp8::Cache);
+        let narrow = fp8.is_some_and(Fp8::has_narrow_products);
         if !(decode && narrow && window.is_none()) {
             a = a.with_band(band);
         }

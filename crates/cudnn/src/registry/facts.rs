@@ -171,7 +171,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether it is an 8-bit attention. A cache in 8 bits is one of cuDNN's nowhere.
-    pub(super) const fn eight_bits(&self) -> bool {
+    pub(super) fn eight_bits(&self) -> bool {
         self.a.has_narrow_products()
     }
 

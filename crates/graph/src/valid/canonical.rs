@@ -48,7 +48,7 @@ pub(super) fn form(attention: Attention) -> Attention {
     let outputs = {
         let Outputs { stats, max, sum_exp, amax } = outputs;
         let forward = matches!(pass, Pass::Forward);
-        let measured = matches!(fp8, Some(Fp8::Delayed | Fp8::Current | Fp8::Block));
+        let measured = fp8.is_some_and(Fp8::has_narrow_products);
         Outputs { stats, max: max && forward, sum_exp: sum_exp && forward, amax: amax || !measured }
     };
     let score_mod = score_mod.map(|e| known(e, seq, lengths, origins.is_some()));

@@ -3,6 +3,7 @@
 use qkvault_graph::{Storage, codec};
 
 use super::*;
+use crate::recipe::LaunchRecipe;
 
 fn paged() -> CacheAppend {
     let new = |d| Tensor::thd(3, 2, 5, d, 11, DType::BF16);

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use qkvault_graph::{Combination, DType, Role, Tensor, ValidCombination};
 
-use crate::generate::{DRIVER, Generated};
+use crate::generate::{Generated, own_recipe};
 use crate::params::Params;
-use crate::recipe::{Launch, LaunchRecipe, LaunchValue, Limits, RECIPE_FORMAT, RecipeStep};
+use crate::recipe::{Launch, LaunchRecipe, LaunchValue, Limits, RecipeStep};
 use axes::{Axes, strides};
 
 const MACHINE: &str = include_str!("../cuda/machine.cu");
@@ -221,8 +221,7 @@ impl<'a> CombinationWriter<'a> {
             overlap: false,
             params: vec![self.params().param()],
         };
-        let steps = vec![RecipeStep::Launch(launch)];
-        LaunchRecipe { format: RECIPE_FORMAT, sm, driver: DRIVER, scratch: 0, modules: Vec::new(), constants: 0, steps }
+        own_recipe(sm, 0, vec![RecipeStep::Launch(launch)])
     }
 }
 

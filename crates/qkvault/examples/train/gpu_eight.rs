@@ -98,6 +98,19 @@ impl Gpu {
     }
 }
 
+/// Converts a tensor in 8 bits to 16 by its scale.
+fn turn_back(
+    plan: &LoadedPlan,
+    scales: &Fp8Training,
+    which: Scaled,
+    narrow: &CudaSlice<u8>,
+    wide: &mut CudaSlice<u8>,
+    stream: &Arc<CudaStream>,
+) -> Result<(), Failure> {
+    let args = Args::new().tensor(Role::Narrow, narrow).tensor_mut(Role::Wide, wide);
+    Ok(plan.launch(stream, scales.dequantize(which, args))?)
+}
+
 impl Machine for Gpu {
     fn attend(&mut self, layer: usize, qkv: [&[f32]; 3]) -> Result<Vec<f32>, Failure> {
         let Gpu { stream, layers, inputs, outputs, dtype, narrow: eight, scale, clock, .. } = self;
@@ -114,11 +127,7 @@ impl Machine for Gpu {
             let [q, k, v] = &*stored;
             let args = Args::new().q(q).k(k).v(v).o(&mut *o).scale(*scale);
             pair.forward(saved, scales.forward(args), stream)?;
-            if *eight {
-                let args = Args::new().tensor(Role::Narrow, &*o).tensor_mut(Role::Wide, &mut wide.o);
-                outputs.launch(stream, scales.dequantize(Scaled::O, args))?;
-            }
-            Ok(())
+            if *eight { turn_back(outputs, scales, Scaled::O, o, &mut wide.o, stream) } else { Ok(()) }
         })?;
         Ok(widen(*dtype, &stream.clone_dtoh(if *eight { &wide.o } else { &*o })?))
     }
@@ -131,8 +140,7 @@ impl Machine for Gpu {
             if *mixed {
                 // What the forward computed with: other scores would not fit its Stats.
                 for ((which, stored), wide) in QKV.into_iter().zip([&*q, &*k, &*v]).zip(&mut wide.qkv) {
-                    let args = Args::new().tensor(Role::Narrow, stored).tensor_mut(Role::Wide, wide);
-                    outputs.launch(stream, scales.dequantize(which, args))?;
+                    turn_back(outputs, scales, which, stored, wide, stream)?;
                 }
                 let ([q, k, v], [d_q, d_k, d_v]) = (&wide.qkv, &mut wide.gradients);
                 let args = Args::new().q(q).k(k).v(v).saved_o(if *eight { &wide.o } else { &*o }).d_o(&wide.d_o);
@@ -146,8 +154,7 @@ impl Machine for Gpu {
             pair.backward(saved, scales.backward(args.d_q(d_q).d_k(d_k).d_v(d_v)), stream)?;
             for ((which, stored), wide) in GRADIENTS.into_iter().zip(&*gradients).zip(&mut wide.gradients) {
                 if *eight {
-                    let args = Args::new().tensor(Role::Narrow, stored).tensor_mut(Role::Wide, wide);
-                    outputs.launch(stream, scales.dequantize(which, args))?;
+                    turn_back(outputs, scales, which, stored, wide, stream)?;
                 }
             }
             Ok(scales.update(stream)?)

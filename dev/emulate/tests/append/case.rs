@@ -4,15 +4,11 @@ use std::collections::BTreeMap;
 
 use qkvault_emulate::HostProgram;
 use qkvault_graph::{CacheAppend, DType, Role, Storage, Tensor, ValidCacheAppend, Varlen};
-use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
-use qkvault_kernels::{Generated, generate_append};
+use qkvault_kernels::generate_append;
+use qkvault_kernels::recipe::LaunchRecipe;
 use qkvault_reference::{Buffer, Inputs, POISON, append_to_caches};
 
-/// Functions with instructions of a GPU, and those that take their place.
-const INSTRUCTIONS: [&str; 2] = [
-    include_str!("../../../../crates/kernels/src/cuda/convert/instructions.cu"),
-    include_str!("../conversion/by_hand.cu"),
-];
+use crate::several::{INSTRUCTIONS, in_namespace};
 
 /// Numbers without an order that any kernel knows.
 pub(crate) struct Noise(pub(crate) u64);
@@ -81,18 +77,10 @@ impl Case {
 
     /// The source in a namespace of its own, and the recipe with functions of that namespace.
     pub(crate) fn written(&self, at: usize) -> (String, LaunchRecipe) {
-        let Generated { source, mut recipe, .. } = generate_append(&self.append, 90).expect("is taken");
-        let [of_gpu, by_hand] = INSTRUCTIONS;
-        assert_eq!(source.contains(of_gpu), self.append.narrows(), "the instructions are in the source");
-        let source = source.replace(of_gpu, by_hand).replace("extern \"C\" ", "");
-        let names = source.lines().filter_map(|line| line.strip_prefix("#define ")?.split([' ', '(']).next());
-        let undefined: String = names.map(|name| format!("#undef {name}\n")).collect();
-        for step in &mut recipe.steps {
-            if let RecipeStep::Launch(launch) = step {
-                launch.function = format!("case{at}::{}", launch.function);
-            }
-        }
-        (format!("namespace case{at} {{\n{source}\n}}\n{undefined}"), recipe)
+        let made = generate_append(&self.append, 90).expect("is taken");
+        let has = made.source.contains(INSTRUCTIONS[0]);
+        assert_eq!(has, self.append.narrows(), "the instructions are in the source");
+        in_namespace(made, at)
     }
 
     /// Runs the recipe and compares every byte of both caches: the first difference, or why a launch failed.

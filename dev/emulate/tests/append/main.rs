@@ -2,6 +2,8 @@
 //! Functions that round by hand take the place of the GPU's instructions.
 
 mod case;
+#[path = "../several/mod.rs"]
+mod several;
 
 use case::{Case, Noise};
 use qkvault_emulate::HostProgram;
@@ -9,24 +11,12 @@ use qkvault_graph::{CacheAppend, DType, Role, Scaled, Tensor, Varlen};
 use qkvault_kernels::recipe::LaunchRecipe;
 use qkvault_reference::{Buffer, Inputs};
 use qkvault_skip::{Need, skip};
+use several::one_program;
 
 /// Compiles all cases as one program, with one text of the sources in place of another, and compares each with the
 /// oracle.
 fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
-    let (sources, recipes): (String, Vec<LaunchRecipe>) =
-        cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
-    let mut all = recipes[0].clone();
-    all.steps = recipes.iter().flat_map(|recipe| recipe.steps.clone()).collect();
-    let sources = match fault {
-        None => sources,
-        Some([right, wrong]) => {
-            assert!(sources.contains(right), "{right}");
-            sources.replace(right, wrong)
-        }
-    };
-    // The type of products of matrices, which these sources have none of.
-    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
-    let program = HostProgram::compile(&source, &all, false).unwrap_or_else(|error| panic!("{error}"));
+    let (program, recipes) = one_program(cases.iter().enumerate().map(|(at, case)| case.written(at)), fault);
     let of = |(at, (case, recipe)): (usize, (&Case, &LaunchRecipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use qkvault_emulate::HostProgram;
 use qkvault_graph::Binding;
 use qkvault_graph::{Along, Conversion, ConversionKind, DType, Order, Role, Tensor, ValidConversion};
-use qkvault_kernels::recipe::{LaunchRecipe, RecipeStep};
-use qkvault_kernels::{Generated, generate_conversion};
+use qkvault_kernels::generate_conversion;
+use qkvault_kernels::recipe::LaunchRecipe;
 use qkvault_reference::{Buffer, Inputs, POISON, convert};
 use qkvault_skip::{Need, skip};
 
-/// Functions with instructions of a GPU, and those that take their place.
-const INSTRUCTIONS: [&str; 2] =
-    [include_str!("../../../../crates/kernels/src/cuda/convert/instructions.cu"), include_str!("by_hand.cu")];
+#[path = "../several/mod.rs"]
+mod several;
+
+use several::{INSTRUCTIONS, in_namespace, one_program};
 
 /// A conversion with what it reads.
 struct Case {
@@ -73,18 +74,9 @@ impl Case {
 
     /// The source in a namespace of its own, and the recipe with functions of that namespace.
     fn written(&self, at: usize) -> (String, LaunchRecipe) {
-        let Generated { source, mut recipe, .. } = generate_conversion(&self.conversion, 90).expect("is taken");
-        let [of_gpu, by_hand] = INSTRUCTIONS;
-        assert!(source.contains(of_gpu), "the instructions are in the source");
-        let source = source.replace(of_gpu, by_hand).replace("extern \"C\" ", "");
-        let names = source.lines().filter_map(|line| line.strip_prefix("#define ")?.split([' ', '(']).next());
-        let undefined: String = names.map(|name| format!("#undef {name}\n")).collect();
-        for step in &mut recipe.steps {
-            if let RecipeStep::Launch(launch) = step {
-                launch.function = format!("case{at}::{}", launch.function);
-            }
-        }
-        (format!("namespace case{at} {{\n{source}\n}}\n{undefined}"), recipe)
+        let made = generate_conversion(&self.conversion, 90).expect("is taken");
+        assert!(made.source.contains(INSTRUCTIONS[0]), "the instructions are in the source");
+        in_namespace(made, at)
     }
 
     /// Runs the recipe over outputs of poison, and compares every byte: the first difference of an output.
@@ -115,20 +107,7 @@ fn differences(cases: &[Case], fault: Option<[&str; 2]>) -> Vec<String> {
         skip(Need::Cxx, "no C++ compiler of x86-64");
         return Vec::new();
     }
-    let (sources, recipes): (String, Vec<LaunchRecipe>) =
-        cases.iter().enumerate().map(|(at, case)| case.written(at)).unzip();
-    let mut all = recipes[0].clone();
-    all.steps = recipes.iter().flat_map(|recipe| recipe.steps.clone()).collect();
-    let sources = match fault {
-        None => sources,
-        Some([right, wrong]) => {
-            assert!(sources.contains(right), "{right}");
-            sources.replace(right, wrong)
-        }
-    };
-    // The type of products of matrices, which these sources have none of.
-    let source = format!("#define HALF_TYPE \"bf16\"\n#include \"machine.h\"\n{sources}");
-    let program = HostProgram::compile(&source, &all, false).unwrap_or_else(|error| panic!("{error}"));
+    let (program, recipes) = one_program(cases.iter().enumerate().map(|(at, case)| case.written(at)), fault);
     let of = |(at, (case, recipe)): (usize, (&Case, &LaunchRecipe))| case.differs(at, &program, recipe);
     cases.iter().zip(&recipes).enumerate().filter_map(of).collect()
 }

@@ -27,12 +27,12 @@ impl EngineCase {
 const PAGE: i64 = 64;
 
 /// Query heads and heads of keys of Llama 3's smallest model.
-pub(super) const LLAMA: (i64, i64) = (32, 8);
+pub(in crate::bench) const LLAMA: (i64, i64) = (32, 8);
 
 /// Keys of one head beyond which a case does not fit a GPU beside another.
 const MOST: i64 = 8 * 65_536;
 
-pub(super) fn paged(batch: i64, heads: (i64, i64), queries: i64, keys: i64, d: i64) -> Attention {
+pub(in crate::bench) fn paged(batch: i64, heads: (i64, i64), queries: i64, keys: i64, d: i64) -> Attention {
     paged_by(PAGE, batch, heads, queries, keys, d)
 }
 

@@ -33,6 +33,7 @@ use qkvault_graph::EnginePolicy;
 use rayon::prelude::*;
 
 use cases::EngineCase;
+pub(super) use cases::{LLAMA, paged};
 use peers::{Beside, Peers};
 use rows::MeasuredCase;
 

@@ -7,8 +7,10 @@ use qkvault_compile::{KERNELS, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::Session;
 use qkvault_exec::cudarc::driver::CudaStream;
-use qkvault_graph::{Attention, Band, DType, Fp8, Tensor, Valid, validate};
+use qkvault_graph::{DType, Fp8, Valid, validate};
 use serde_json::{Value, json};
+
+use crate::bench::engines::{LLAMA, paged};
 
 /// Queries, sequences, keys, and the head dim: 32 query heads over 8, pages of 64.
 const CACHES: [(i64, i64, i64, i64); 16] = [
@@ -48,10 +50,7 @@ pub(super) fn rows(only: &str) -> anyhow::Result<Vec<CacheRow>> {
         if !name.contains(only) {
             continue;
         }
-        let mut a = Attention::bshd(batch, (32, 8), (queries, keys), d, DType::BF16).with_lengths();
-        a.k = Tensor::paged_nhd(batch, 8, keys, d, batch * keys / 64, 64, DType::BF16);
-        a.v = a.k;
-        a = a.with_band(Band::CAUSAL_BOTTOM_RIGHT);
+        let a = paged(batch, LLAMA, queries, keys, d);
         let mut narrow = a.clone();
         (narrow.k.dtype, narrow.v.dtype, narrow.fp8) = (DType::E4M3, DType::E4M3, Some(Fp8::Cache));
         list.push(CacheRow { name, narrow: validate(narrow)?, wide: validate(a)? });
