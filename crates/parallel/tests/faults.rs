@@ -1,39 +1,18 @@
-//! What ranks hear when one of them dies, is late or does something else: threads, and processes that are killed.
-#![allow(clippy::print_stdout, reason = "a child process tells its parent what it hears")]
+//! What ranks hear when one of them dies, is late or does something else. Processes: `processes.rs`.
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use qkvault_base::random::Rng;
 use qkvault_graph::{Attention, DType, Valid, validate};
 use qkvault_parallel::{
-    CommError, Communicator, Hello, RankFault, RankMessage, Scheme, Sharding, Store, Threads, World, agree, schedule,
+    CommError, Communicator as _, Hello, RankFault, Scheme, Sharding, Store, Threads, World, agree, schedule,
 };
+
+mod rounds;
+
+use rounds::rounds;
 
 fn attention() -> Valid {
     validate(Attention::bshd(1, (4, 2), (64, 64), 16, DType::BF16).causal().with_stats()).expect("valid")
-}
-
-/// Rounds of exchanges of every rank with every other, until one fails.
-fn rounds(rank: &mut dyn Communicator, count: u64) -> Result<(), CommError> {
-    let (own, size) = (rank.rank(), rank.size());
-    let mut buffer = vec![0_u8; size as usize * 64];
-    for round in 0..count {
-        buffer[own as usize * 64..][..64].fill((round as u8).wrapping_add(own as u8));
-        let at = |peer: u32| buffer.as_ptr() as u64 + u64::from(peer) * 64;
-        let mut list = Vec::new();
-        for peer in (0..size).filter(|peer| *peer != own) {
-            list.push(RankMessage { peer, send: true, address: at(own), bytes: 64 });
-            list.push(RankMessage { peer, send: false, address: at(peer), bytes: 64 });
-        }
-        // SAFETY: the addresses are in a buffer of this frame, 64 bytes for each rank; the exchange is of hosts, so it
-        // has ended when it returns.
-        unsafe { rank.exchange(&list, std::ptr::null_mut())? };
-        for peer in 0..size as usize {
-            assert!(buffer[peer * 64..][..64].iter().all(|x| *x == (round as u8).wrapping_add(peer as u8)));
-        }
-    }
-    Ok(())
 }
 
 fn threads(size: u32, deadline: u64, faulty: u32, fault: Option<RankFault>) -> Vec<Result<(), CommError>> {
@@ -116,95 +95,9 @@ fn all_ranks_go_on_with_a_new_communicator() {
     assert!(threads(2, 500, 0, None).iter().all(Result::is_ok));
 }
 
-/// The program of a child: rank, ranks, port, deadline in milliseconds, rounds.
-const CHILD: &str = "QKVAULT_TEST_CHILD";
-
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
-}
-
-/// Not a test of its own: a child process of the tests below runs it. It prints what it hears.
-#[test]
-fn child() {
-    let Ok(text) = std::env::var(CHILD) else { return };
-    let list: Vec<u64> = text.split(' ').map(|n| n.parse().expect("a number")).collect();
-    let [rank, size, port, deadline, count] = list[..] else { panic!("five numbers") };
-    let world = World::local(rank as u32, size as u32, port as u16);
-    let result = Store::meet(&world, Duration::from_millis(deadline)).and_then(|mut store| {
-        store.tell_all(b"here")?;
-        println!("met");
-        let result = rounds(&mut store, count);
-        if result.is_ok() {
-            store.leave();
-        }
-        result
-    });
-    match result {
-        Ok(()) => println!("well"),
-        Err(error) => println!("blames {} | {error}", error.rank().map_or("nobody".to_owned(), |r| r.to_string())),
-    }
-}
-
-fn children(size: u32, deadline: u64, count: u64) -> Vec<Child> {
-    let port = free_port();
-    let program = std::env::current_exe().expect("this program");
-    (0..size)
-        .map(|rank| {
-            let mut command = Command::new(&program);
-            command.args(["child", "--exact", "--nocapture", "--test-threads", "1"]).stderr(Stdio::null());
-            command.stdout(Stdio::piped()).env(CHILD, format!("{rank} {size} {port} {deadline} {count}"));
-            command.spawn().expect("starts")
-        })
-        .collect()
-}
-
-/// What each child printed, and how long they took.
-fn heard(children: Vec<Child>) -> Vec<String> {
-    let text = |child: Child| String::from_utf8_lossy(&child.wait_with_output().expect("ends").stdout).into_owned();
-    children.into_iter().map(text).collect()
-}
-
-#[test]
-fn processes_meet_over_tcp_and_leave() {
-    let texts = heard(children(3, 10_000, 50));
-    assert!(texts.iter().all(|text| text.contains("well")), "{texts:?}");
-}
-
-/// Kills or stops a rank at a random moment, so many times.
-fn killed(times: u64, first: u64) {
-    let deadline = 3_000;
-    for seed in first..first + times {
-        let mut rng = Rng::new(seed);
-        let size = rng.within(2, 4) as u32;
-        let faulty = rng.within(0, size as usize - 1) as u32;
-        let mut all = children(size, deadline, u64::MAX);
-        // From before they meet to the middle of their exchanges.
-        std::thread::sleep(Duration::from_millis(rng.within(0, 250) as u64));
-        all[faulty as usize].kill().expect("is killed");
-        let begin = Instant::now();
-        let mut dead = all.remove(faulty as usize);
-        dead.wait().expect("has ended");
-        let texts = heard(all);
-        let waited = begin.elapsed();
-        assert!(waited < Duration::from_millis(deadline * 3 / 2 + 3_000), "seed {seed}: {waited:?}");
-        for text in texts {
-            let named = format!("blames {faulty} ");
-            assert!(text.contains(&named), "seed {seed}: rank {faulty} of {size} was killed, and a rank says: {text}");
-        }
-    }
-}
-
-#[test]
-fn a_process_that_is_killed_is_named_by_the_others() {
-    killed(6, 1);
-}
-
-/// `cargo test -p qkvault-parallel --all-features --test faults -- --ignored`
-#[test]
-#[ignore = "a minute or two: a hundred killed processes"]
-fn a_process_that_is_killed_is_named_by_the_others_a_hundred_times() {
-    killed(100, 1_000);
 }
 
 #[test]

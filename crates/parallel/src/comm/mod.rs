@@ -6,6 +6,7 @@ mod threads;
 mod wait;
 
 use std::ffi::c_void;
+use std::time::Duration;
 
 pub use error::CommError;
 pub use hello::{Hello, agree};
@@ -64,6 +65,13 @@ pub trait Communicator: Send {
     ///
     /// What has failed since the last call.
     fn check(&mut self) -> Result<(), CommError>;
+
+    /// What this rank says when it has waited past its deadline: the ranks that have not come, as far as that is known.
+    /// It is told to all ranks that can hear it.
+    fn late(&mut self, what: &str, waited: Duration) -> CommError {
+        let ranks = (0..self.size()).filter(|rank| *rank != self.rank()).collect();
+        CommError::Late { ranks, what: what.to_owned(), waited }
+    }
 
     /// Ends the communicator on this rank, also while an exchange waits. The other ranks get errors.
     fn abort(&mut self);

@@ -32,13 +32,9 @@ pub fn wait(
             communicator.check()?;
         }
         if begin.elapsed() > deadline {
-            let ranks = (0..communicator.size()).filter(|rank| *rank != communicator.rank()).collect();
+            let late = communicator.late("the end of its exchanges", begin.elapsed());
             communicator.abort();
-            return Err(CommError::Late {
-                ranks,
-                what: "the end of its exchanges".to_owned(),
-                waited: begin.elapsed(),
-            });
+            return Err(late);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));

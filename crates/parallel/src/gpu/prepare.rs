@@ -45,6 +45,8 @@ pub(super) enum Figure {
 /// All steps of a rank.
 pub(super) struct Acts {
     pub(super) list: Vec<Act>,
+    /// What computes each plan of the schedule, as ranks compare it.
+    pub(super) plans: Vec<String>,
     pub(super) layout: RankLayout,
     pub(super) marks: usize,
 }
@@ -93,7 +95,14 @@ pub(super) fn acts(schedule: &Schedule, rank: &RankSchedule, plans: &dyn Plans) 
         list.push(act);
     }
     layout.workspace(workspace);
-    Ok(Acts { list, layout, marks })
+    Ok(Acts { list, plans: attentions.iter().map(computed_by).collect(), layout, marks })
+}
+
+/// What computes a plan: its engine, the version of cuDNN where that is its engine, and its key.
+fn computed_by(plan: &LoadedPlan) -> String {
+    let facts = plan.facts();
+    let version = facts.cudnn().map(|own| format!(" {}", own.cudnn)).unwrap_or_default();
+    format!("{}{version} ({}), key {}", facts.by, facts.engine, facts.key)
 }
 
 fn attention(

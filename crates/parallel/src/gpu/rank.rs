@@ -54,8 +54,8 @@ pub struct GpuRank {
 }
 
 impl GpuRank {
-    /// Compares the schedule with that of the other ranks, loads the plans and takes the memory of the communicator's
-    /// rank. The memory is poisoned, so that a number that nobody writes is seen.
+    /// Compares the schedule with that of the other ranks, loads the plans, compares them too (engine, version of cuDNN,
+    /// key) and takes the memory of the communicator's rank. The memory is poisoned, so that a number that nobody writes is seen.
     ///
     /// # Errors
     ///
@@ -70,12 +70,12 @@ impl GpuRank {
         if !communicator.on_gpu() {
             return Err(RunError::HostCommunicator);
         }
-        agree(communicator, &Hello::for_schedule(schedule))?;
+        let hello = Hello::for_schedule(schedule);
+        agree(communicator, &hello)?;
         let made = GpuRank::new(schedule, communicator.rank(), plans, context);
-        if made.is_err() {
-            communicator.abort();
-        }
-        made
+        let made = made.inspect_err(|_| communicator.abort())?;
+        agree(communicator, &Hello { plans: made.acts.plans.clone(), ..hello })?;
+        Ok(made)
     }
 
     fn new(

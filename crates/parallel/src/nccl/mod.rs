@@ -15,6 +15,9 @@ use crate::store::Store;
 /// NCCL's number of the type of bytes.
 const BYTES: c_int = 1;
 
+/// How long a call that has not ended is asked for again and again, before the host sleeps between.
+const SPIN: Duration = Duration::from_micros(500);
+
 /// A rank of NCCL. Messages are memory of its GPU, and exchanges are queued on a stream.
 ///
 /// One process has one rank and one GPU, which is current on the thread that makes it and on those that use it.
@@ -118,9 +121,7 @@ impl Nccl {
                 Err(error) => return Err(self.fail(error)),
             }
             if begin.elapsed() > self.deadline {
-                let ranks = (0..self.size).filter(|rank| *rank != self.rank).collect();
-                let late = CommError::Late { ranks, what: call.to_owned(), waited: begin.elapsed() };
-                return Err(self.fail(late));
+                return Err(self.late(call, begin.elapsed()));
             }
             if asked.elapsed() > Duration::from_millis(20) {
                 asked = Instant::now();
@@ -128,7 +129,11 @@ impl Nccl {
                     return Err(self.fail(error));
                 }
             }
-            std::thread::sleep(Duration::from_micros(50));
+            // Most calls are done within microseconds, and a sleep takes fifty of them at least.
+            match begin.elapsed() > SPIN {
+                true => std::thread::sleep(Duration::from_micros(50)),
+                false => std::hint::spin_loop(),
+            }
             status = self.state(call);
         }
     }
@@ -150,7 +155,7 @@ impl Nccl {
     /// Ends the communicator, and tells the others why.
     fn fail(&mut self, error: CommError) -> CommError {
         // A rank that NCCL only knows as an error of the network has a name in the store.
-        let error = self.others().err().unwrap_or(error);
+        let error = self.store.as_mut().and_then(|store| store.check_now().err()).unwrap_or(error);
         if let Some(store) = &mut self.store {
             store.tell_fault(&error);
         }
@@ -192,6 +197,9 @@ impl Communicator for Nccl {
 
     unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError> {
         self.ready()?;
+        if let Some(store) = &mut self.store {
+            store.begin_exchange();
+        }
         let functions = &self.library.functions;
         // SAFETY: the function takes nothing.
         let status = unsafe { (functions.group_start)() };
@@ -222,6 +230,14 @@ impl Communicator for Nccl {
         self.ready()?;
         let state = self.state("an exchange").and_then(|_| self.others());
         state.map_err(|error| self.fail(error))
+    }
+
+    fn late(&mut self, what: &str, waited: Duration) -> CommError {
+        let late = match &mut self.store {
+            Some(store) => store.late(what, waited),
+            None => CommError::Late { ranks: Vec::new(), what: what.to_owned(), waited },
+        };
+        self.fail(late)
     }
 
     fn abort(&mut self) {

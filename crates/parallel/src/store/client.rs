@@ -24,6 +24,10 @@ pub struct Store {
     /// Messages so far, by peer: sent and received.
     counts: Vec<(u64, u64)>,
     told: u64,
+    /// Exchanges that this rank has begun, which the store tells from those of the others.
+    begun: u64,
+    /// When the store was asked whether all is well, while its answer has not come.
+    asked: Option<Instant>,
     /// The store of the first rank is one connection among others, so it knows no more than they do.
     broken: Option<CommError>,
 }
@@ -59,11 +63,27 @@ impl Store {
         }
         let counts = vec![(0, 0); world.size as usize];
         let stream = joined?;
-        let mut store = Store { world: world.clone(), stream, deadline, own, counts, told: 0, broken: None };
+        let mut store =
+            Store { world: world.clone(), stream, deadline, own, counts, told: 0, begun: 0, asked: None, broken: None };
         // The store's answer to the join.
-        let answer = store.heard(Instant::now());
+        let answer = store.heard(Instant::now(), store.patience());
         store.settled(answer)?;
         Ok(store)
+    }
+
+    /// Whether all is well, with an answer of now, for which it waits a second at most.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::check`].
+    pub fn check_now(&mut self) -> Result<(), CommError> {
+        self.ask_within(&Ask::Check { begun: self.begun }, &[], PROMPT).map(drop)
+    }
+
+    /// Counts exchanges that this rank queues by other means, as on a GPU: where ranks wait for each other, the one that
+    /// has begun fewer is the cause.
+    pub fn begin_exchange(&mut self) {
+        self.begun += 1;
     }
 
     /// How long this rank waits for another one.
@@ -107,13 +127,20 @@ impl Store {
 
     /// Asks the store and waits for its answer.
     fn ask(&mut self, ask: &Ask, value: &[u8]) -> Result<Vec<u8>, CommError> {
+        self.ask_within(ask, value, self.patience())
+    }
+
+    fn ask_within(&mut self, ask: &Ask, value: &[u8], patience: Duration) -> Result<Vec<u8>, CommError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
         let begin = Instant::now();
-        let written = self.stream.set_write_timeout(Some(self.patience()));
-        let answer = match written.and_then(|()| wire::write(&mut self.stream, ask, value)) {
-            Ok(Ok(())) => self.heard(begin),
+        if self.asked.take().is_some() {
+            let answer = self.heard(begin, patience);
+            self.settled(answer)?;
+        }
+        let answer = match self.say(ask, value, patience) {
+            Ok(Ok(())) => self.heard(begin, patience),
             Ok(Err(long)) => {
                 let (what, bytes, most) = (ask.to_string(), long.bytes as u64, long.most as u64);
                 return Err(CommError::Long { what, bytes, most });
@@ -123,14 +150,19 @@ impl Store {
         self.settled(answer)
     }
 
+    fn say(&mut self, ask: &Ask, value: &[u8], patience: Duration) -> std::io::Result<Result<(), wire::TooLong>> {
+        self.stream.set_write_timeout(Some(patience))?;
+        wire::write(&mut self.stream, ask, value)
+    }
+
     /// Somewhat longer than the store itself waits.
     fn patience(&self) -> Duration {
         self.deadline + self.deadline / 4 + Duration::from_millis(200)
     }
 
     /// The next answer of the store.
-    fn heard(&mut self, begin: Instant) -> Result<Vec<u8>, CommError> {
-        let waits = self.stream.set_read_timeout(Some(self.patience()));
+    fn heard(&mut self, begin: Instant, patience: Duration) -> Result<Vec<u8>, CommError> {
+        let waits = self.stream.set_read_timeout(Some(patience));
         match waits.and_then(|()| wire::read(&mut self.stream)) {
             Ok((StoreAnswer::Done | StoreAnswer::Bytes, bytes)) => Ok(bytes),
             Ok((StoreAnswer::Fault { fault }, _)) => Err(error_of(fault)),
@@ -156,6 +188,9 @@ impl Store {
     }
 }
 
+/// How long an answer of a store that lives takes at most, with all that a busy machine does besides.
+const PROMPT: Duration = Duration::from_secs(1);
+
 /// What an error of the connection means: rank 0 has the store.
 fn lost(error: &std::io::Error, begin: Instant) -> CommError {
     if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) {
@@ -167,8 +202,8 @@ fn lost(error: &std::io::Error, begin: Instant) -> CommError {
 fn error_of(fault: StoreFault) -> CommError {
     match fault.printable() {
         StoreFault::Gone { rank, how } => CommError::Gone { rank, how },
-        StoreFault::Late { rank, waited, what } => {
-            CommError::Late { ranks: vec![rank], what, waited: Duration::from_millis(waited) }
+        StoreFault::Late { ranks, waited, what } => {
+            CommError::Late { ranks, what, waited: Duration::from_millis(waited) }
         }
         StoreFault::Differs { rank, what, theirs, ours } => CommError::Differs { rank, what, theirs, ours },
     }
@@ -177,11 +212,9 @@ fn error_of(fault: StoreFault) -> CommError {
 fn fault_of(error: &CommError, rank: u32) -> StoreFault {
     let fault = match error {
         CommError::Gone { rank, how } => StoreFault::Gone { rank: *rank, how: how.clone() },
-        CommError::Late { ranks, what, waited } => StoreFault::Late {
-            rank: ranks.first().copied().unwrap_or(0),
-            waited: waited.as_millis() as u64,
-            what: what.clone(),
-        },
+        CommError::Late { ranks, what, waited } => {
+            StoreFault::Late { ranks: ranks.clone(), waited: waited.as_millis() as u64, what: what.clone() }
+        }
         CommError::Differs { rank, what, theirs, ours } => {
             StoreFault::Differs { rank: *rank, what: what.clone(), theirs: theirs.clone(), ours: ours.clone() }
         }
@@ -229,8 +262,41 @@ impl Communicator for Store {
         Ok(())
     }
 
+    /// Asks, and hears the answer at a later call, if it has come by then: a store that hangs holds up nobody.
     fn check(&mut self) -> Result<(), CommError> {
-        self.ask(&Ask::Check, &[]).map(drop)
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let answer = match self.asked {
+            None => {
+                let ask = Ask::Check { begun: self.begun };
+                self.asked = Some(Instant::now());
+                // A check is short, and one alone is on its way.
+                self.say(&ask, &[], PROMPT).map(drop).map_err(|e| lost(&e, Instant::now()))
+            }
+            Some(begin) => match wire::has_arrived(&self.stream) {
+                Ok(true) => {
+                    self.asked = None;
+                    self.heard(begin, PROMPT).map(drop)
+                }
+                Ok(false) if begin.elapsed() < self.deadline => Ok(()),
+                Ok(false) => Err(lost(&std::io::ErrorKind::TimedOut.into(), begin)),
+                Err(e) => Err(lost(&e, begin)),
+            },
+        };
+        self.settled(answer.map(|()| Vec::new())).map(drop)
+    }
+
+    fn late(&mut self, what: &str, waited: Duration) -> CommError {
+        // A store that has left an earlier question without an answer for as long as this answers none.
+        let hangs = self.asked.filter(|begin| begin.elapsed() > PROMPT);
+        let ask = Ask::Late { what: what.to_owned(), waited: waited.as_millis() as u64, begun: self.begun };
+        let answer = match hangs {
+            Some(begin) => self.settled(Err(lost(&std::io::ErrorKind::TimedOut.into(), begin))),
+            None => self.ask_within(&ask, &[], PROMPT),
+        };
+        let ranks = (0..self.world.size).filter(|rank| *rank != self.world.rank).collect();
+        answer.err().unwrap_or(CommError::Late { ranks, what: what.to_owned(), waited })
     }
 
     fn abort(&mut self) {

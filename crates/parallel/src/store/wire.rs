@@ -1,6 +1,7 @@
 //! The messages of ranks that have joined: two lengths of four bytes, JSON for the head, and raw bytes of a value.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,10 @@ pub(super) enum Ask {
     /// Takes the bytes that a rank has stored for the one that asks, when they are there, or after so many milliseconds
     /// an error that names `from`.
     Take { name: String, from: u32, wait: u64 },
-    /// The first fault of any rank, if there is one.
-    Check,
+    /// The first fault of any rank, if there is one; and that this rank lives, with so many exchanges begun.
+    Check { begun: u64 },
+    /// Who is the cause of a wait of so many milliseconds for something: a fault that every rank hears.
+    Late { what: String, waited: u64, begun: u64 },
     /// Tells a fault to every rank.
     Fault { fault: StoreFault },
     /// Ends the connection without a fault.
@@ -38,7 +41,7 @@ impl std::fmt::Display for Ask {
         match self {
             Ask::Put { name, to } => write!(f, "{} for rank {to}", short(name)),
             Ask::Take { name, from, .. } => write!(f, "the name of {} from rank {from}", short(name)),
-            Ask::Check | Ask::Leave => f.write_str("a question to the store"),
+            Ask::Check { .. } | Ask::Late { .. } | Ask::Leave => f.write_str("a question to the store"),
             Ask::Fault { .. } => f.write_str("the report of a fault"),
         }
     }
@@ -62,17 +65,18 @@ pub(super) enum StoreAnswer {
 pub(super) enum StoreFault {
     /// A rank has ended.
     Gone { rank: u32, how: String },
-    /// A rank has not come within so many milliseconds.
-    Late { rank: u32, waited: u64, what: String },
+    /// Ranks have not come within so many milliseconds: one, or those of which one must be the cause.
+    Late { ranks: Vec<u32>, waited: u64, what: String },
     /// A rank has another number of ranks or another version.
     Differs { rank: u32, what: String, theirs: String, ours: String },
 }
 
 impl StoreFault {
-    /// The rank that is the cause.
-    pub(super) const fn rank(&self) -> u32 {
+    /// The ranks of which one is the cause.
+    pub(super) fn ranks(&self) -> &[u32] {
         match self {
-            StoreFault::Gone { rank, .. } | StoreFault::Late { rank, .. } | StoreFault::Differs { rank, .. } => *rank,
+            StoreFault::Gone { rank, .. } | StoreFault::Differs { rank, .. } => std::slice::from_ref(rank),
+            StoreFault::Late { ranks, .. } => ranks,
         }
     }
 
@@ -80,7 +84,7 @@ impl StoreFault {
     pub(super) fn printable(self) -> StoreFault {
         match self {
             StoreFault::Gone { rank, how } => StoreFault::Gone { rank, how: printable(&how) },
-            StoreFault::Late { rank, waited, what } => StoreFault::Late { rank, waited, what: printable(&what) },
+            StoreFault::Late { ranks, waited, what } => StoreFault::Late { ranks, waited, what: printable(&what) },
             StoreFault::Differs { rank, what, theirs, ours } => {
                 let [what, theirs, ours] = [what, theirs, ours].map(|text| printable(&text));
                 StoreFault::Differs { rank, what, theirs, ours }
@@ -147,6 +151,29 @@ pub(super) fn write<T: Serialize>(to: &mut impl Write, head: &T, value: &[u8]) -
     }
     to.flush()?;
     Ok(Ok(()))
+}
+
+/// Whether a message has arrived whole, without waiting and without taking it: what has not is no answer yet. A stream
+/// that has ended has whatever a reader finds.
+pub(super) fn has_arrived(stream: &TcpStream) -> io::Result<bool> {
+    let mut seen = [0; 8];
+    stream.set_nonblocking(true)?;
+    let looked: io::Result<bool> = (|| {
+        let first = stream.peek(&mut seen)?;
+        if first < seen.len() {
+            return Ok(first == 0);
+        }
+        let [a, b, c, d, e, f, g, h] = seen;
+        let lengths = [[a, b, c, d], [e, f, g, h]].map(|n| u32::from_le_bytes(n) as usize);
+        // A long one is read in peace; a reader refuses one that is too long.
+        let mut whole = vec![0; (8 + lengths[0].saturating_add(lengths[1])).min(FIRST)];
+        Ok(stream.peek(&mut whole)? == whole.len())
+    })();
+    stream.set_nonblocking(false)?;
+    match looked {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        other => other,
+    }
 }
 
 /// Reads one message.
@@ -229,7 +256,7 @@ mod tests {
 
     #[test]
     fn audit_4_a_length_alone_takes_no_memory() {
-        let head = serde_json::to_vec(&Ask::Check).expect("is JSON");
+        let head = serde_json::to_vec(&Ask::Leave).expect("is JSON");
         let lengths = [&(head.len() as u32).to_le_bytes()[..], &(MOST_VALUE as u32).to_le_bytes()[..], &head].concat();
         let mut liar = Liar { lengths, largest: 0 };
         assert!(read::<Ask>(&mut liar).is_err());

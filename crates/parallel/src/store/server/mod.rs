@@ -1,11 +1,13 @@
 //! The store itself, in threads of rank 0: who has joined, what lies there for whom, and the first fault.
 
+mod guilt;
 mod serve;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::guilt::{Heard, guilty};
 use super::door::Door;
 use super::secret::Secret;
 use super::wire::{Ask, StoreAnswer, StoreFault, short};
@@ -33,6 +35,8 @@ struct ServerState {
     values: HashMap<(u32, u32, String), Vec<u8>>,
     joined: Vec<u32>,
     left: Vec<u32>,
+    /// What was heard of each rank that has joined.
+    heard: HashMap<u32, Heard>,
     /// Who waits for whom.
     waiting: HashMap<u32, u32>,
     /// Ranks that know of the fault, or whose connection has ended.
@@ -119,6 +123,7 @@ impl ServerShared {
     /// The answer to a rank that has joined; none to what no rank asks.
     fn answer(&self, rank: u32, ask: Ask, value: Vec<u8>) -> Option<(StoreAnswer, Vec<u8>)> {
         let done = Some((StoreAnswer::Done, Vec::new()));
+        self.lock().hear(rank, if let Ask::Check { begun } | Ask::Late { begun, .. } = ask { begun } else { 0 });
         match ask {
             Ask::Put { name, to } if to < self.size && to != rank => {
                 self.lock().values.insert((rank, to, name), value);
@@ -132,9 +137,15 @@ impl ServerShared {
                 Some(answer)
             }
             Ask::Put { .. } | Ask::Take { .. } => None,
-            Ask::Check => {
+            Ask::Check { .. } => {
                 let fault = self.lock().fault.clone();
                 Some((fault.map_or(StoreAnswer::Done, |fault| StoreAnswer::Fault { fault }), Vec::new()))
+            }
+            Ask::Late { what, waited, begun: _ } => {
+                let fault = self.lock().waited_for(self.size, rank, &short(&what), Duration::from_millis(waited));
+                self.blame(fault.clone());
+                let fault = self.lock().fault.clone().unwrap_or(fault);
+                Some((StoreAnswer::Fault { fault }, Vec::new()))
             }
             Ask::Fault { fault } => {
                 self.blame(self.reported(rank, fault)?);
@@ -150,15 +161,18 @@ impl ServerShared {
 
     /// The fault that a report makes: one of the rank itself, or of another one that it can have seen.
     fn reported(&self, by: u32, fault: StoreFault) -> Option<StoreFault> {
-        let of = fault.rank();
-        let seen = of == by || matches!(fault, StoreFault::Late { .. }) || self.lock().joined.contains(&of);
-        match of < self.size {
-            false => None,
-            true if seen => Some(fault.printable()),
-            true => {
-                let how = format!("it reports a fault of rank {of}, which has not joined");
+        let of = fault.ranks();
+        if of.is_empty() || of.iter().any(|rank| *rank >= self.size) {
+            return None;
+        }
+        let state = self.lock();
+        let unseen = of.iter().find(|rank| **rank != by && !state.joined.contains(rank));
+        match unseen {
+            Some(rank) if !matches!(fault, StoreFault::Late { .. }) => {
+                let how = format!("it reports a fault of rank {rank}, which has not joined");
                 Some(StoreFault::Gone { rank: by, how })
             }
+            _ => Some(fault.printable()),
         }
     }
 
@@ -189,17 +203,35 @@ impl ServerShared {
 }
 
 impl ServerState {
+    /// A rank lives.
+    fn hear(&mut self, rank: u32, begun: u64) {
+        let heard = self.heard.entry(rank).or_insert(Heard { at: Instant::now(), begun });
+        *heard = Heard { at: Instant::now(), begun: begun.max(heard.begun) };
+    }
+
     /// The fault of a rank that has not come, with what is known of why.
     fn late(&self, (from, to, name): &(u32, u32, String), waited: Duration) -> StoreFault {
-        let rank = at_fault(*from, &self.waiting);
+        self.late_rank(at_fault(*from, &self.waiting), format!("{} from {from} for {to}", short(name)), waited)
+    }
+
+    /// The fault of whoever a rank has waited for, on its GPU: of those that have not joined, or that [`guilty`] finds.
+    fn waited_for(&self, size: u32, by: u32, what: &str, waited: Duration) -> StoreFault {
+        let absent = (0..size).find(|rank| !self.joined.contains(rank));
+        let ranks = absent.map_or_else(|| guilty(by, waited, Instant::now(), &self.heard), |rank| vec![rank]);
+        match ranks[..] {
+            [rank] => self.late_rank(rank, what.to_owned(), waited),
+            _ => StoreFault::Late { ranks, waited: waited.as_millis() as u64, what: what.to_owned() },
+        }
+    }
+
+    fn late_rank(&self, rank: u32, mut what: String, waited: Duration) -> StoreFault {
         if let Some(fault) = self.refused.get(&rank) {
             return fault.clone();
         }
-        let mut what = format!("{} from {from} for {to}", short(name));
         if self.unproven > 0 && !self.joined.contains(&rank) {
             what = format!("{what} (the store has closed {} connections of another secret)", self.unproven);
         }
-        StoreFault::Late { rank, waited: waited.as_millis() as u64, what }
+        StoreFault::Late { ranks: vec![rank], waited: waited.as_millis() as u64, what }
     }
 }
 

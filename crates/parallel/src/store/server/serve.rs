@@ -116,6 +116,7 @@ impl ServerShared {
             ("the rank", rank.to_string(), "it already".to_owned())
         } else if place.leave() {
             state.joined.push(rank);
+            state.hear(rank, 0);
             state.refused.remove(&rank);
             drop(state);
             self.changed.notify_all();

@@ -56,10 +56,15 @@ fn asks() -> Vec<Ask> {
     let text = "something \"quoted\" \\ and ü".to_owned();
     let faults = [
         StoreFault::Gone { rank: 1, how: text.clone() },
-        StoreFault::Late { rank: 2, waited: u64::MAX, what: text.clone() },
+        StoreFault::Late { ranks: vec![2], waited: u64::MAX, what: text.clone() },
         StoreFault::Differs { rank: 0, what: name(), theirs: text.clone(), ours: text },
     ];
-    let asks = [Ask::Put { name: name(), to: 0 }, Ask::Take { name: name(), from: 0, wait: 1 }, Ask::Check, Ask::Leave];
+    let asks = [
+        Ask::Put { name: name(), to: 0 },
+        Ask::Take { name: name(), from: 0, wait: 1 },
+        Ask::Check { begun: 1 },
+        Ask::Leave,
+    ];
     asks.into_iter().chain(faults.map(|fault| Ask::Fault { fault })).collect()
 }
 
