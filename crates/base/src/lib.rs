@@ -5,6 +5,7 @@
 mod bounds;
 mod folders;
 mod memory;
+mod python;
 pub mod random;
 mod shown;
 mod sources;
@@ -15,6 +16,7 @@ mod version;
 pub use bounds::CacheBounds;
 pub use folders::{CACHE_DIR_VARIABLE, CacheDir, CacheDirSource, MANIFEST, cache_dir, cudnn_dir, libraries_dir};
 pub use memory::{NoMemory, room_for};
+pub use python::{python_packages, python_prefixes};
 pub use shown::{Shown, in_quotes, is_hidden, on_lines, on_one_line};
 pub use sources::with_sources;
 #[cfg(unix)]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::search::{At, Environment, SONAME, Search, SearchPlace};
 use crate::tried::{SearchStep, UnusableReason};
-use qkvault_base::{CacheDir, MANIFEST, dangling};
+use qkvault_base::{CacheDir, MANIFEST, dangling, python_packages, python_prefixes};
 use qkvault_base::{CudnnVersion, LibrarySet};
 
 /// Folders that may hold cuDNN, below a prefix, a CUDA toolkit or a site-packages folder, in order of preference.
@@ -40,7 +40,7 @@ pub(crate) fn in_order(search: &Search) -> Vec<SearchPlace> {
             }),
         }
     }
-    for prefix in python_prefixes(env) {
+    for prefix in python_prefixes(|name| env.get(name)) {
         site_packages(SearchStep::Python, &prefix, &mut places);
     }
     fetched(env, &mut places);
@@ -78,10 +78,7 @@ fn broken(link: PathBuf) -> Option<At> {
 /// The wheels' folders below a Python prefix: `lib/python3.*/site-packages/nvidia/…`.
 fn site_packages(origin: SearchStep, prefix: &Path, places: &mut Vec<SearchPlace>) {
     let before = places.len();
-    for packages in sorted_dirs(&prefix.join("lib"), "python3")
-        .into_iter()
-        .flat_map(|dir| [dir.join("site-packages"), dir.join("dist-packages")])
-    {
+    for packages in python_packages(prefix) {
         for wheel in ["cudnn", "cudnn_jit"] {
             let file = packages.join("nvidia").join(wheel).join("lib").join(SONAME);
             let at = if file.exists() { Some(At::File(file)) } else { broken(file) };
@@ -93,34 +90,11 @@ fn site_packages(origin: SearchStep, prefix: &Path, places: &mut Vec<SearchPlace
     }
 }
 
-/// The prefixes of every `python3` on the `PATH`, and the prefix of packages installed for this user only.
-///
-/// A search must not start programs, so Python is not run. A `python3` that is a script (a version manager's shim) is
-/// not followed.
-fn python_prefixes(env: &Environment) -> Vec<PathBuf> {
-    let mut prefixes = Vec::new();
-    let path = env.get("PATH").unwrap_or_default();
-    for program in std::env::split_paths(&path).map(|dir| dir.join("python3")) {
-        if let Ok(program) = program.canonicalize() {
-            prefixes.extend(program.parent().and_then(Path::parent).map(Path::to_owned));
-        }
-    }
-    prefixes.extend(env.get("HOME").map(|home| PathBuf::from(home).join(".local")));
-    let mut seen = Vec::new();
-    prefixes.retain(|prefix| {
-        prefix.is_dir() && !seen.contains(prefix) && {
-            seen.push(prefix.clone());
-            true
-        }
-    });
-    prefixes
-}
-
 /// The sets that `cargo xtask fetch` downloaded: slim sets before full ones, newer versions before older ones.
 fn fetched(env: &Environment, places: &mut Vec<SearchPlace>) {
     let root = CacheDir::find(|name| env.get(name)).path.join("libraries").join("cudnn");
     let mut sets =
-        sorted_dirs(&root, "").into_iter().filter_map(|dir| Some((fetched_name(&dir)?, dir))).collect::<Vec<_>>();
+        sorted_dirs(&root).into_iter().filter_map(|dir| Some((fetched_name(&dir)?, dir))).collect::<Vec<_>>();
     sets.sort_by(|((a, a_set), _), ((b, b_set), _)| a_set.cmp(b_set).then(b.cmp(a)));
     if sets.is_empty() {
         places.push(SearchPlace { origin: SearchStep::Fetched, at: At::Nothing(Some(root), UnusableReason::Absent) });
@@ -139,12 +113,12 @@ fn fetched_name(dir: &Path) -> Option<(CudnnVersion, LibrarySet)> {
     Some((version.parse().ok()?, set))
 }
 
-fn sorted_dirs(parent: &Path, prefix: &str) -> Vec<PathBuf> {
+fn sorted_dirs(parent: &Path) -> Vec<PathBuf> {
     let mut dirs = std::fs::read_dir(parent)
         .into_iter()
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|dir| dir.is_dir() && dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
+        .filter(|dir| dir.is_dir())
         .collect::<Vec<_>>();
     dirs.sort();
     dirs

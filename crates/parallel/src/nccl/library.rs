@@ -2,11 +2,11 @@
 //!
 //! Nothing is linked, and a missing library or function is an error with what was tried. NCCL loads without a GPU.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use qkvault_base::Unloaded;
+use qkvault_base::{Unloaded, distrust_library, python_packages, python_prefixes};
 
 use crate::comm::CommError;
 
@@ -123,8 +123,9 @@ pub struct NcclLibrary {
 static LOADED: Mutex<Option<Arc<NcclLibrary>>> = Mutex::new(None);
 
 impl NcclLibrary {
-    /// NCCL of this process: what `QKVAULT_NCCL` names, what the loader finds, or that of a wheel in the active Python
-    /// environment. It is loaded once.
+    /// NCCL of this process: what `QKVAULT_NCCL` names, what the process has loaded or the loader finds, or that of
+    /// PyTorch's and JAX's wheels, in `VIRTUAL_ENV`, `CONDA_PREFIX` or for a `python3` on the `PATH`. It is loaded once.
+    /// A file that others can change is not loaded, as with cuDNN.
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl NcclLibrary {
         if let Some(library) = &*loaded {
             return Ok(Arc::clone(library));
         }
-        let library = Arc::new(NcclLibrary::first(&places())?);
+        let library = Arc::new(NcclLibrary::first(&places(|name| std::env::var_os(name)))?);
         *loaded = Some(Arc::clone(&library));
         Ok(library)
     }
@@ -152,6 +153,11 @@ impl NcclLibrary {
 
     /// NCCL at this path.
     fn load(path: &PathBuf) -> Result<NcclLibrary, String> {
+        if path.is_absolute()
+            && let Some(why) = distrust_library(path, |name| std::env::var_os(name))
+        {
+            return Err(why);
+        }
         // SAFETY: NCCL's initialisers only register its own tables; the path is the user's or the system's choice.
         let library =
             unsafe { libloading::Library::new(path) }.map_err(|e| Unloaded::new(path, &e).why().to_owned())?;
@@ -223,25 +229,38 @@ fn readable(version: c_int) -> String {
 }
 
 /// Where to look, in this order.
-fn places() -> Vec<PathBuf> {
-    if let Some(named) = std::env::var_os(VARIABLE) {
+fn places(variable: impl Fn(&str) -> Option<OsString> + Copy) -> Vec<PathBuf> {
+    if let Some(named) = variable(VARIABLE) {
         let named = PathBuf::from(named);
         return vec![if named.is_dir() { named.join(NAME) } else { named }];
     }
-    let mut places = vec![PathBuf::from(NAME)];
-    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-    for lib in environments.map(|environment| environment.join("lib")) {
-        let pythons = std::fs::read_dir(&lib).into_iter().flatten().flatten().map(|entry| entry.path());
-        let pythons =
-            pythons.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python")));
-        places.extend(pythons.map(|python| python.join("site-packages/nvidia/nccl/lib").join(NAME)));
-    }
-    places
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(PathBuf::from);
+    let prefixes = environments.chain(python_prefixes(variable));
+    let wheels = prefixes.flat_map(|prefix| python_packages(&prefix));
+    let files = wheels.map(|packages| packages.join("nvidia/nccl/lib").join(NAME)).filter(|file| file.exists());
+    std::iter::once(PathBuf::from(NAME)).chain(files).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On a machine with PyTorch and no environment that is active, NCCL was found by a variable alone.
+    #[test]
+    fn audit_nccl_of_a_wheel_is_found_by_the_python_on_the_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("it exists");
+        let nccl = root.join("lib/python3.12/dist-packages/nvidia/nccl/lib");
+        std::fs::create_dir_all(&nccl).and_then(|()| std::fs::create_dir(root.join("bin"))).expect("folders");
+        for file in [nccl.join(NAME), root.join("bin/python3")] {
+            std::fs::write(file, "").expect("is written");
+        }
+        let path = root.join("bin").into_os_string();
+        let found = places(|name| (name == "PATH").then(|| path.clone()));
+        assert_eq!(found, [PathBuf::from(NAME), nccl.join(NAME)]);
+        let named = places(|name| (name == VARIABLE).then(|| nccl.clone().into_os_string()));
+        assert_eq!(named, [nccl.join(NAME)]);
+    }
 
     #[test]
     fn a_library_that_is_not_there_or_is_not_nccl_is_an_error_with_the_place() {
