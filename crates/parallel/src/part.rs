@@ -129,7 +129,7 @@ impl AttentionPart {
         let slice = self.slice.filter(|slice| *slice != Slice::Whole)?;
         // The band of dealt keys is a predicate over all of them.
         let band = self.tile.band.filter(|_| !matches!(slice, Slice::Dealt { .. }));
-        Some(Counted { slice, band, keys, first, rows })
+        Some(Counted { slice, band, keys, first, rows, sequences: None })
     }
 }
 

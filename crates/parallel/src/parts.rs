@@ -32,7 +32,7 @@ impl MadeParts {
     /// Which of some keys count, for attentions with lengths.
     fn counted(&self, (first, end): (i64, i64)) -> Option<Counted> {
         let (slice, band) = (self.slice?, self.band);
-        Some(Counted { slice, band, keys: true, first: first - self.keys.0, rows: end - first })
+        Some(Counted { slice, band, keys: true, first: first - self.keys.0, rows: end - first, sequences: None })
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Counted {
     pub first: i64,
     /// Number of rows.
     pub rows: i64,
+    /// The sequences whose rows these are: the first, and one past the last. Else those of all; so for packed ones.
+    pub sequences: Option<(i64, i64)>,
 }
 
 impl Counted {
@@ -58,6 +60,10 @@ impl Counted {
                     flags[list + at as usize] = 1;
                 }
             }
+        }
+        if let Some((first, end)) = self.sequences.filter(|_| !packed) {
+            let at = |sequence: i64| (sequence * self.rows) as usize;
+            flags = flags.get(at(first)..at(end)).map(<[i64]>::to_vec).unwrap_or_default();
         }
         Ok(flags)
     }
@@ -109,13 +115,21 @@ impl PerSequence {
 mod tests {
     use super::*;
 
-    const WHOLE: Counted =
-        Counted { slice: Slice::Dealt { rank: 1, ranks: 2, run: 4 }, band: None, keys: false, first: 0, rows: 3 };
+    const WHOLE: Counted = Counted {
+        slice: Slice::Dealt { rank: 1, ranks: 2, run: 4 },
+        band: None,
+        keys: false,
+        first: 0,
+        rows: 3,
+        sequences: None,
+    };
 
     #[test]
     fn queries_of_sequences_without_keys_do_not_count() {
         // Of 3, 6 and 0 keys, the second rank has 0, 2 and 0.
         assert_eq!(WHOLE.flags(&[2, 2, 1], &[3, 6, 0]), Ok(vec![0, 0, 0, 1, 1, 0, 0, 0, 0]));
+        let some = Counted { sequences: Some((1, 2)), ..WHOLE };
+        assert_eq!(some.flags(&[2, 2, 1], &[3, 6, 0]), Ok(vec![1, 1, 0]));
         let keys = Counted { keys: true, rows: 2, ..WHOLE };
         assert_eq!(keys.flags(&[2, 2, 0], &[3, 6, 8]), Ok(vec![0, 0, 1, 1, 0, 0]));
     }
@@ -138,7 +152,7 @@ mod tests {
             for (left, right) in [(None, Some(0)), (Some(2), Some(0)), (Some(3), Some(1)), (Some(1), None)] {
                 for (q, kv) in [(0, 4), (3, 0), (3, 5), (5, 3), (4, 4)] {
                     let band = Band { corner, left, right };
-                    let of = |keys| Counted { slice, band: Some(band), keys, first: 0, rows: 6 };
+                    let of = |keys| Counted { slice, band: Some(band), keys, first: 0, rows: 6, sequences: None };
                     let seen = |at: &dyn Fn(i64, i64) -> (i64, i64), others: i64, n: i64| {
                         i64::from((0..others).any(|other| {
                             let (row, key) = at(n, other);
@@ -159,7 +173,7 @@ mod tests {
     fn packed_rows_are_one_list() {
         // Documents of 3, 2 and 4 tokens; the part has tokens 2 to 7, and keys from the first one on.
         let slice = Slice::Packed { tokens: (2, 7), to_diagonal: true };
-        let keys = Counted { slice, band: None, keys: true, first: 1, rows: 8 };
+        let keys = Counted { slice, band: None, keys: true, first: 1, rows: 8, sequences: None };
         assert_eq!(keys.flags(&[3, 2, 4], &[3, 2, 4]), Ok(vec![1, 1, 1, 1, 1, 1, 0, 0]));
         let late = Counted { slice: Slice::Packed { tokens: (6, 9), to_diagonal: true }, first: 0, rows: 9, ..keys };
         assert_eq!(late.flags(&[3, 2, 4], &[3, 2, 4]), Ok(vec![0, 0, 0, 0, 0, 1, 1, 1, 1]));
@@ -172,7 +186,7 @@ mod tests {
         let slice = Slice::Pair { queries: (8, 12), keys: (4, 8), square: true };
         // Query t sees keys from t - 2 on, so row r of the pair those from r + 2 on: in tokens, left is -1 here.
         let band = Some(Band { corner: Corner::TopLeft, left: Some(-1), right: None });
-        let rows = Counted { slice, band, keys: false, first: 0, rows: 4 };
+        let rows = Counted { slice, band, keys: false, first: 0, rows: 4, sequences: None };
         assert_eq!(rows.flags(&[3, 6, 3], &[3, 6, 3]), Ok(vec![1, 0, 0, 0]));
         let keys = Counted { keys: true, ..rows };
         assert_eq!(keys.flags(&[3, 6, 3], &[3, 6, 3]), Ok(vec![0, 0, 1, 1]));
