@@ -1,14 +1,15 @@
 //! Decode over sharded keys: each rank computes all queries over the keys that it has; the outputs of all ranks are
-//! merged on each of them.
+//! merged, and every rank has the whole result. What moves in bytes is told in `merges.rs`.
 
-use qkvault_graph::{Refusal, Role, Storage, operands};
+use qkvault_graph::{Refusal, Role, Storage, Tensor, operands};
 
 use crate::maker::{Maker, in_order, like};
+use crate::merges::MergeShares;
 use crate::part::AttentionPart;
 use crate::step::{BufferBox, RankStep, Stream, Transfer};
 use crate::tile::{Tile, TileBlock};
 use crate::work::{Local, ScheduleWork};
-use crate::{Slice, dealt};
+use crate::{Counted, Slice, dealt};
 
 /// A part of an operand: where it begins there, where in the rank's buffer, and its dims.
 type Share = ([i64; 4], [i64; 4], [i64; 4]);
@@ -80,33 +81,45 @@ fn one(work: &mut ScheduleWork<'_>, rank: u32, run: u32) -> Result<crate::RankSc
         joined: true,
         keys_move: false,
     };
-    let (o, rows) = (whole.o, whole.row_tensor());
-    let parts: Vec<(BufferBox, BufferBox)> = (0..ranks)
-        .map(|of| {
-            let output = m.scratch(format!("o of rank {of}"), like(&o, o.dims));
-            (output, m.scratch(format!("stats of rank {of}"), rows))
-        })
-        .collect();
-    let (own_o, own_stats) = parts[rank as usize];
-    let mut pieces = vec![(Role::O, own_o), (Role::Stats, own_stats)];
-    pieces.extend([Role::Q, Role::K, Role::V].into_iter().filter_map(|role| Some((role, m.piece(role)?))));
-    work.launch(&mut m, &part, &pieces, Local::default())?;
-    m.hand_over(Stream::Compute);
-    let mut moved = Vec::new();
-    for peer in (0..ranks).filter(|peer| *peer != rank) {
-        let theirs = parts[peer as usize];
-        moved.extend([own_o, own_stats].map(|piece| Transfer { peer, send: true, piece }));
-        moved.extend([theirs.0, theirs.1].map(|piece| Transfer { peer, send: false, piece }));
-    }
-    m.exchange(moved);
-    m.hand_over(Stream::Exchange);
-    let sink = m.piece(Role::Sink);
-    let Some(o) = m.piece(Role::O) else { return Ok(m.made) };
-    let stats = m.piece(Role::Stats).unwrap_or_else(|| m.scratch("stats of all ranks", rows));
     // A rank that has no key of a sequence writes nothing for it.
     let counted =
         |of| AttentionPart { slice: Some(Slice::Dealt { rank: of, ranks, run }), ..part }.counted(false, 0, s_q);
-    let rows = (0..ranks).filter_map(counted).collect();
-    m.push(RankStep::Merge { parts, rows, sink, o, stats });
+    let counted: Vec<Counted> = (0..ranks).filter_map(counted).collect();
+    let shares = MergeShares::for_decode(whole, ranks);
+    let layout = |t: Tensor| shares.map_or(like(&t, t.dims), |shares| shares.layout(&t));
+    let own = [("o", whole.o), ("stats", whole.row_tensor())]
+        .map(|(name, t)| m.scratch(format!("{name} of rank {rank}"), layout(t)));
+    let mut pieces = vec![(Role::O, own[0]), (Role::Stats, own[1])];
+    pieces.extend([Role::Q, Role::K, Role::V].into_iter().filter_map(|role| Some((role, m.piece(role)?))));
+    work.launch(&mut m, &part, &pieces, Local::default())?;
+    match shares {
+        Some(shares) => shares.steps(&mut m, own, &counted),
+        None => everywhere(&mut m, own, ranks, counted),
+    }
     Ok(m.made)
+}
+
+/// Every rank sends its partial O and Stats to all others, and merges those of all ranks.
+fn everywhere(m: &mut Maker, own: [BufferBox; 2], ranks: u32, rows: Vec<Counted>) {
+    let rank = m.rank;
+    m.hand_over(Stream::Compute);
+    let (mut moved, mut parts) = (Vec::new(), Vec::new());
+    for peer in 0..ranks {
+        let theirs = match peer == rank {
+            true => own,
+            false => [("o", own[0]), ("stats", own[1])]
+                .map(|(name, piece)| m.scratch(format!("{name} of rank {peer}"), m.tensor(piece))),
+        };
+        parts.push((theirs[0], theirs[1]));
+        if peer != rank {
+            moved.extend(own.map(|piece| Transfer { peer, send: true, piece }));
+            moved.extend(theirs.map(|piece| Transfer { peer, send: false, piece }));
+        }
+    }
+    m.exchange(moved);
+    m.hand_over(Stream::Exchange);
+    let (sink, given) = (m.piece(Role::Sink), m.piece(Role::Stats));
+    let Some(o) = m.piece(Role::O) else { return };
+    let stats = given.unwrap_or_else(|| m.scratch("stats of all ranks", m.tensor(own[1])));
+    m.push(RankStep::Merge { parts, rows, sink, o, stats });
 }

@@ -19,6 +19,7 @@ mod inspect;
 mod limits;
 mod machine;
 mod maker;
+mod merges;
 mod nccl;
 mod pairs;
 mod part;
