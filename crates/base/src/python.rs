@@ -59,6 +59,6 @@ mod tests {
         let variable = |name: &str| (name == "PATH").then(|| path.clone());
         assert_eq!(python_prefixes(variable), [venv.clone(), base]);
         assert_eq!(python_packages(&venv)[0], venv.join("lib/python3.12/site-packages"));
-        assert_eq!(python_packages(&root), [PathBuf::new(); 0]);
+        assert!(python_packages(&root).is_empty());
     }
 }

@@ -54,8 +54,8 @@ pub struct GpuRank {
 }
 
 impl GpuRank {
-    /// Compares the schedule with that of the other ranks, loads the plans, compares them too (engine, version of cuDNN,
-    /// key) and takes the memory of the communicator's rank. The memory is poisoned, so that a number that nobody writes is seen.
+    /// Compares the schedule with that of the other ranks, loads the plans, compares them too (engine, version of
+    /// cuDNN, key) and takes the memory of the communicator's rank, poisoned: a number that nobody writes is seen.
     ///
     /// # Errors
     ///

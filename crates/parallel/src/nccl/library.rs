@@ -124,8 +124,8 @@ static LOADED: Mutex<Option<Arc<NcclLibrary>>> = Mutex::new(None);
 
 impl NcclLibrary {
     /// NCCL of this process: what `QKVAULT_NCCL` names, what the process has loaded or the loader finds, or that of
-    /// PyTorch's and JAX's wheels, in `VIRTUAL_ENV`, `CONDA_PREFIX` or for a `python3` on the `PATH`. It is loaded once.
-    /// A file that others can change is not loaded, as with cuDNN.
+    /// PyTorch's and JAX's wheels, in `VIRTUAL_ENV`, `CONDA_PREFIX` or for a `python3` on the `PATH`. It is loaded
+    /// once. A file that others can change is not loaded, as with cuDNN.
     ///
     /// # Errors
     ///

@@ -80,8 +80,8 @@ impl Store {
         self.ask_within(&Ask::Check { begun: self.begun }, &[], PROMPT).map(drop)
     }
 
-    /// Counts exchanges that this rank queues by other means, as on a GPU: where ranks wait for each other, the one that
-    /// has begun fewer is the cause.
+    /// Counts an exchange that this rank queues by other means, as on a GPU: where ranks wait for each other, the one
+    /// that has begun fewer is the cause.
     pub fn begin_exchange(&mut self) {
         self.begun += 1;
     }
