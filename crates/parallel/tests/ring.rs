@@ -111,3 +111,12 @@ fn blocks_of_pairs_together_are_one_attention() {
         }
     }
 }
+
+/// Two on the diagonal are one plan; then a chunk with a chunk, both with one, and one with both.
+#[test]
+fn all_ranks_together_have_few_plans() {
+    for ranks in [2, 4, 8] {
+        let plans = |a: Attention| both_passes(a).map(|pass| made(&pass, ranks, TokenOrder::ZigZag).plans.len());
+        assert_eq!((plans(square(256)), plans(square(256).causal())), ([1, 1], [4, 4]), "{ranks} ranks");
+    }
+}
