@@ -45,8 +45,8 @@ pub(crate) fn pair(work: &ScheduleWork<'_>, queries: i64, keys: i64) -> Option<T
 
 /// The launches of a rank in the order of the ring.
 ///
-/// Under a causal mask in zig-zag order, all queries of a rank see the first chunk of an earlier rank and nothing of its
-/// second one, and the second chunk of queries sees both of a later rank: one launch each instead of two. Without a
+/// Under a causal mask in zig-zag order, all queries of a rank see the first chunk of an earlier rank and nothing of
+/// its second one, and the second chunk of queries sees both of a later rank: one launch each instead of two. Without a
 /// mask, one launch takes all four pairs.
 pub(crate) fn launches(work: &ScheduleWork<'_>, rank: u32) -> Vec<RingLaunch> {
     let moves = reads_positions(work.whole());

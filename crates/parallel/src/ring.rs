@@ -50,11 +50,10 @@ impl Ring {
     }
 
     /// Goes around; `each` queues one launch, with the pieces of its keys and values.
-    fn around(
-        &mut self,
-        work: &mut ScheduleWork<'_>,
-        mut each: impl FnMut(&mut Maker, &mut ScheduleWork<'_>, usize, &RingLaunch, [BufferBox; 2]) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+    fn around<F>(&mut self, work: &mut ScheduleWork<'_>, mut each: F) -> Result<(), Refusal>
+    where
+        F: FnMut(&mut Maker, &mut ScheduleWork<'_>, usize, &RingLaunch, [BufferBox; 2]) -> Result<(), Refusal>,
+    {
         let (ranks, rank) = (work.sharding.ranks, self.m.rank);
         for (role, to) in [Role::K, Role::V].into_iter().zip(self.slots[0]) {
             if let Some(from) = self.m.piece(role) {
