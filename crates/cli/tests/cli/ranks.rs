@@ -41,8 +41,9 @@ fn the_plans_of_two_ranks_are_built_once_with_their_merges_and_sums() {
     let (code, first) = place.json(&words);
     let [built, hits, refused, failed] = numbers(&first, ["built", "hits", "refused", "failed"]);
     assert_eq!((code, hits, refused, failed), (0, 0, 0, 0), "{first:#}");
-    // Each direction has launches over the diagonal and beside it. Merges, sums and copies are told in a note.
-    assert_eq!(built, 4, "{first:#}");
+    // Each direction has the diagonal, a chunk with a chunk, and both chunks of queries or of keys with one of the
+    // others. Merges, sums and copies are told in a note.
+    assert_eq!(built, 8, "{first:#}");
     let notes = first["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
     let merges: Vec<&str> = notes.filter(|note| note.contains("plans of merges, sums")).collect();
     assert!(merges.len() == 1 && merges[0].ends_with(", 0 missing"), "{first:#}");
