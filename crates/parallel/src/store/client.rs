@@ -288,13 +288,9 @@ impl Communicator for Store {
     }
 
     fn late(&mut self, what: &str, waited: Duration) -> CommError {
-        // A store that has left an earlier question without an answer for as long as this answers none.
-        let hangs = self.asked.filter(|begin| begin.elapsed() > PROMPT);
         let ask = Ask::Late { what: what.to_owned(), waited: waited.as_millis() as u64, begun: self.begun };
-        let answer = match hangs {
-            Some(begin) => self.settled(Err(lost(&std::io::ErrorKind::TimedOut.into(), begin))),
-            None => self.ask_within(&ask, &[], PROMPT),
-        };
+        // A store that does not answer is the cause itself: rank 0 hangs.
+        let answer = self.ask_within(&ask, &[], PROMPT);
         let ranks = (0..self.world.size).filter(|rank| *rank != self.world.rank).collect();
         answer.err().unwrap_or(CommError::Late { ranks, what: what.to_owned(), waited })
     }
