@@ -216,8 +216,12 @@ impl ServerState {
 
     /// The fault of whoever a rank has waited for, on its GPU: of those that have not joined, or that [`guilty`] finds.
     fn waited_for(&self, size: u32, by: u32, what: &str, waited: Duration) -> StoreFault {
+        let now = Instant::now();
+        // A rank that the store keeps waiting for another's message asks nothing meanwhile.
+        let mut heard = self.heard.clone();
+        heard.iter_mut().filter(|(rank, _)| self.waiting.contains_key(rank)).for_each(|(_, heard)| heard.at = now);
         let absent = (0..size).find(|rank| !self.joined.contains(rank));
-        let ranks = absent.map_or_else(|| guilty(by, waited, Instant::now(), &self.heard), |rank| vec![rank]);
+        let ranks = absent.map_or_else(|| guilty(by, waited, now, &heard), |rank| vec![rank]);
         match ranks[..] {
             [rank] => self.late_rank(rank, what.to_owned(), waited),
             _ => StoreFault::Late { ranks, waited: waited.as_millis() as u64, what: what.to_owned() },
@@ -245,4 +249,21 @@ pub(crate) fn at_fault(from: u32, waiting: &HashMap<u32, u32>) -> u32 {
         }
     }
     rank
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank that takes a message of the one that hangs was silent for longer than that one.
+    #[test]
+    fn a_rank_that_waits_at_the_store_is_not_the_one_that_hangs() {
+        let ago = |ms: u64| Heard { at: Instant::now() - Duration::from_millis(ms), begun: 4 };
+        let heard = HashMap::from([(0, ago(5)), (1, ago(2_500)), (2, ago(2_200))]);
+        let mut state = ServerState { joined: vec![0, 1, 2], heard, ..ServerState::default() };
+        let guilty = |state: &ServerState| state.waited_for(3, 0, "a test", Duration::from_secs(2)).ranks().to_vec();
+        assert_eq!(guilty(&state), [1]);
+        state.waiting.insert(1, 2);
+        assert_eq!(guilty(&state), [2]);
+    }
 }
