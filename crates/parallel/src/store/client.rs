@@ -326,9 +326,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         if let Some(own) = self.own.take() {
             self.abort();
-            // The others would take the end of the store for the fault.
-            own.shared.linger(self.deadline);
-            own.stop(&self.world);
+            own.end(&self.world, self.deadline);
         }
     }
 }

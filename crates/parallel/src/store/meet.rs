@@ -1,7 +1,8 @@
 //! How ranks find each other: rank 0 listens, every rank connects and joins, again and again until the deadline.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,33 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// How long a rank waits for one connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// How long a rank 0 that ends waits itself until the others know of it.
+const KNOWN: Duration = Duration::from_secs(2);
+
+/// A store that has ended, while it still tells ranks of its fault.
+struct LingeringStore {
+    at: (String, u16),
+    shared: Arc<ServerShared>,
+    thread: JoinHandle<()>,
+}
+
+/// Those of this process.
+static LINGERING: Mutex<Vec<LingeringStore>> = Mutex::new(Vec::new());
+
+/// Frees the address of a world from a store that lingers there.
+fn free(world: &World) {
+    let mut lingering = LINGERING.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = (world.address.clone(), world.port);
+    let (here, others) = std::mem::take(&mut *lingering).into_iter().partition(|store| store.at == at);
+    *lingering = others;
+    drop(lingering);
+    for LingeringStore { at: _, shared, thread } in here {
+        shared.hurry();
+        // It does not panic; if it did, it would listen no more.
+        let _ = thread.join();
+    }
+}
+
 /// The store of rank 0, and the thread that listens for it.
 pub(super) struct Listening {
     pub(super) shared: Arc<ServerShared>,
@@ -24,6 +52,29 @@ pub(super) struct Listening {
 }
 
 impl Listening {
+    /// Tells the others of the fault for as long as the deadline, in a thread of its own: they would take the end of the
+    /// store for the fault. Returns when all know of it, or after [`KNOWN`]: ranks of one thread end one after the other.
+    pub(super) fn end(self, world: &World, deadline: Duration) {
+        let (shared, at, world) = (Arc::clone(&self.shared), (world.address.clone(), world.port), world.clone());
+        let (done, known) = std::sync::mpsc::channel::<()>();
+        let linger = move || {
+            self.shared.linger(deadline);
+            self.stop(&world);
+            drop(done);
+        };
+        let Ok(thread) = std::thread::Builder::new().name("qkvault-store-end".to_owned()).spawn(linger) else {
+            return shared.close();
+        };
+        if known.recv_timeout(KNOWN) == Err(RecvTimeoutError::Timeout) {
+            let mut lingering = LINGERING.lock().unwrap_or_else(PoisonError::into_inner);
+            lingering.retain(|store| !store.thread.is_finished());
+            lingering.push(LingeringStore { at, shared, thread });
+        } else {
+            // As when a store is freed.
+            let _ = thread.join();
+        }
+    }
+
     /// Listens no more. When this returns, the address is free for another store.
     pub(super) fn stop(self, world: &World) {
         self.shared.close();
@@ -37,6 +88,7 @@ impl Listening {
 
 /// Opens the store of rank 0.
 pub(super) fn listen(world: &World, version: &str) -> Result<Listening, CommError> {
+    free(world);
     let bad = |e: std::io::Error| CommError::Address {
         what: format!("rank 0 cannot listen at {}:{}: {e}", world.address, world.port),
     };

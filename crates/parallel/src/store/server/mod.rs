@@ -45,6 +45,8 @@ struct ServerState {
     refused: HashMap<u32, StoreFault>,
     /// Connections that had another secret.
     unproven: u64,
+    /// Whether the store ends at once, because another one comes to its address.
+    hurried: bool,
     /// The first fault: every rank that asks anything gets it from then on.
     fault: Option<StoreFault>,
 }
@@ -94,7 +96,7 @@ impl ServerShared {
             };
             let here = state.joined.iter().any(|rank| *rank != 0 && !state.told.contains(rank));
             let most = if state.fault.is_none() || here { deadline } else { deadline.min(COMING) };
-            if done { Duration::ZERO } else { most.saturating_sub(begin.elapsed()) }
+            if done || state.hurried { Duration::ZERO } else { most.saturating_sub(begin.elapsed()) }
         };
         loop {
             let left = left_to_wait(&state);
@@ -103,6 +105,12 @@ impl ServerShared {
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Ends a wait of [`ServerShared::linger`].
+    pub(super) fn hurry(&self) {
+        self.lock().hurried = true;
+        self.changed.notify_all();
     }
 
     /// A rank has heard of the fault, or hears no more.

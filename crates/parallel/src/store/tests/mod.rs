@@ -295,3 +295,26 @@ fn audit_4_a_connection_has_a_time_to_join_however_slowly_its_bytes_come() {
     }
     thread.join().expect("no panic");
 }
+
+/// Rank 0 waited for its deadline to tell the others of an end that they, next in the same thread, could not hear.
+#[test]
+fn audit_ranks_of_one_thread_that_are_dropped_one_after_the_other_do_not_wait_for_each_other() {
+    let worlds = worlds(3, &secret("job"));
+    let ranks: Vec<Store> = std::thread::scope(|scope| {
+        let meet = |world| scope.spawn(move || Store::meet(world, DEADLINE).expect("meets"));
+        let all: Vec<_> = worlds.iter().map(meet).collect();
+        all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let begin = Instant::now();
+    drop(ranks);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // The address is free for another job at once, also while the store lingers.
+    let begin = Instant::now();
+    let zero = Store::meet(&worlds[0], DEADLINE).expect("meets");
+    drop(zero);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let zero = Store::meet(&worlds[0], DEADLINE).expect("meets again");
+    let one = Store::meet(&worlds[1], DEADLINE).expect("meets");
+    drop(one);
+    drop(zero);
+}
