@@ -52,8 +52,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Tells the others of the fault for as long as the deadline, in a thread of its own: they would take the end of the
-    /// store for the fault. Returns when all know of it, or after [`KNOWN`]: ranks of one thread end one after the other.
+    /// Tells the others of the fault for as long as the deadline, in a thread of its own: they would take the end of
+    /// the store for the fault. Returns when all know of it, or after [`KNOWN`]: ranks of one thread end one by one.
     pub(super) fn end(self, world: &World, deadline: Duration) {
         let (shared, at, world) = (Arc::clone(&self.shared), (world.address.clone(), world.port), world.clone());
         let (done, known) = std::sync::mpsc::channel::<()>();
