@@ -157,6 +157,8 @@ impl ServerShared {
             }
             Ask::Fault { fault } => {
                 self.blame(self.reported(rank, fault)?);
+                // Who reports a fault knows of one.
+                self.tell(rank);
                 done
             }
             Ask::Leave => {
