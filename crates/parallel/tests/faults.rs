@@ -9,7 +9,7 @@ use qkvault_parallel::{
 
 mod rounds;
 
-use rounds::rounds;
+use rounds::{free_port, rounds};
 
 fn attention() -> Valid {
     validate(Attention::bshd(1, (4, 2), (64, 64), 16, DType::BF16).causal().with_stats()).expect("valid")
@@ -93,11 +93,6 @@ fn all_ranks_go_on_with_a_new_communicator() {
     let results = threads(3, 500, 1, Some(RankFault::Dies(2)));
     assert!(results.iter().all(Result::is_err));
     assert!(threads(2, 500, 0, None).iter().all(Result::is_ok));
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use qkvault_parallel::{CommError, Communicator, Store, World, wait};
 
 mod rounds;
 
-use rounds::rounds;
+use rounds::{free_port, rounds};
 
 /// The program of a child: rank, ranks, port, deadline in milliseconds, what it does, and a number.
 const CHILD: &str = "QKVAULT_TEST_CHILD";
@@ -128,11 +128,6 @@ fn child_of(rank: u32, size: u32, port: u16, deadline: u64, work: Work) -> Child
     let (what, count) = work.numbers();
     command.stdout(Stdio::piped()).env(CHILD, format!("{rank} {size} {port} {deadline} {what} {count}"));
     command.spawn().expect("starts")
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn children(size: u32, deadline: u64, work: Work) -> (Vec<Child>, u16) {

@@ -90,6 +90,12 @@ pub enum CommError {
 }
 
 impl CommError {
+    /// What rank `own` of `size` says when it knows of no rank that is set apart from the others.
+    pub(crate) fn late_others(size: u32, own: u32, what: &str, waited: Duration) -> CommError {
+        let ranks = (0..size).filter(|rank| *rank != own).collect();
+        CommError::Late { ranks, what: what.to_owned(), waited }
+    }
+
     /// The rank that is the cause, if one is.
     #[must_use]
     pub fn rank(&self) -> Option<u32> {

@@ -69,8 +69,7 @@ pub trait Communicator: Send {
     /// What this rank says when it has waited past its deadline: the ranks that have not come, as far as that is known.
     /// It is told to all ranks that can hear it.
     fn late(&mut self, what: &str, waited: Duration) -> CommError {
-        let ranks = (0..self.size()).filter(|rank| *rank != self.rank()).collect();
-        CommError::Late { ranks, what: what.to_owned(), waited }
+        CommError::late_others(self.size(), self.rank(), what, waited)
     }
 
     /// Ends the communicator on this rank, also while an exchange waits. The other ranks get errors.

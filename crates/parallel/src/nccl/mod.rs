@@ -235,7 +235,7 @@ impl Communicator for Nccl {
     fn late(&mut self, what: &str, waited: Duration) -> CommError {
         let late = match &mut self.store {
             Some(store) => store.late(what, waited),
-            None => CommError::Late { ranks: Vec::new(), what: what.to_owned(), waited },
+            None => CommError::late_others(self.size, self.rank, what, waited),
         };
         self.fail(late)
     }

@@ -291,8 +291,7 @@ impl Communicator for Store {
         let ask = Ask::Late { what: what.to_owned(), waited: waited.as_millis() as u64, begun: self.begun };
         // A store that does not answer is the cause itself: rank 0 hangs.
         let answer = self.ask_within(&ask, &[], PROMPT);
-        let ranks = (0..self.world.size).filter(|rank| *rank != self.world.rank).collect();
-        answer.err().unwrap_or(CommError::Late { ranks, what: what.to_owned(), waited })
+        answer.err().unwrap_or_else(|| CommError::late_others(self.world.size, self.world.rank, what, waited))
     }
 
     fn abort(&mut self) {

@@ -23,3 +23,9 @@ pub(crate) fn rounds(rank: &mut dyn Communicator, count: u64) -> Result<(), Comm
     }
     Ok(())
 }
+
+/// A port of this machine that nobody listens at.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}

@@ -73,9 +73,11 @@ impl ServerShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn blame(&self, fault: StoreFault) {
-        self.lock().fault.get_or_insert(fault);
+    /// Keeps the first fault, and gives it.
+    fn blame(&self, fault: StoreFault) -> StoreFault {
+        let first = self.lock().fault.get_or_insert(fault).clone();
         self.changed.notify_all();
+        first
     }
 
     /// Stops taking connections.
@@ -151,9 +153,7 @@ impl ServerShared {
             }
             Ask::Late { what, waited, begun: _ } => {
                 let fault = self.lock().waited_for(self.size, rank, &short(&what), Duration::from_millis(waited));
-                self.blame(fault.clone());
-                let fault = self.lock().fault.clone().unwrap_or(fault);
-                Some((StoreAnswer::Fault { fault }, Vec::new()))
+                Some((StoreAnswer::Fault { fault: self.blame(fault) }, Vec::new()))
             }
             Ask::Fault { fault } => {
                 self.blame(self.reported(rank, fault)?);
