@@ -39,7 +39,7 @@ entries![
         code: "kernels.cache",
         cause: "The kernels for latent caches read 16 bits.",
         field: "fp8",
-        needed: "head dims of at most 256 with a cache in 8 bits",
+        needed: "head dims of at most 256 with a cache in 8 bits, of 128 if it is invariant",
         ..KERNELS
     },
     KERNELS_HEADS = Entry {

@@ -9,7 +9,7 @@ use crate::generate::{MERGE_THREADS, Shape, SourceWriter};
 use crate::params::Params;
 use crate::score;
 use crate::takes::is_varlen;
-use crate::tiling::Tiling;
+use crate::tiling::{RAW_SLOTS, Tiling};
 
 impl SourceWriter<'_> {
     /// The numbers that the source is written for. All others are parameters ([`SourceWriter::numbers`]).
@@ -43,7 +43,10 @@ impl SourceWriter<'_> {
             ("PAGE_ROWS", self.part_rows()),
             ("GATHER", flag(self.gathers())),
             ("NARROW", flag(sizes.narrow)),
+            ("SHORT_ROWS", flag(self.tiling.has_short_rows(sizes))),
             ("BF16", flag(self.half() == "bf16")),
+            ("RAW_SLOTS", RAW_SLOTS.into()),
+            ("RAW_AT", self.tiling.raw_at(sizes).into()),
             ("VARLEN_Q", flag(is_varlen(&a.q))),
             ("VARLEN_K", flag(is_varlen(&a.k))),
             ("VARLEN_O", flag(is_varlen(&a.o))),
@@ -114,7 +117,7 @@ impl SourceWriter<'_> {
         {
             p.step(name, step);
         }
-        if self.gathers() {
+        if self.gathers() && !sizes.narrow {
             for (names, tensor) in [(["k_page", "k_head"], &a.k), (["v_page", "v_head"], &a.v)] {
                 names.into_iter().zip(tensor.strides).for_each(|(name, step)| p.step(name, step));
             }

@@ -103,6 +103,9 @@ impl Shape {
             group: count(group),
             diagonal: a.mask.band.is_some_and(|band| band.left.is_some() || band.right.is_some()),
             narrow: is_narrow(a),
+            short: is_narrow(a)
+                && head_dim.max(a.v.head_dim()) <= 64
+                && page_size(&a.k).is_none_or(|page| page % 2 == 0),
         };
         Shape { batch, queries, keys, key_heads, group, sizes }
     }
@@ -222,20 +225,20 @@ impl SourceWriter<'_> {
         let a = self.attention;
         let mut p = Params::default();
         let [map_k, map_v] = [self.map(Role::K, &a.k), self.map(Role::V, &a.v)];
-        let gathers = self.gathers();
-        if gathers && a.k.is_paged() {
+        let narrow = self.shape.sizes.narrow;
+        let gathers = self.gathers() && !narrow;
+        if gathers {
             p.number("int", "key_pages", LaunchValue::Fitting(map_k));
             p.number("int", "value_pages", LaunchValue::Fitting(map_v));
-        } else if !gathers {
+        } else {
             p.map("map_k", LaunchValue::Map(map_k));
             p.map("map_v", LaunchValue::Map(map_v));
         }
         if gathers || self.may_share() {
-            let element = if self.shape.sizes.narrow { "const unsigned char" } else { "const u16" };
-            p.pointer(element, "keys", LaunchValue::Address(Role::K));
-            p.pointer(element, "values", LaunchValue::Address(Role::V));
+            p.pointer("const u16", "keys", LaunchValue::Address(Role::K));
+            p.pointer("const u16", "values", LaunchValue::Address(Role::V));
         }
-        if self.shape.sizes.narrow {
+        if narrow {
             p.pointer("const float", "descale_k", LaunchValue::Address(Role::Descale(Scaled::K)));
             p.pointer("const float", "descale_v", LaunchValue::Address(Role::Descale(Scaled::V)));
         }
@@ -295,13 +298,16 @@ impl SourceWriter<'_> {
             true => (0, (outer_step * size).unsigned_abs()),
             false => (outer, step(outer, outer_step)),
         };
+        let sizes = self.shape.sizes;
+        // Tiles that are turned into 16 bits come in boxes of 8 as well.
+        let columns_of_box = if sizes.narrow { self.tiling.box_row(sizes).0 } else { 64 };
         TensorMap {
             role,
             dtype: tensor.dtype,
             dims: [columns, heads, rows, outer].map(i64::unsigned_abs).to_vec(),
             strides: vec![step(heads, head_step), step(rows, row_step), outer_step],
-            tile: vec![self.tiling.box_columns(self.shape.sizes), 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
-            swizzle: 128,
+            tile: vec![columns_of_box, 1, u32::try_from(self.part_rows()).unwrap_or(1), 1],
+            swizzle: if self.tiling.has_short_rows(sizes) { 64 } else { 128 },
         }
     }
 }

@@ -60,6 +60,9 @@ pub fn takes(attention: &Valid, sm: u32) -> Result<(), Refusal> {
     when(is_narrow(a) && widest > CACHE_DIM, &|| {
         codes::KERNELS_CACHE.reason(format!("{} of head dim {widest}", a.k.dtype))
     });
+    when(is_narrow(a) && a.invariant && widest > 128, &|| {
+        codes::KERNELS_CACHE.reason(format!("{} of head dim {widest}, invariant", a.k.dtype))
+    });
     when(a.invariant && a.origins.is_some(), &|| codes::KERNELS_INVARIANT.reason("origins").at("origins"));
     when(a.invariant && a.draft_tree, &|| codes::KERNELS_INVARIANT.reason("a tree of drafts").at("draft_tree"));
     let scratch = if a.invariant { span_bytes(a) } else { 0 };

@@ -11,6 +11,9 @@ pub const MULTIPROCESSORS: u32 = 132;
 /// Shared memory of a block that is not dynamic: barriers, and what aligns the copies to 1024 bytes.
 const FIXED_SHARED: u32 = 1024;
 
+/// Tiles of 8 bits that are brought ahead of those of 16.
+pub(crate) const RAW_SLOTS: u32 = 2;
+
 /// Columns of a wide row that a warp of the merge puts together.
 ///
 /// So many does a warp load at a time, 16 bytes a lane. One query of 16 heads over one long latent cache is 16 rows of
@@ -60,6 +63,9 @@ pub struct Sizes {
     pub diagonal: bool,
     /// Whether keys and values are in 8 bits.
     pub narrow: bool,
+    /// Whether rows of 8 bits have 64 bytes at most, of which a copy brings an even number: boxes of 128 would be half
+    /// empty.
+    pub short: bool,
 }
 
 impl Sizes {
@@ -136,12 +142,13 @@ impl Tiling {
         blocks
     }
 
-    /// The same tiling with as many stages as shared memory holds, four at most.
+    /// The same tiling with as many stages as shared memory holds: four at most, of short rows six, so that as much of
+    /// memory is on its way.
     #[must_use]
     pub fn with_stages(self, sizes: Sizes) -> Tiling {
         let room = (Limits::SHARED / self.blocks_per_sm).saturating_sub(FIXED_SHARED);
         let stages = room.saturating_sub(self.shared_beside(sizes)) / self.stage_bytes(sizes);
-        Tiling { stages: stages.min(4), ..self }
+        Tiling { stages: stages.min(if self.has_short_rows(sizes) { 6 } else { 4 }), ..self }
     }
 
     /// Rows of a tile of rows.
@@ -213,25 +220,46 @@ impl Tiling {
         sizes.narrow && !self.warpgroups
     }
 
-    /// Columns of a box of 128 bytes.
-    pub(crate) const fn box_columns(self, sizes: Sizes) -> u32 {
-        if self.reads_narrow(sizes) { 128 } else { 64 }
+    /// Whether boxes have rows of 64 bytes.
+    pub(crate) const fn has_short_rows(self, sizes: Sizes) -> bool {
+        sizes.short && self.reads_narrow(sizes)
+    }
+
+    /// Bytes of a row of a box, and its columns.
+    pub(crate) const fn box_row(self, sizes: Sizes) -> (u32, u32) {
+        match (self.has_short_rows(sizes), self.reads_narrow(sizes)) {
+            (true, _) => (64, 64),
+            (false, true) => (128, 128),
+            (false, false) => (128, 64),
+        }
     }
 
     /// Bytes of keys and values of a tile, which two groups bring to places of the same size.
     fn stage_bytes(self, sizes: Sizes) -> u32 {
-        let columns = self.box_columns(sizes);
+        let (bytes, columns) = self.box_row(sizes);
         let of_keys = sizes.head_dim.div_ceil(columns);
         let of_values = self.columns(sizes).div_ceil(columns) * self.warps_columns;
         let boxes = if self.warps_columns > 1 { of_keys.max(of_values) } else { of_keys + of_values };
-        boxes * self.tile * 128
+        boxes * self.tile * bytes
     }
 
     fn shared_beside(self, sizes: Sizes) -> u32 {
         let sums = (self.warps_keys - 1) * self.piece_rows(sizes) * (sizes.value_dim + 2) * 4;
         // Weights of a tile, and four numbers of each row.
         let between = if self.warps_columns > 1 { self.rows() * (128 + 16) } else { 0 };
-        self.query_bytes(sizes) + sums + between + self.span_bytes(sizes)
+        self.query_bytes(sizes) + sums + between + self.span_bytes(sizes) + self.raw_bytes(sizes)
+    }
+
+    /// Bytes of shared memory for tiles of 8 bits that are turned into 16.
+    fn raw_bytes(self, sizes: Sizes) -> u32 {
+        let boxes = sizes.head_dim.div_ceil(128) + sizes.value_dim.div_ceil(128);
+        if sizes.narrow && self.warpgroups { RAW_SLOTS * boxes * self.tile * 128 } else { 0 }
+    }
+
+    /// Where they begin.
+    #[must_use]
+    pub fn raw_at(self, sizes: Sizes) -> u32 {
+        self.shared(sizes) - self.raw_bytes(sizes)
     }
 
     /// Bytes of shared memory for the sums of the spans before, where registers have no room for them.
@@ -256,7 +284,16 @@ mod tests {
                     if invariant && head_dim.max(value_dim) > INVARIANT_DIM as u32 {
                         continue;
                     }
-                    let sizes = Sizes { head_dim, value_dim, rows, invariant, group: 4, diagonal: true, narrow: false };
+                    let sizes = Sizes {
+                        head_dim,
+                        value_dim,
+                        rows,
+                        invariant,
+                        group: 4,
+                        diagonal: true,
+                        narrow: false,
+                        short: false,
+                    };
                     let tiling = Tiling::for_sizes(sizes);
                     assert!(tiling.blocks().is_multiple_of(tiling.row_blocks), "{sizes:?} {tiling:?}");
                     assert!((2..=4).contains(&tiling.stages), "{sizes:?} {tiling:?}");
@@ -294,7 +331,16 @@ mod tests {
         ] {
             for invariant in [false, true] {
                 let rows = queries * group;
-                let sizes = Sizes { head_dim, value_dim: head_dim, rows, invariant, group, diagonal, narrow: false };
+                let sizes = Sizes {
+                    head_dim,
+                    value_dim: head_dim,
+                    rows,
+                    invariant,
+                    group,
+                    diagonal,
+                    narrow: false,
+                    short: false,
+                };
                 assert_eq!(Tiling::for_sizes(sizes).row_blocks, blocks, "{sizes:?}");
             }
         }

@@ -1,6 +1,6 @@
 //! Keys and values of 8 bits beside queries of 16, on a CPU beside the oracle.
 
-use qkvault_graph::{Attention, Band, Corner, DType, Fp8, Role, Scaled, Tensor, Valid};
+use qkvault_graph::{Attention, Band, Corner, DType, Fp8, Role, Scaled, Storage, Tensor, Valid};
 use qkvault_kernels::{Generated, SM, generate};
 use qkvault_reference::{Family, Inputs, LengthChoice, RandomChoice, Unused};
 
@@ -23,6 +23,9 @@ fn of_f16(mut a: Attention) -> Attention {
 fn check(a: &Valid, single: bool, inputs: &Inputs) -> Result<(), String> {
     let made = generate(a, SM).map_err(|refusal| refusal.to_string())?;
     assert_eq!(made.source.contains("#define WARPGROUPS 0\n"), single, "{a}");
+    let odd = matches!(a.k.storage, Storage::Paged { page_size, .. } if page_size % 2 == 1);
+    let short = single && a.k.head_dim().max(a.v.head_dim()) <= 64 && !odd;
+    assert_eq!(made.source.contains("#define SHORT_ROWS 1\n"), short, "{a}");
     check_over(a, &made, inputs, &[], &[]).map_err(|why| format!("{a}: {why}"))
 }
 
@@ -33,7 +36,7 @@ fn a_cache_of_8_bits_computes_what_the_oracle_computes() {
     let mut list: Vec<(Valid, Vec<usize>, Vec<usize>, bool)> = Vec::new();
     let mut add = |a: Attention, q: &[usize], single| list.push((valid(a), q.to_vec(), lengths.to_vec(), single));
     // One query and a few, by the products of single warps, over pages of every kind.
-    for (page, d) in [(64, 128), (16, 64), (48, 128), (4, 80), (1, 16), (128, 112)] {
+    for (page, d) in [(64, 128), (16, 64), (2, 48), (3, 64), (48, 128), (4, 80), (1, 16), (128, 112)] {
         add(narrow(paged((8, 2), 1, d, page, &lengths), DType::E4M3), &full(1), true);
     }
     add(narrow(of_f16(paged((8, 2), 2, 128, 16, &lengths)), DType::E4M3), &full(2), true);
@@ -143,10 +146,13 @@ fn faults_of_the_code_for_8_bits_are_noticed() {
         (1, "(n >> 1) * 16 + (lane & 3) * 4 + (n & 1) * 2", "n * 8 + (lane & 3) * 2"),
         (1, "unit[half] = __uint_as_float", "unit[half] = 2.f * __uint_as_float"),
         (1, "+ (lane & 3) * 4;\n#pragma", "+ (lane & 3) * 2;\n#pragma"),
-        (40, "place(first + row, part * 2 + !second, TILE)", "place(first + row, part * 2 + second, TILE)"),
-        (30, "if (i == 0) freed();", ""),
+        (40, "place(row, part * 2 + !second, TILE)", "place(row, part * 2 + second, TILE)"),
+        (30, "barrier_wait(empty + 8 * slot, parity);\n    const unsigned", "const unsigned"),
+        (40, "barrier_wait(raw_full + 8 * raw, raw_parity);", ""),
+        (30, "sync_some(WIDENERS, 128);\n    if (asks", "if (asks"),
+        (40, "from + RAW_K_BOXES * BOX, thread", "from, thread"),
         (40, "key_unit[0] *= *p.descale_k;", ""),
-        (40, "barrier_arrive(full + 8 * slot);\n    if", "if"),
+        (40, "barrier_arrive(full + 8 * slot);\n    // All", "// All"),
     ];
     let lengths = [700, 64];
     let attention = |queries: i64| valid(narrow(paged((8, 2), queries, 64, 16, &lengths), DType::E4M3));

@@ -11,13 +11,15 @@
 #else
 #define THREADS (CONSUMERS + (MOVE_REGISTERS ? 128 : 32))
 #endif
-#define BOX (TILE * 128)
 #if NARROW
-// Columns of a box: tiles that warps read as they are have 8 bits.
-#define BOX_COLUMNS (WARPGROUPS ? 64 : 128)
+// Columns of a box: tiles that warps read as they are have 8 bits, and rows of no more bytes than they need.
+#define ROW_BYTES (SHORT_ROWS ? 64 : 128)
+#define BOX_COLUMNS (WARPGROUPS ? 64 : ROW_BYTES)
+#define BOX (TILE * ROW_BYTES)
 #define K_BOXES ((HEAD_DIM + BOX_COLUMNS - 1) / BOX_COLUMNS)
 #define V_BOXES ((VALUE_DIM + BOX_COLUMNS - 1) / BOX_COLUMNS)
 #else
+#define BOX (TILE * 128)
 #define K_BOXES ((HEAD_DIM + 63) / 64)
 #define V_BOXES ((VALUE_DIM + 63) / 64)
 #endif
@@ -31,6 +33,10 @@
 
 // Offset of 16 bytes of a row: boxes have 64 columns, and the eight parts of a row change places by its number.
 __device__ __forceinline__ u32 place(int row, int part, int rows) {
+#if NARROW
+  // In rows of 64 bytes four parts change places by the number of two rows, as 64 bytes of swizzle do.
+  if (SHORT_ROWS) return row * 64 + ((part ^ (row >> 1 & 3)) << 4);
+#endif
   return (part >> 3) * rows * 128 + row * 128 + (((part & 7) ^ (row & 7)) << 4);
 }
 
@@ -117,12 +123,21 @@ __device__ __forceinline__ void bring(const Params& p, Share share, u32 stages, 
     const bool one = values_in_keys(p, now, tile_now, parts);
     barrier_wait(empty + 8 * slot, parity);
     if (MAY_SHARE && lane == 0) shared_rows[slot] = one;
+#if NARROW
+    if (lane == 0) barrier_expect(full + 8 * slot, parts * (one ? K_BOXES : BOXES) * PAGE_ROWS * ROW_BYTES);
+#else
     if (lane == 0) barrier_expect(full + 8 * slot, parts * (one ? K_BOXES : BOXES) * PAGE_ROWS * 128);
+#endif
     __syncwarp();
     for (int part = lane / BOXES; works && (key || !one) && part < parts; part += at_once) {
       const int found = part == lane / BOXES ? page_now : page_of(p, now, tile_now, part, key);
       const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : rows_before + from + part * PAGE_ROWS;
+#if NARROW
+      const u32 to = stages + slot * STAGE + which * BOX + part * PAGE_ROWS * ROW_BYTES;
+      copy_box(to, map, column, now.head, row, found, full + 8 * slot);
+#else
       copy_box(stages + slot * STAGE + which * BOX + part * PAGE_ROWS * 128, map, column, now.head, row, found, full + 8 * slot);
+#endif
     }
     if (++slot == STAGES) {
       slot = 0;

@@ -5,11 +5,15 @@
 #if NARROW
 #if WARPGROUPS
 #define GATHER_ARRIVALS 128
-// Rows of a tile that a warp brings, and 16 bytes of them that a lane has asked for at a time: more do not fit the
-// registers that are left for it where others took some.
-#define WARP_ROWS (TILE / 4)
-#define WIDEN_LOADS (MOVE_REGISTERS ? 4 : 8)
-static_assert(WARP_ROWS <= 32, "a lane finds a row");
+// Tiles of 8 bits lie behind everything else in shared memory, in boxes of 128 columns.
+#define RAW_K_BOXES ((HEAD_DIM + 127) / 128)
+#define RAW_BOXES (RAW_K_BOXES + (VALUE_DIM + 127) / 128)
+#define RAW_TILE (RAW_BOXES * BOX)
+static_assert(!SHORT_ROWS, "boxes of 8 bits have the rows of those of 16");
+// Sixteen bytes that a thread reads before it turns the first of them.
+#define AT_A_TIME 4
+// The barrier of the four warps that turn tiles into 16 bits.
+#define WIDENERS 6
 
 // Sixteen numbers in the type of queries.
 __device__ __forceinline__ void widen_part(uint4 narrow, uint4& low, uint4& high) {
@@ -27,83 +31,116 @@ __device__ __forceinline__ void widen_part(uint4 narrow, uint4& low, uint4& high
   high = make_uint4(wide[4], wide[5], wide[6], wide[7]);
 }
 
-// Where a row of a head begins; 0 for one of a page that the pool does not have.
-__device__ __forceinline__ u64 narrow_row(const Params& p, const Item& item, bool key, int page, int row) {
-#if PAGED
-  if ((u32)page >= (u32)(key ? p.key_pages : p.value_pages)) return 0;
-  const i64 at = row % PAGE;
-#else
-  const i64 at = first_row(p, item, key) + row;
-#endif
-  return key ? (u64)(p.keys + page * p.k_page + item.head * p.k_head + at * p.k_row)
-             : (u64)(p.values + page * p.v_page + item.head * p.v_head + at * p.v_row);
-}
-
-// Brings a warp's rows of keys or values, of so many 16 bytes each, to their places in a tile. `found` is where the
-// lane's row begins. Rows behind those that the tile has are left as they are. The tile is free once `freed` says so.
-template <int Parts, typename Freed>
-__device__ __forceinline__ void widen_rows(unsigned char* to, u64 found, int rows, int warp, int lane, Freed freed) {
-  const int first = warp * WARP_ROWS;
-  rows = min(rows - first, WARP_ROWS);
+// Turns a tile of keys or values, of so many 16 bytes a row, into the type of queries. Rows that no copy brought hold
+// anything, as their places did before.
+template <int Parts>
+__device__ __forceinline__ void widen_tile(unsigned char* to, const unsigned char* from, int thread) {
 #pragma unroll 1
-  for (int i = 0; i < WARP_ROWS * Parts; i += 32 * WIDEN_LOADS) {
-    uint4 narrow[WIDEN_LOADS];
+  for (int i = thread; i < TILE * Parts; i += 128 * AT_A_TIME) {
+    uint4 narrow[AT_A_TIME];
 #pragma unroll
-    for (int n = 0; n < WIDEN_LOADS; n++) {
-      const int row = (i + n * 32 + lane) / Parts, part = (i + n * 32 + lane) % Parts;
-      const u64 from = __shfl_sync(~0u, found, row & 31);
-      narrow[n] = make_uint4(0, 0, 0, 0);
-      if (row < rows && from != 0) narrow[n] = *(const uint4*)(from + part * 16);
+    for (int n = 0; n < AT_A_TIME; n++) {
+      const int at = i + n * 128;
+      if (at < TILE * Parts) narrow[n] = *(const uint4*)(from + place(at / Parts, at % Parts, TILE));
     }
-    if (i == 0) freed();
 #pragma unroll
-    for (int n = 0; n < WIDEN_LOADS; n++) {
-      const int row = (i + n * 32 + lane) / Parts, part = (i + n * 32 + lane) % Parts;
-      if (row >= rows) continue;
+    for (int n = 0; n < AT_A_TIME; n++) {
+      const int at = i + n * 128, row = at / Parts, part = at % Parts;
+      if (at >= TILE * Parts) continue;
       uint4 wide[2];
       widen_part(narrow[n], wide[0], wide[1]);
       // Lanes of both halves of a row begin with other parts, which lie in other banks.
       const bool second = part & 4;
-      *(uint4*)(to + place(first + row, part * 2 + second, TILE)) = second ? wide[1] : wide[0];
-      *(uint4*)(to + place(first + row, part * 2 + !second, TILE)) = second ? wide[0] : wide[1];
+      *(uint4*)(to + place(row, part * 2 + second, TILE)) = second ? wide[1] : wide[0];
+      *(uint4*)(to + place(row, part * 2 + !second, TILE)) = second ? wide[0] : wide[1];
     }
   }
 }
 
-// Four warps, as `bring` is one.
+// A tile of a share.
+struct Cursor { Item item; int tile, left; };
+
+__device__ __forceinline__ void next_tile(const Params& p, Cursor& at) {
+  at.left--;
+  at.tile++;
+  if (at.left > 0 && at.tile == at.item.tiles) {
+    advance(p, at.item);
+    at.tile = 0;
+#if INVARIANT
+    at.left = reach(at.item, 0, at.left);
+#endif
+  }
+}
+
+// One warp asks for a tile: a lane for each box of as many rows as lie one after the other.
+__device__ __forceinline__ void ask_for(const Params& p, const Cursor& at, u32 to, u32 barrier, int lane) {
+  const Item& item = at.item;
+  const int from = (item.first + at.tile) * TILE;
+  const int parts = min(PARTS, (max(0, item.end - from) + PAGE_ROWS - 1) / PAGE_ROWS);
+  if (lane == 0) barrier_expect(barrier, parts * RAW_BOXES * PAGE_ROWS * 128);
+  __syncwarp();
+  for (int i = lane; i < parts * RAW_BOXES; i += 32) {
+    const int which = i % RAW_BOXES, part = i / RAW_BOXES;
+    const bool key = which < RAW_K_BOXES;
+    const int row = PAGED ? (from + part * PAGE_ROWS) % PAGE : first_row(p, item, key) + from + part * PAGE_ROWS;
+    copy_box(to + which * BOX + part * PAGE_ROWS * 128, key ? &p.map_k : &p.map_v, (key ? which : which - RAW_K_BOXES) * 128,
+             item.head, row, page_of(p, item, at.tile, part, key), barrier);
+  }
+}
+
+// Four warps, as `bring` is one: the first of them asks for tiles ahead.
 __device__ __forceinline__ void gather(const Params& p, Share share, u32 stages, u32 full, u32 empty, int*) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - WARPS;
-  // The row of a tile that a lane finds, and its part of a page.
-  const int mine = warp * WARP_ROWS + lane % WARP_ROWS;
-  Item item = share.item;
-  int tile = share.at, slot = 0;
-  u32 parity = 1;
-  int of_keys = page_of(p, item, tile, mine / PAGE_ROWS, true), of_values = page_of(p, item, tile, mine / PAGE_ROWS, false);
-  for (int left = (int)(share.to - share.from); left > 0; left--) {
-    const int from = (item.first + tile) * TILE, rows = min(TILE, max(0, item.end - from));
-    const u64 keys_at = narrow_row(p, item, true, of_keys, from + mine);
-    const u64 values_at = narrow_row(p, item, false, of_values, from + mine);
-    tile++;
-    if (left > 1) {
-      if (tile == item.tiles) {
-        advance(p, item);
-        tile = 0;
+  __shared__ __align__(8) u64 raw_barriers[RAW_SLOTS];
+  const int thread = threadIdx.x - CONSUMERS, lane = thread & 31;
+  const bool asks = thread < 32;
+  const u32 raw_full = (u32)__cvta_generic_to_shared(raw_barriers);
+  if (thread == 0) {
+    for (int i = 0; i < RAW_SLOTS; i++) barrier_init(raw_full + 8 * i, 1);
+    fence_barriers();
+  }
+  sync_some(WIDENERS, 128);
+  Cursor ahead{share.item, share.at, (int)(share.to - share.from)};
+  // Other warps count tiles; where cuts depend on the item they follow it too.
+  int left = ahead.left;
 #if INVARIANT
-        left = 1 + reach(item, 0, left - 1);
+  Cursor now = ahead;
 #endif
-      }
-      of_keys = page_of(p, item, tile, mine / PAGE_ROWS, true);
-      of_values = page_of(p, item, tile, mine / PAGE_ROWS, false);
+  for (int slot = 0; slot < RAW_SLOTS; slot++)
+    if (asks && ahead.left > 0) {
+      ask_for(p, ahead, stages + RAW_AT + slot * RAW_TILE, raw_full + 8 * slot, lane);
+      next_tile(p, ahead);
     }
+  int slot = 0, raw = 0;
+  u32 parity = 1, raw_parity = 0;
+  while (left > 0) {
+    barrier_wait(raw_full + 8 * raw, raw_parity);
+    barrier_wait(empty + 8 * slot, parity);
+    const unsigned char* const from = shared + RAW_AT + raw * RAW_TILE;
     unsigned char* const keys = shared + slot * STAGE;
-    widen_rows<HEAD_DIM / 16>(keys, keys_at, rows, warp, lane, [&] { barrier_wait(empty + 8 * slot, parity); });
-    widen_rows<VALUE_DIM / 16>(keys + K_BOXES * BOX, values_at, rows, warp, lane, [] {});
+    widen_tile<HEAD_DIM / 16>(keys, from, thread);
+    widen_tile<VALUE_DIM / 16>(keys + K_BOXES * BOX, from + RAW_K_BOXES * BOX, thread);
     barrier_arrive(full + 8 * slot);
+    // All have read the tile of 8 bits, and its place may be filled anew.
+    sync_some(WIDENERS, 128);
+    if (asks && ahead.left > 0) {
+      ask_for(p, ahead, stages + RAW_AT + raw * RAW_TILE, raw_full + 8 * raw, lane);
+      next_tile(p, ahead);
+    }
     if (++slot == STAGES) {
       slot = 0;
       parity ^= 1;
     }
+    if (++raw == RAW_SLOTS) {
+      raw = 0;
+      raw_parity ^= 1;
+    }
+#if INVARIANT
+    next_tile(p, now);
+    left = now.left;
+#else
+    left--;
+#endif
   }
 }
 

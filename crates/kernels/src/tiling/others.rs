@@ -80,7 +80,16 @@ mod tests {
         for (head_dim, value_dim, rows, least) in
             [(128, 128, 4, 2), (128, 128, 64, 2), (64, 64, 8, 2), (576, 512, 16, 2), (128, 128, 512, 3)]
         {
-            let sizes = Sizes { head_dim, value_dim, rows, invariant: false, group: 4, diagonal: true, narrow: false };
+            let sizes = Sizes {
+                head_dim,
+                value_dim,
+                rows,
+                invariant: false,
+                group: 4,
+                diagonal: true,
+                narrow: false,
+                short: false,
+            };
             let list = Tiling::others(sizes);
             assert!(list.len() >= least, "{sizes:?}: {list:?}");
             assert!(

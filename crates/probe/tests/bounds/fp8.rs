@@ -249,6 +249,11 @@ pub(crate) const BOUNDS: &[(&str, Given, Given)] = &[
     ),
     (
         "fp8.hopper-padded-amax",
+        ("q: e4m3 [1,1,2,32]\nv: e4m3 [1,1,2,16]\nmask: band left 64 right 40\nfp8: delayed", "h200", "9.19"),
+        ("q: e4m3 [1,1,128,32]\nv: e4m3 [1,1,128,16]\nmask: band left 64 right 40\nfp8: delayed", "h200", "9.19"),
+    ),
+    (
+        "fp8.hopper-padded-amax",
         ("q: e4m3 [2,8,512,128]\nlengths: per-sequence\nfp8: delayed", "h200", "9.27"),
         ("q: e4m3 [2,8,512,128]\nfp8: delayed", "h200", "9.27"),
     ),

@@ -20,7 +20,7 @@
 //! `--fp8` computes the attention in 8 bits: conversions on the GPU quantize Q, K, V and dO with delayed scales, and
 //! turn O and the gradients back. It implies `--plain`, and heads of 128. `--current` scales by each tensor itself, for
 //! compute capability 10.x; `--mixed` has the backward in 16 bits. The losses of the first steps are within the noise
-//! of `--plain` in bf16, which a test compares; those after 240 are larger (`docs/results/fp8.md`).
+//! of `--plain` in bf16, which a test compares; those after 600 are larger (`docs/results/fp8.md`).
 //!
 //! `train.py` trains the same model in PyTorch float32 from the same initial numbers and compares the losses.
 //! `train.sh` runs both.

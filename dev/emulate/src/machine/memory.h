@@ -69,9 +69,10 @@ inline void end_phase(Counter& of) {
 
 inline bool copies_are_there(uint32_t address, uint32_t parity) { return counter(address).phase != parity; }
 
-// With 128 bytes of swizzle, 16-byte parts of a row change places by the row's number, which is in the address.
+// With a swizzle, 16-byte parts of a row change places by the row's number, which is in the address: eight of a row of 128
+// bytes, four of one of 64.
 inline uint32_t swizzled(uint32_t address, uint32_t swizzle) {
-  return swizzle == 128 ? address ^ ((address >> 7 & 7) << 4) : address;
+  return address ^ ((address >> 7 & (swizzle == 128 ? 7 : 3)) << 4);
 }
 
 inline void begin_block() {
@@ -146,7 +147,8 @@ inline const unsigned char* read_by_product(uint32_t address) {
 
 inline void deliver(const Copy& copy) {
   const Map& map = copy.map;
-  if (map.rank != 4 || map.swizzle != 128) fail("a copy of rank %d and swizzle %u", map.rank, map.swizzle);
+  if (map.rank != 4 || (map.swizzle != 128 && map.swizzle != 64)) fail("a copy of rank %d and swizzle %u", map.rank, map.swizzle);
+  if (copy.to % 128) fail("a copy to %u of shared memory", copy.to);
   uint64_t element[4], bytes = map.element;
   for (int i = 0; i < 4; i++) bytes *= map.box[i];
   uint32_t done = 0;

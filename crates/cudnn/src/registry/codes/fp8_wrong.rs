@@ -1,7 +1,6 @@
 //! What an H200 computes wrongly, or does not survive, of 8-bit attention that cuDNN compiles.
 
 use super::fp8_limits::{expression, given};
-use crate::Band;
 use crate::registry::declare;
 use crate::registry::{Applies, Entry, Gpus, Standing, Versions};
 
@@ -125,27 +124,25 @@ declare![
     },
     FP8_HOPPER_PADDED_AMAX = Entry {
         code: "fp8.hopper-padded-amax",
-        cause: "On compute capability 9.0 the amaxes of an 8-bit forward count rows behind the last one, which see \
-                other keys with lengths, and with a left bound or a right one over more keys than queries.",
+        cause: "On compute capability 9.0 the amaxes of an 8-bit forward count rows of zeros behind the last one, up \
+                to a tile of 128 queries.",
         affected: &[Versions::ALL.on(Gpus::HOPPER)],
         field: "mask.lengths, outputs.amax",
-        needed: "on compute capability 9.0, in an 8-bit forward, full lengths, and multiples of 128 queries with a \
-                 left bound or a right one over more keys, or no amaxes",
+        needed: "on compute capability 9.0, in an 8-bit forward, full lengths and a multiple of 128 queries, or no \
+                 amaxes",
         fix: "leave the amaxes out (outputs: no_amax), or allow this code: an amax that is too large costs a part of \
               the range of O, and O is right",
         source: SELFTEST,
         evidence: "Where all probabilities are small (equal keys, zeros), an amax was too large in 17 of 323 forwards \
                    with lengths, by up to 2.5 times, and in 1 of 480 others: 63 queries, bottom right; in 2,000 random \
-                   ones in 1 without lengths: 2 queries, a window. Other versions were not run.",
+                   ones in 1 without lengths: 2 queries, 2 keys. Other versions were not run.",
         standing: Some(Standing::seen(
             "an H200",
             "cuDNN 9.19",
             "qkvault-lab selftest --fp8 --about fp8.hopper-padded-amax"
         )),
         applies: Applies::Rules(|f| {
-            // Rows behind the last one see keys that no row sees, or not those that all rows see.
-            let other_keys = |band: Band| band.left.is_some() || band.right.is_some() && f.s_q < f.s_kv;
-            let padded = f.lengths() || (f.s_q % TILE != 0 && f.a.mask.band.is_some_and(other_keys));
+            let padded = f.lengths() || f.s_q % TILE != 0;
             given(f, !f.backward() && f.a.outputs.amax && padded, &format!("the amaxes of {} padded queries", f.s_q))
         }),
         ..Entry::quirk(35)

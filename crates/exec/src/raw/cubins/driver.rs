@@ -86,7 +86,7 @@ impl DriverFunctions {
     /// Writes the tensor map of an operand: `at` has 128 bytes, at a multiple of 64.
     pub(super) fn encode(&self, map: &FilledMap, operand: DeviceBuffer, at: *mut u8) -> Result<(), String> {
         let dims = map.dims_over(operand).ok_or(NO_PAGE)?;
-        let FilledMap { dtype, rank, strides, tile, swizzle, .. } = map;
+        let FilledMap { dtype, rank, strides, tile, swizzle, promotion, .. } = map;
         let ones = [1; 5];
         // SAFETY: `at` has room and alignment for a tensor map; the lists have at least as many numbers as the driver
         // reads. It does not follow the address.
@@ -102,7 +102,7 @@ impl DriverFunctions {
                 ones.as_ptr(),
                 NO_INTERLEAVE,
                 *swizzle,
-                L2_PROMOTION_128B,
+                *promotion,
                 ZEROS_OUTSIDE,
             )
         };
@@ -112,8 +112,6 @@ impl DriverFunctions {
 
 /// `CU_TENSOR_MAP_INTERLEAVE_NONE`.
 const NO_INTERLEAVE: c_int = 0;
-/// `CU_TENSOR_MAP_L2_PROMOTION_L2_128B`.
-const L2_PROMOTION_128B: c_int = 2;
 /// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: what a box reads outside of the tensor is 0.
 const ZEROS_OUTSIDE: c_int = 0;
 

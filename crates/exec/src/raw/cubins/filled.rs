@@ -63,6 +63,8 @@ pub(super) struct FilledMap {
     pub(super) tile: [u32; 5],
     /// `CUtensorMapSwizzle`.
     pub(super) swizzle: c_int,
+    /// `CUtensorMapL2promotion`.
+    pub(super) promotion: c_int,
     /// The map whose last extent follows from the operand.
     open: Option<TensorMap>,
 }
@@ -215,7 +217,12 @@ impl FilledMap {
             DType::Bool => return None,
         };
         let swizzle = [0, 32, 64, 128].iter().position(|known| known == swizzle)?;
+        // What the copy engine reads of a row at a time: the rest of a longer line may be of other heads, which nobody
+        // needs now. `CU_TENSOR_MAP_L2_PROMOTION_L2_64B` is 1, that of 128 bytes 2.
+        let row = dims.first()?.min(&u64::from(*tile.first()?)) * map.dtype.size() as u64;
+        let promotion = if row <= 64 { 1 } else { 2 };
         Some(FilledMap {
+            promotion,
             tensor,
             dtype,
             rank: u32::try_from(dims.len()).ok()?,

@@ -92,6 +92,20 @@ fn every_value_is_at_its_place_and_other_bytes_stay() {
     assert_eq!((&second[144..148], &second[148..152]), (&0.125_f32.to_ne_bytes()[..], &0.375_f32.to_ne_bytes()[..]));
 }
 
+/// Heads of 64 in 8 bits lie side by side: lines of 128 bytes would bring those of two heads, twice the bytes.
+#[test]
+fn a_map_over_rows_of_64_bytes_brings_no_other_bytes() {
+    let promotion = |dtype, columns, tile| {
+        let of = TensorMap { dtype, dims: vec![columns, 4, 1024], tile: vec![tile, 1, 32], ..map(Role::K) };
+        FilledMap::from_recipe(&of, 0).expect("a map").promotion
+    };
+    assert_eq!(promotion(DType::E4M3, 64, 64), 1);
+    assert_eq!(promotion(DType::E4M3, 64, 128), 1);
+    assert_eq!(promotion(DType::BF16, 32, 64), 1);
+    assert_eq!(promotion(DType::BF16, 64, 64), 2);
+    assert_eq!(promotion(DType::E4M3, 128, 128), 2);
+}
+
 #[test]
 fn what_no_check_let_through_is_not_written_either() {
     for wrong in [
