@@ -145,6 +145,9 @@ SENTENCES = {
         "below the sink; " + _ROWS + ", or let qkvault's own kernels compute it: leave engine out",
     "storage.paged-one-query-sink":
         "{q} has one row per sequence over pages and {sinks} are given, which is wrong under cuDNN; " + _ROWS,
+    "storage.paged-one-query-heads":
+        "{q} has one row per sequence over pages, and {table} has numbers for each head, which is wrong under cuDNN "
+        "where heads share keys; let qkvault's own kernels compute it: leave engine out",
     "storage.varlen-sink":
         "gradients of sequences behind each other with {sinks} are wrong under this cuDNN; " + _DENSE,
     "backward.deterministic-sink":

@@ -1022,6 +1022,21 @@ const LIMITS: &[(&str, Given, Given)] = &[
         ),
     ),
     (
+        "storage.paged-one-query-heads",
+        (
+            "q: f16 [2,4,1,64]\nk: [2,1,128,64] paged 9 x 64\nlengths: per-sequence\n\
+             score_mod: tensor @t: f32[1, 4, 1, 1]; score * @t",
+            "h200",
+            "9.19",
+        ),
+        (
+            "q: f16 [2,4,1,64]\nk: [2,4,128,64] paged 9 x 64\nlengths: per-sequence\n\
+             score_mod: tensor @t: f32[1, 4, 1, 1]; score * @t",
+            "h200",
+            "9.19",
+        ),
+    ),
+    (
         "storage.paged-one-query-sink",
         ("q: bf16 [2,8,1,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence\nsink: yes", "h200", "9.19"),
         ("q: bf16 [2,8,2,64]\nk: [2,8,128,64] paged 9 x 64\nlengths: per-sequence\nsink: yes", "h200", "9.19"),

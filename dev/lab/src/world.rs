@@ -21,6 +21,8 @@ pub(crate) struct GpuSessions {
     options: CompileOptions,
     pub(crate) sessions: Vec<Session>,
     one: bool,
+    /// Whether NCCL carries messages that GPUs of one host could write.
+    pub(crate) nccl: bool,
 }
 
 impl GpuSessions {
@@ -39,12 +41,16 @@ impl GpuSessions {
             Ok(Session::open(&device, search)?)
         };
         let sessions = (0..if one { 1 } else { ranks as usize }).map(session).collect::<anyhow::Result<_>>()?;
-        Ok(GpuSessions { planner: planner.clone(), options: CompileOptions::default(), sessions, one })
+        Ok(GpuSessions { planner: planner.clone(), options: CompileOptions::default(), sessions, one, nccl: false })
     }
 
     /// What carries messages, in words.
     pub(crate) const fn over(&self) -> &'static str {
-        if self.one { "copies on one GPU" } else { "NCCL" }
+        match (self.one, self.nccl) {
+            (true, _) => "copies on one GPU",
+            (false, true) => "NCCL",
+            (false, false) => "peer copies, or NCCL",
+        }
     }
 
     /// Where the plans of each GPU come from.
@@ -76,7 +82,8 @@ impl GpuSessions {
                 scope.spawn(move || {
                     context.bind_to_thread()?;
                     let store = Store::meet(&World::local(rank, ranks, port).with_secret(secret), DEADLINE)?;
-                    Ok(Nccl::join(store, None)?)
+                    let joined = Nccl::join(store, None)?;
+                    Ok(if self.nccl { joined.without_peer_copies() } else { joined })
                 })
             };
             let threads: Vec<_> = (0..ranks).map(join).collect();

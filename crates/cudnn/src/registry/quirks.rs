@@ -219,6 +219,7 @@ mod tests {
             "storage.varlen-no-keys-old",
             "queries.one-sink",
             "backward.varlen-head-dim",
+            "storage.paged-one-query-heads",
         ];
         assert_eq!(QUIRKS.map(|quirk| quirk.code)[..first.len()], first);
     }

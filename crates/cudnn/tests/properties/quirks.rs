@@ -60,6 +60,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "9.19",
     ),
     (
+        "storage.paged-one-query-heads",
+        "q: f16 [2,4,1,64]\nk: [2,2,128,64] paged 99 x 64\nlengths: per-sequence\n\
+         score_mod: tensor @t: f32[1, 4, 1, 1]; score * @t",
+        "9.19",
+    ),
+    (
         "storage.varlen-one-query-stats",
         "q: f16 [2,4,1,64] varlen tokens 2\nk: [2,2,64,64] varlen tokens 99\nlengths: per-sequence\noutputs: stats",
         "9.27",

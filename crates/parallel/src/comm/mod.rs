@@ -45,6 +45,19 @@ pub trait Communicator: Send {
         false
     }
 
+    /// Whether ranks on GPUs of one host may write each other's memory instead of exchanging through this. `None` where
+    /// that is no question: all ranks answer alike whether they have one.
+    fn peer_copies(&self) -> Option<bool> {
+        None
+    }
+
+    /// Is told of an exchange that does not go through this.
+    fn begin_exchange(&mut self) {}
+
+    /// Is given what to call before it ends on this rank, by itself or by [`Communicator::abort`]: work on the GPU that
+    /// waits for other ranks is ended by it.
+    fn before_end(&mut self, _call: Box<dyn Fn() + Send>) {}
+
     /// Sends and receives all messages of one exchange. A communicator of GPUs queues it on the stream and returns;
     /// one of hosts ignores the stream and returns when everything has arrived.
     ///

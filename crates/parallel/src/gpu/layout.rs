@@ -33,6 +33,8 @@ pub(super) struct RankLayout {
     pub(super) buffers: Vec<Option<u64>>,
     pub(super) sequences: Vec<RankSequences>,
     pub(super) workspace: (u64, u64),
+    /// The place of the flags of peer copies.
+    pub(super) flags: u64,
     pub(super) bytes: u64,
 }
 
@@ -63,6 +65,11 @@ impl RankLayout {
         let offset = self.take(bytes);
         self.sequences.push(RankSequences { which, slice, dtype, offset, bytes });
         Where::Block { offset }
+    }
+
+    /// Flags of so many bytes.
+    pub(super) fn flags(&mut self, bytes: u64) {
+        self.flags = self.take(bytes);
     }
 
     /// Scratch memory of launches, which follow each other and share it.

@@ -3,14 +3,17 @@
 //! A [`GpuRank`] launches attention on the caller's stream and exchanges on a stream of its own, ordered by events
 //! alone. It needs a communicator of GPUs: [`Nccl`](crate::Nccl), or [`InProcess`] for ranks that are threads.
 
+mod block;
 mod bound;
 mod error;
 mod in_process;
 mod layout;
 mod memory;
+mod peers;
 mod plans;
 mod prepare;
 mod rank;
+mod replay;
 
 pub use error::RunError;
 pub use in_process::InProcess;

@@ -11,10 +11,13 @@ use qkvault_exec::{Number, cudarc};
 use qkvault_graph::{Lengths, Role, Storage, Tensor, operand};
 
 use super::RunError;
+use super::block::Block;
 use super::bound::{Addresses, Arguments};
-use super::memory::{OperandBuffer, address};
+use super::memory::OperandBuffer;
+use super::peers::{FLAGS, PeerWaits, Peers, meet};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
+use super::replay::{Replays, Turn};
 use crate::comm::{CommError, Communicator, Hello, agree, wait};
 use crate::{RankBuffer, Schedule, Stream};
 
@@ -41,8 +44,10 @@ pub struct GpuRank {
     pub(super) own: HashMap<Role, CudaSlice<u8>>,
     /// ALiBi's slopes of this rank.
     pub(super) slopes: Vec<(Role, Vec<u8>)>,
-    #[expect(dead_code, reason = "it is freed with the rank, and its address is used")]
-    block: CudaSlice<u8>,
+    // Before the memory that they hold.
+    replays: Replays,
+    peers: Option<(Peers, Arc<PeerWaits>)>,
+    block: Arc<Block>,
     pub(super) address: u64,
     pub(super) exchange: Arc<CudaStream>,
     marks: Vec<CudaEvent>,
@@ -73,8 +78,21 @@ impl GpuRank {
         let hello = Hello::for_schedule(schedule);
         agree(communicator, &hello)?;
         let made = GpuRank::new(schedule, communicator.rank(), plans, context);
-        let made = made.inspect_err(|_| communicator.abort())?;
+        let mut made = made.inspect_err(|_| communicator.abort())?;
         agree(communicator, &Hello { plans: made.acts.plans.clone(), ..hello })?;
+        let flags = made.acts.layout.flags;
+        made.peers = meet(communicator, schedule, context, made.address, flags)?.map(|peers| {
+            let flags = (made.address + flags, made.ranks as usize * FLAGS as usize / 4);
+            let exchange = Arc::clone(&made.exchange);
+            let waits = Arc::new(PeerWaits::new(Arc::clone(context), Arc::clone(&made.block), flags, exchange));
+            let ended = Arc::downgrade(&waits);
+            communicator.before_end(Box::new(move || {
+                if let Some(waits) = ended.upgrade() {
+                    waits.end();
+                }
+            }));
+            (peers, waits)
+        });
         Ok(made)
     }
 
@@ -85,20 +103,19 @@ impl GpuRank {
         context: &Arc<CudaContext>,
     ) -> Result<GpuRank, RunError> {
         let rank = &schedule.ranks[number as usize];
-        let acts = acts(schedule, rank, plans)?;
+        let mut acts = acts(schedule, rank, plans)?;
+        let flags = FLAGS * u64::from(schedule.sharding.ranks);
+        acts.layout.flags(flags);
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
         let priority = result::stream::get_priority_range().map_or(0, |(_, greatest)| greatest);
         // Messages go before the blocks of attention that are queued behind them.
         let exchange = context.new_stream_with_priority(priority);
         let exchange = exchange.map_err(RunError::driver("create a stream"))?;
-        let bytes = acts.layout.bytes.max(1) as usize;
-        // SAFETY: every byte is set below.
-        let block =
-            unsafe { exchange.alloc::<u8>(bytes) }.map_err(RunError::driver("allocate the memory of a rank"))?;
-        let address = address(&block, &exchange);
-        // SAFETY: the block has so many bytes, and nothing else uses it yet.
-        unsafe { result::memset_d8_async(address, 0xff, bytes, exchange.cu_stream()) }
-            .map_err(RunError::driver("poison the memory of a rank"))?;
+        let block = Arc::new(Block::new(context, acts.layout.bytes as usize)?);
+        let address = block.address;
+        // SAFETY: a place of the block for so many bytes, which nobody else has yet.
+        unsafe { result::memset_d8_sync(address + acts.layout.flags, 0, flags as usize) }
+            .map_err(RunError::driver("clear the flags of a rank"))?;
         let event = || context.new_event(None).map_err(RunError::driver("create an event"));
         let marks = (0..acts.marks).map(|_| event()).collect::<Result<_, _>>()?;
         let a = schedule.attention.get();
@@ -122,6 +139,8 @@ impl GpuRank {
             numbers,
             arguments: Vec::new(),
             own: HashMap::new(),
+            replays: Replays::new(context)?,
+            peers: None,
             block,
             address,
             marks,
@@ -139,22 +158,65 @@ impl GpuRank {
         Ok(made)
     }
 
+    /// Whether the ranks write each other's memory, as GPUs of one host can, instead of exchanging by the communicator.
+    #[must_use]
+    pub const fn copies_to_peers(&self) -> bool {
+        self.peers.is_some()
+    }
+
     /// Queues the rank's steps: launches on `stream`, exchanges on a stream of the rank's that begins and ends with it.
     /// While the stream is captured, the run becomes a part of the graph, if the communicator can be captured; graphs
     /// must be dropped before the rank and its communicator.
+    ///
+    /// Where GPUs of one host write each other's memory, a run with the memory and numbers of an earlier one is the
+    /// replay of a graph.
     ///
     /// # Errors
     ///
     /// [`RunError`]. The communicator has ended then, and all ranks get errors.
     pub fn run(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
-        let queued = self.check(communicator, stream).and_then(|()| self.queue(communicator, stream));
+        let queued = self.check(communicator, stream).and_then(|captured| match captured {
+            false if self.peers.is_some() => self.replayed(communicator, stream),
+            _ => self.queue(communicator, stream),
+        });
         if queued.is_err() {
             communicator.abort();
         }
         queued
     }
 
-    fn check(&mut self, communicator: &dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+    fn runs_on(&mut self, stream: &Arc<CudaStream>) {
+        self.last = Some(Arc::clone(stream));
+        if let Some((_, waits)) = &self.peers {
+            waits.runs_on(stream);
+        }
+    }
+
+    /// Queues the steps of a run, or a graph of them from the third run with the same memory on.
+    fn replayed(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+        match self.replays.turn(&self.bound, &self.numbers) {
+            Turn::Steps => return self.queue(communicator, stream),
+            Turn::Replay => {
+                // The others count the exchanges of a rank that comes late.
+                for _ in self.acts.list.iter().filter(|act| matches!(act, Act::Exchange(_))) {
+                    communicator.begin_exchange();
+                }
+            }
+            Turn::Capture(own) => {
+                self.replays.begin()?;
+                let queued = self.queue(communicator, &own);
+                if !self.replays.end(queued.is_ok()) {
+                    queued?;
+                    return self.queue(communicator, stream);
+                }
+            }
+        }
+        self.runs_on(stream);
+        self.replays.launch(stream)
+    }
+
+    /// Whether the stream is captured, if a run is possible.
+    fn check(&mut self, communicator: &dyn Communicator, stream: &Arc<CudaStream>) -> Result<bool, RunError> {
         if !communicator.on_gpu() {
             return Err(RunError::HostCommunicator);
         }
@@ -171,16 +233,20 @@ impl GpuRank {
             let what = "the lengths of the sequences are not known; give them to `set_lengths`".to_owned();
             return Err(RunError::Lengths { what });
         }
+        if self.peers.as_ref().is_some_and(|(_, waits)| waits.ended()) {
+            let how = "its communicator has ended; prepare the rank again with a new one".to_owned();
+            return Err(CommError::Gone { rank: self.number, how }.into());
+        }
         let captured = stream.capture_status().map_err(RunError::driver("tell whether a stream is captured"))?;
         let captured = captured != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         let exchanges = self.acts.list.iter().any(|act| matches!(act, Act::Exchange(_)));
-        if captured && exchanges && !communicator.capturable() {
+        if captured && exchanges && !communicator.capturable() && self.peers.is_none() {
             return Err(RunError::Capture);
         }
         if self.arguments.is_empty() {
             self.arguments = self.resolved()?;
         }
-        Ok(())
+        Ok(captured)
     }
 
     fn resolved(&self) -> Result<Vec<Arguments>, RunError> {
@@ -202,11 +268,12 @@ impl GpuRank {
     }
 
     fn queue(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
-        self.last = Some(Arc::clone(stream));
+        self.runs_on(stream);
         let wrong = RunError::driver;
         self.begin.record(stream).map_err(wrong("record an event"))?;
         self.exchange.wait(&self.begin).map_err(wrong("wait for an event"))?;
         let on = |which: Stream| if which == Stream::Compute { stream } else { &self.exchange };
+        let mut exchanges = 0;
         for (act, arguments) in self.acts.list.iter().zip(&self.arguments) {
             match (act, arguments) {
                 (Act::Record(which, mark), _) => {
@@ -214,6 +281,13 @@ impl GpuRank {
                 }
                 (Act::Wait(which, mark), _) => {
                     on(*which).wait(&self.marks[*mark]).map_err(wrong("wait for an event"))?;
+                }
+                (Act::Exchange(_), Arguments::Exchange(messages)) if let Some((peers, _)) = &self.peers => {
+                    communicator.begin_exchange();
+                    // SAFETY: as below; `check` has made the context current.
+                    unsafe { peers.exchange(exchanges, messages, self.exchange.cu_stream()) }
+                        .map_err(wrong("copy to another GPU"))?;
+                    exchanges += 1;
                 }
                 (Act::Exchange(_), Arguments::Exchange(messages)) => {
                     // SAFETY: the addresses are places of the rank's memory or of bound operands, which the caller of
@@ -266,11 +340,11 @@ fn room(t: &Tensor) -> i64 {
 
 impl Drop for GpuRank {
     fn drop(&mut self) {
-        // The block is freed in the order of the stream of exchanges, behind the last launch.
-        if let Some(last) = &self.last
-            && let Ok(event) = last.record_event(None)
-        {
-            self.context.record_err(self.exchange.wait(&event));
+        // The memory is freed behind the last launch, and behind what other ranks have written to it for that launch.
+        if !self.block.kept() {
+            for stream in self.last.iter().chain([&self.exchange]) {
+                self.context.record_err(stream.synchronize());
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Nccl {
     store: Option<Box<Store>>,
     /// The first error: NCCL's communicator is of no use after it.
     broken: Option<CommError>,
+    peer_copies: bool,
+    before_end: Vec<Box<dyn Fn() + Send>>,
 }
 
 // SAFETY: NCCL lets any thread use a communicator, one at a time, which `&mut self` ensures.
@@ -80,7 +82,17 @@ impl Nccl {
     ) -> Result<Nccl, CommError> {
         let (rank, size, deadline) = (store.rank(), store.size(), store.deadline());
         let handle = std::ptr::null_mut();
-        let mut nccl = Nccl { library, handle, rank, size, deadline, store: Some(store), broken: None };
+        let mut nccl = Nccl {
+            library,
+            handle,
+            rank,
+            size,
+            deadline,
+            store: Some(store),
+            broken: None,
+            peer_copies: true,
+            before_end: Vec::new(),
+        };
         let mut config = NcclConfig::non_blocking(max_ctas);
         // SAFETY: the pointers are to a handle and a configuration that outlive the call, which reads both at once.
         let status = unsafe {
@@ -88,6 +100,13 @@ impl Nccl {
         };
         nccl.call("ncclCommInitRankConfig", status)?;
         Ok(nccl)
+    }
+
+    /// Carries messages between GPUs of one host too, which write each other's memory otherwise.
+    #[must_use]
+    pub const fn without_peer_copies(mut self) -> Nccl {
+        self.peer_copies = false;
+        self
     }
 
     /// Ends without a fault, when everything that was queued is done.
@@ -160,6 +179,7 @@ impl Nccl {
             store.tell_fault(&error);
         }
         self.broken.get_or_insert_with(|| error.clone());
+        self.before_end.drain(..).for_each(|call| call());
         self.end();
         error
     }
@@ -195,11 +215,23 @@ impl Communicator for Nccl {
         true
     }
 
-    unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError> {
-        self.ready()?;
+    fn peer_copies(&self) -> Option<bool> {
+        Some(self.peer_copies)
+    }
+
+    fn before_end(&mut self, call: Box<dyn Fn() + Send>) {
+        self.before_end.push(call);
+    }
+
+    fn begin_exchange(&mut self) {
         if let Some(store) = &mut self.store {
             store.begin_exchange();
         }
+    }
+
+    unsafe fn exchange(&mut self, messages: &[RankMessage], stream: *mut c_void) -> Result<(), CommError> {
+        self.ready()?;
+        self.begin_exchange();
         let functions = &self.library.functions;
         // SAFETY: the function takes nothing.
         let status = unsafe { (functions.group_start)() };

@@ -1,5 +1,6 @@
 //! Paged keys and values.
 
+use super::scores::tensors;
 use super::{FE_STORAGE, GPU};
 use crate::registry::declare;
 use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
@@ -87,6 +88,29 @@ declare![
             wrong.then(|| "a sink, with one query per sequence over paged keys".to_owned())
         }),
         ..Entry::quirk(6)
+    },
+    STORAGE_PAGED_ONE_QUERY_HEADS = Entry {
+        code: "storage.paged-one-query-heads",
+        cause: "One query per sequence over paged keys reads a tensor of an expression wrongly that has numbers for \
+                each query head, where several of these share a key head.",
+        field: "score_mod, mask.mask_mod",
+        needed: "room for two queries per sequence, or as many key heads, or no such tensor",
+        fix: "take qkvault's own kernels (engine: auto)",
+        source: GPU,
+        evidence: "All of 126 launches of 7 attentions, 4 query heads over 1, were wrong; right with 4 key heads, \
+                   without pages, with numbers for each key alone, and in own kernels. Other versions were not run.",
+        standing: Some(Standing::seen(
+            "an H200",
+            "cuDNN 9.19",
+            "qkvault-lab selftest --allow storage.paged-one-query-heads --file CASES"
+        )),
+        applies: Applies::Lowering(|f| {
+            let (h_q, h_k, _) = f.a.heads();
+            let by_heads = tensors(f).find(|spec| spec.dims[1] > 1);
+            let wrong = by_heads.filter(|_| f.a.k.is_paged() && f.s_q == 1 && h_q > h_k);
+            wrong.map(|spec| format!("a tensor of extents {:?}, {h_q} query heads over {h_k} paged", spec.dims))
+        }),
+        ..Entry::quirk(47)
     },
     STORAGE_PAGED_VARLEN = Entry {
         code: "storage.paged-varlen",

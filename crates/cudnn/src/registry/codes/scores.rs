@@ -7,7 +7,8 @@ use crate::registry::declare;
 use crate::registry::{Applies, Entry, Facts, Gpus, Standing, Versions};
 use crate::row_of_a_constant;
 
-fn tensors<'a>(f: &Facts<'a>) -> impl Iterator<Item = &'a TensorSpec> {
+/// The tensors of both expressions.
+pub(super) fn tensors<'a>(f: &Facts<'a>) -> impl Iterator<Item = &'a TensorSpec> {
     [&f.a.score_mod, &f.a.mask.mask_mod].into_iter().flatten().flat_map(|e| e.tensors())
 }
 

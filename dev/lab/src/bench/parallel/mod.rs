@@ -1,6 +1,7 @@
-//! `bench parallel`: the time of one attention over several GPUs, beside one GPU that computes all of it, in turns.
+//! `bench parallel`: the time of one attention over several GPUs, beside GPUs that compute all of it each, in turns.
 //!
-//! All ranks begin at a barrier, and the slowest one counts. With `--one-gpu` the ranks are threads on one GPU, so the
+//! All ranks begin at a barrier, and the slowest one counts. Ideal is a GPU's part of what it takes for all of it, while
+//! the others do the same, so that they share the host's power as in a run. With `--one-gpu` the ranks are threads on one GPU, so the
 //! time of all together beside that of one attention says what the schedule itself costs: smaller launches, copies,
 //! merges; nothing about links.
 
@@ -38,6 +39,9 @@ pub(super) struct ParallelArgs {
     /// Put all ranks on one GPU
     #[arg(long)]
     one_gpu: bool,
+    /// Exchange over NCCL where GPUs could write each other's memory
+    #[arg(long)]
+    nccl: bool,
     /// Only cases whose name has these words
     #[arg(long, value_name = "WORDS", default_value = "")]
     only: String,
@@ -79,7 +83,8 @@ pub(super) fn run(globals: &Globals, args: &ParallelArgs) -> anyhow::Result<Outc
         return compile(&planner, &target, &list);
     }
     let planner = Planner::opening(open_vault(globals)?, search.clone());
-    let gpus = GpuSessions::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
+    let mut gpus = GpuSessions::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
+    gpus.nccl = args.nccl;
     let plans = gpus.plans();
     let session = &gpus.sessions[0];
     let mut record = json!({
@@ -150,36 +155,42 @@ fn measure(
     let (forward, backward) = passes(case)?;
     let made = |pass: &Valid| schedule(pass, &case.sharding);
     let schedules: (Schedule, Option<Schedule>) = (made(&forward)?, backward.as_ref().map(made).transpose()?);
-    let mut one = Single::new(&gpus.sessions[0], planner, &forward, backward.as_ref())?;
+    let single = |session| Single::new(session, planner, &forward, backward.as_ref());
+    let mut all = gpus.sessions.iter().map(single).collect::<anyhow::Result<Vec<Single>>>()?;
     let mut world = gpus.world(args.ranks, plans)?;
     let mut ranks = SharedRanks::new(&mut world, &schedules)?;
     let mut rows = Vec::new();
     for both in [false, true].into_iter().take(if backward.is_some() { 2 } else { 1 }) {
-        let (mut alone, mut shared, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut alone, mut shared, mut host) = (vec![Vec::new(); all.len()], Vec::new(), Vec::new());
         // Both are warm then, and a turn takes some tens of milliseconds.
-        let (of_ranks, of_one) = (ranks.time(both, 1)?.0, one.time(both, 1)?);
+        ranks.time(both, 2)?;
+        let (of_ranks, of_one) = (ranks.time(both, 1)?.0, slowest(&Single::time_all(&mut all, both, 1)?));
         let calls = ((30.0 / of_ranks.max(of_one)) as u32).clamp(1, 50);
         let round = f64::from(calls) * (of_ranks + of_one) / 1e3;
         let rounds = ((args.seconds / round) as usize).max(2).min(args.rounds.max(1));
         for _ in 0..rounds {
-            alone.push(one.time(both, calls)?);
+            alone.iter_mut().zip(Single::time_all(&mut all, both, calls)?).for_each(|(list, ms)| list.push(ms));
             let (of_ranks, queued) = ranks.time(both, calls)?;
             shared.push(of_ranks);
             host.push(queued);
         }
         let middle = |mut list: Vec<f64>| median(&mut list).unwrap_or(f64::NAN);
-        let (alone, shared, host) = (middle(alone), middle(shared), middle(host));
-        let gpus_at_work = if args.one_gpu { 1.0 } else { f64::from(args.ranks) };
+        let (shared, host) = (middle(shared), middle(host));
+        let ideal: Vec<f64> = alone.into_iter().map(|list| middle(list) / gpus.sessions.len() as f64).collect();
         rows.push(json!({
             "case": case.name, "direction": if both { "forward + backward" } else { "forward" },
-            "rounds": rounds, "one_gpu_ms": alone, "ranks_ms": shared, "host_ms": host,
-            "of_ideal": alone / gpus_at_work / shared, "bytes_sent": sent(&schedules, both),
+            "rounds": rounds, "ours_ms": shared, "ideal_ms": ideal, "of_ideal": slowest(&ideal) / shared,
+            "host_ms": host, "by": ranks.by(), "bytes_sent": sent(&schedules, both),
         }));
     }
     drop(ranks);
     // Each ends a communicator: at the same time, as they were made.
     std::thread::scope(|scope| world.into_iter().for_each(|member| drop(scope.spawn(|| drop(member)))));
     Ok(rows)
+}
+
+fn slowest(ms: &[f64]) -> f64 {
+    ms.iter().copied().fold(0.0, f64::max)
 }
 
 /// Bytes that rank 0 sends.

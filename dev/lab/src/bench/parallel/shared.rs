@@ -61,6 +61,12 @@ impl<'a, 'b> SharedRanks<'a, 'b> {
         Ok(SharedRanks { ranks: ranks.into_iter().collect::<anyhow::Result<_>>()? })
     }
 
+    /// What carries the messages.
+    pub(super) fn by(&self) -> &'static str {
+        let copies = |rank: &BenchRank<'_, '_>| rank.forward.copies_to_peers();
+        if self.ranks.iter().all(copies) { "peer copies" } else { "the communicator" }
+    }
+
     /// Milliseconds of the slowest rank's GPU for a step, of so many after each other; and of its host to queue one.
     pub(super) fn time(&mut self, both: bool, calls: u32) -> anyhow::Result<(f64, f64)> {
         let barrier = Barrier::new(self.ranks.len());

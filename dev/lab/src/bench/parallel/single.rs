@@ -75,8 +75,16 @@ impl Single {
         Ok(())
     }
 
+    /// What [`Single::time`] gives for each of some GPUs that work at the same time.
+    pub(super) fn time_all(all: &mut [Single], both: bool, calls: u32) -> anyhow::Result<Vec<f64>> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = all.iter_mut().map(|one| scope.spawn(move || one.time(both, calls))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
+        })
+    }
+
     /// Milliseconds of the GPU for a step, of so many after each other.
-    pub(super) fn time(&mut self, both: bool, calls: u32) -> anyhow::Result<f64> {
+    fn time(&mut self, both: bool, calls: u32) -> anyhow::Result<f64> {
         let event = || self.stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event()?, event()?);
         start.record(&self.stream)?;

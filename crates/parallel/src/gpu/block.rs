@@ -1,0 +1,52 @@
+//! The memory of a rank: one allocation, which ranks of other processes can open.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cudarc::driver::{CudaContext, result};
+use qkvault_exec::cudarc;
+
+use super::RunError;
+
+/// An allocation that is poisoned: a number that nobody writes is seen.
+pub(super) struct Block {
+    pub(super) address: u64,
+    context: Arc<CudaContext>,
+    /// Whether other ranks may still write it, after an error: it is never freed then.
+    kept: AtomicBool,
+}
+
+impl Block {
+    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Block, RunError> {
+        context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
+        // Memory of a stream's pool cannot be opened by another process.
+        // SAFETY: every byte is set below.
+        let address = unsafe { result::malloc_sync(bytes) };
+        let address = address.map_err(RunError::driver("allocate the memory of a rank"))?;
+        let block = Block { address, context: Arc::clone(context), kept: AtomicBool::new(false) };
+        // SAFETY: the block has so many bytes, and nothing else uses it yet.
+        unsafe { result::memset_d8_sync(address, 0xff, bytes) }
+            .map_err(RunError::driver("poison the memory of a rank"))?;
+        Ok(block)
+    }
+
+    /// Leaves the memory to the end of the process.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.kept() {
+            return;
+        }
+        self.context.record_err(self.context.bind_to_thread());
+        // SAFETY: the rank has waited for the last launch, and frees its memory once.
+        self.context.record_err(unsafe { result::free_sync(self.address) });
+    }
+}

@@ -1,0 +1,113 @@
+//! Copies from GPU to GPU of one host: what NCCL would carry is written into the other rank's memory by copy engines,
+//! which take no multiprocessor from the attention beside them, and everything can be replayed as a graph.
+//!
+//! A rank has two flags for each other one, in its own memory. The receiver of an exchange sets `ready` on the sender
+//! when its buffers may be written; the sender waits for it, clears it, writes, and sets `arrived` on the receiver, who
+//! waits and clears it. So each flag is set again only after it was cleared, and replays need no counters.
+
+mod reach;
+mod release;
+mod routes;
+mod told;
+
+use std::ffi::c_uint;
+
+use cudarc::driver::sys::{
+    CUstream, CUstreamWaitValue_flags, CUstreamWriteValue_flags, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2,
+};
+use cudarc::driver::{DriverError, result};
+use qkvault_exec::cudarc;
+
+use reach::OpenPeer;
+pub(super) use reach::meet;
+pub(super) use release::PeerWaits;
+
+use crate::comm::RankMessage;
+
+/// Bytes of the flags for each other rank.
+pub(super) const FLAGS: u64 = 8;
+/// Where `arrived` is in them; `ready` is first.
+const ARRIVED: u64 = 4;
+
+/// What one exchange does on this rank, in addresses.
+#[derive(Debug, Default)]
+struct PeerExchange {
+    /// `ready` flags of those that send to this rank.
+    free: Vec<u64>,
+    sends: Vec<PeerSend>,
+    /// This rank's `arrived` flags.
+    arrivals: Vec<u64>,
+}
+
+/// What is written to one other rank.
+#[derive(Debug)]
+struct PeerSend {
+    peer: u32,
+    /// This rank's `ready` flag.
+    ready: u64,
+    /// Where each message goes, in their order.
+    to: Vec<u64>,
+    /// The other's `arrived` flag.
+    arrived: u64,
+}
+
+/// The other ranks' memory, open to this one.
+pub(super) struct Peers {
+    exchanges: Vec<PeerExchange>,
+    #[expect(dead_code, reason = "it closes the memory of the others when it is dropped")]
+    open: Vec<OpenPeer>,
+}
+
+impl Peers {
+    /// Queues an exchange, counted from the start of a run.
+    ///
+    /// # Safety
+    ///
+    /// The messages are those of this exchange, with memory that stays until it is done, as in
+    /// [`crate::Communicator::exchange`]; the stream is of this rank's context, which is current.
+    pub(super) unsafe fn exchange(
+        &self,
+        number: usize,
+        messages: &[RankMessage],
+        stream: CUstream,
+    ) -> Result<(), DriverError> {
+        let exchange = &self.exchanges[number];
+        for ready in &exchange.free {
+            // SAFETY: a flag of a rank that has opened its memory.
+            unsafe { set(stream, *ready, 1)? };
+        }
+        for send in &exchange.sends {
+            // SAFETY: a flag of this rank.
+            unsafe { taken(stream, send.ready)? };
+            let list = messages.iter().filter(|m| m.send && m.peer == send.peer);
+            for (message, to) in list.zip(&send.to) {
+                // SAFETY: the caller promises what is read; the other rank has a buffer of as many bytes there, which
+                // nobody reads before its `arrived` flag is set.
+                unsafe { result::memcpy_dtod_async(*to, message.address, message.bytes as usize, stream)? };
+            }
+            // SAFETY: as above. A write of a flag is seen after all that the stream has written.
+            unsafe { set(stream, send.arrived, 1)? };
+        }
+        for arrived in &exchange.arrivals {
+            // SAFETY: a flag of this rank.
+            unsafe { taken(stream, *arrived)? };
+        }
+        Ok(())
+    }
+}
+
+/// Sets a flag after everything before it on the stream.
+unsafe fn set(stream: CUstream, flag: u64, value: u32) -> Result<(), DriverError> {
+    let usual = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
+    // SAFETY: the caller has the stream's context current, and the flag is memory that it may write.
+    unsafe { cuStreamWriteValue32_v2(stream, flag, value, usual) }.result()
+}
+
+/// Waits for a flag of this rank, and clears it.
+unsafe fn taken(stream: CUstream, flag: u64) -> Result<(), DriverError> {
+    let equal = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as c_uint;
+    // SAFETY: as for `set`.
+    unsafe { cuStreamWaitValue32_v2(stream, flag, 1, equal) }.result()?;
+    // SAFETY: as for `set`.
+    unsafe { set(stream, flag, 0) }
+}
