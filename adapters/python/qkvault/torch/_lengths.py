@@ -50,7 +50,7 @@ def rows(given: Tensor, at: Tensor) -> Tensor:
     return (at >= given[:, None])[:, None, :, None]
 
 
-def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], at: Union[int, Tensor]) -> Optional[Tensor]:
+def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], at: Union[int, Tensor, None]) -> Optional[Tensor]:
     """Which rows of O are zero: those beyond the lengths, and all of a sequence without keys. `at` has the positions of
     rows, or is their number."""
     beyond = None if of_q is None else rows(of_q, _positions(at, of_q))
@@ -60,7 +60,7 @@ def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], at: Union[int, Tensor])
     return none if beyond is None else beyond | none
 
 
-def _positions(at: Union[int, Tensor], like: Tensor) -> Tensor:
+def _positions(at: Union[int, Tensor, None], like: Tensor) -> Tensor:
     return at if isinstance(at, Tensor) else torch.arange(at, device=like.device)
 
 

@@ -60,8 +60,10 @@ def context_parallel_attention(
 
     The schedule, the exchange over NCCL and the launches are the library's. A group meets in its first call, and plans
     of a shape are loaded in the first call of that shape, on all ranks. What no schedule takes raises `qkvault.Refused`
-    with codes `shard.`; lengths beside a window with a right side become a predicate. `q_lengths` and `kv_lengths` are
-    read on the host, once for what they hold. Tensors over queries are made whole on each rank, and cut.
+    with codes `shard.`; a rank that is lost or calls for something else, with codes `ranks.` that name it, and the
+    group meets anew in its next call. Lengths beside a window with a right side become a predicate, because no gather
+    takes both. `q_lengths` and `kv_lengths` are read on the host, once for what they hold. Tensors over queries are
+    made whole on each rank, and cut.
 
     Gradients of K and V are added over ranks in float32, in their order. Those of `sinks`, `bias` and captured tensors
     are a rank's part, as those of parameters are: add them over ranks (`all_reduce`). Other arguments are those of
@@ -80,11 +82,12 @@ def context_parallel_attention(
         sequence.checked_heads(ranks, {"q": q.shape[1], "k": k.shape[1]}, {"bias": bias, "attn_mask": attn_mask})
     if kv_lengths is not None and strategy == "gather" and "right" in side:
         mask_mod = _within(mask_mod, length("kv_lengths", kv_lengths, q))
-    whole = [_whole(tensor, ranks) for tensor in (q, k, v)]
-    dims = (*whole[0].shape[:3], whole[1].shape[2])
-    rows, columns = (
-        context_parallel_shard(torch.arange(n, device=q.device), 0, group=group, order=order) for n in dims[2:]
-    )
+    dims = (q.shape[0], q.shape[1], ranks * q.shape[2], ranks * k.shape[2])
+    rows = columns = None
+    if not (q_lengths is kv_lengths is bias is attn_mask is None):
+        rows, columns = (
+            context_parallel_shard(torch.arange(n, device=q.device), 0, group=group, order=order) for n in dims[2:]
+        )
     made = parts(
         q, k, score_mod, mask_mod, None, _rows(bias, "bias", rows, q, dims), _rows(attn_mask, "attn_mask", rows, q, dims),
         is_causal, window, False, softcap, sinks, alibi_slopes, scale, 0.0, deterministic, dims=dims,
@@ -99,7 +102,7 @@ def context_parallel_attention(
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (*qkv, *made.tensors))
     spec = made.spec()
     link = _ranks.link(group, q.device)
-    of = _ranks.shared(link, spec, whole, return_lse or training, strategy, order)
+    of = _ranks.shared(link, spec, qkv, return_lse or training, strategy, order)
     o, stats = _shared.run(of, spec, dict(zip(made.numbers, made.values)), lengths, qkv, made.tensors)
     unseen = dead(q_lengths, kv_lengths, rows)
     o = o if unseen is None else o.masked_fill(unseen, 0)
@@ -119,15 +122,7 @@ def _within(inner: Optional[Callable], lengths: Tensor) -> Callable:
     return mask_mod
 
 
-def _whole(tensor: Tensor, ranks: int) -> Tensor:
-    """What the whole sequence would be, without memory: its heads inside the rows if a rank's are."""
-    b, h, s, d = tensor.shape
-    if tensor.stride(1) <= tensor.stride(2):
-        return torch.empty((b, ranks * s, h, d), dtype=tensor.dtype, device="meta").transpose(1, 2)
-    return torch.empty((b, h, ranks * s, d), dtype=tensor.dtype, device="meta")
-
-
-def _rows(given: Optional[Tensor], name: str, rows: Tensor, q: Tensor, dims: tuple) -> Optional[Tensor]:
+def _rows(given: Optional[Tensor], name: str, rows: Optional[Tensor], q: Tensor, dims: tuple) -> Optional[Tensor]:
     """A tensor over (batch, head, query, key) of which a rank has rows, among those of the whole: it is cut again for
     the rank, whose description is that of the whole."""
     if given is None:
@@ -138,4 +133,5 @@ def _rows(given: Optional[Tensor], name: str, rows: Tensor, q: Tensor, dims: tup
         )
     if given.shape[-2] == 1:
         return given
+    assert rows is not None
     return given.new_zeros((*given.shape[:-2], dims[2], given.shape[-1])).index_copy(-2, rows, given)

@@ -15,6 +15,7 @@ from .._errors import ArgumentError, Error
 from .._ranks import Communicator, Rank, meeting, of_sharding
 from ._context import context, on_cpu
 from ._exchange import group_of
+from ._fake import BETWEEN
 from ._spec import described
 
 #: Most attentions that a group keeps: each has memory for what it gathers.
@@ -120,20 +121,30 @@ def _laid_out(tensor: Tensor, strides: tuple) -> Tensor:
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def shared(of: RankLink, spec: str, whole: list[Tensor], stats: bool, scheme: str, order: str) -> SharedAttention:
-    """The attention of a specification over whole tensors, of which `whole` has the extents and the order in memory."""
-    lines = spec.split(" :: ")
-    choices = {"deterministic": "deterministic: yes" in lines, "d_sink": "d_sink: yes" in lines}
-    text = described(spec, whole[0], whole[1], whole[2], stats)
-    key = (text, scheme, order, *choices.values())
+def shared(of: RankLink, spec: str, parts: list[Tensor], stats: bool, scheme: str, order: str) -> SharedAttention:
+    """The attention of a specification over the whole of what ranks have such parts of."""
+    layouts = tuple((part.dtype, part.shape, part.stride(1) <= part.stride(2)) for part in parts)
+    key = (spec, layouts, stats, scheme, order)
     found = of.kept.get(key)
     if found is None:
+        lines = spec.split(BETWEEN)
+        choices = {"deterministic": "deterministic: yes" in lines, "d_sink": "d_sink: yes" in lines}
+        q, k, v = (_whole(*layout, of.communicator.ranks) for layout in layouts)
+        text = described(spec, q, k, v, stats)
         found = told(of, lambda: SharedAttention(of, Attention(text), scheme, order, choices))
         of.kept[key] = found
         if len(of.kept) > _MOST:
             of.kept.popitem(last=False)
     of.kept.move_to_end(key)
     return found
+
+
+def _whole(dtype: torch.dtype, part: tuple, heads_inside: bool, ranks: int) -> Tensor:
+    """A whole tensor without memory."""
+    b, h, s, d = part
+    if heads_inside:
+        return torch.empty((b, ranks * s, h, d), dtype=dtype, device="meta").transpose(1, 2)
+    return torch.empty((b, h, ranks * s, d), dtype=dtype, device="meta")
 
 
 def told(of: RankLink, make: Callable) -> Any:
