@@ -61,7 +61,7 @@ def module(header):
         '"""The C interface of libqkvault.so. Written by `python3 adapters/python/abi.py`; edits are lost."""', "",
         "# ruff: noqa: F403, F405", "from ctypes import *", "",
     ]
-    for name, value in re.findall(r"^#define (QKV_\w+) (\d+)$", code, flags=re.M):
+    for name, value in re.findall(r"^#define (QKV_\w+) (-?\d+)$", code, flags=re.M):
         lines.append(f"{name[4:]} = {value}")
     known = set()
     pattern = r"typedef (struct|union) (\w+) \{(.*?)\} \2;"

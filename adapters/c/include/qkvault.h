@@ -1,6 +1,6 @@
 /* qkvault: attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels.
  *
- * Generated from the Rust code by `cargo xtask header`. Version 1.1 of the interface: functions and fields are added at
+ * Generated from the Rust code by `cargo xtask header`. Version 1.2 of the interface: functions and fields are added at
  * the end and with a higher QKV_ABI_MINOR, and nothing that is here changes its meaning.
  *
  * Every function returns a status: QKV_OK, which is 0, or a QKV_ERROR_ number. qkv_last_error tells the thread's last
@@ -109,7 +109,7 @@
 /**
  * The minor version of the interface: it goes up with every function and field that is added.
  */
-#define QKV_ABI_MINOR 1
+#define QKV_ABI_MINOR 2
 
 /**
  * A plan that the vault lacks is an error (`QKV_ERROR_MISSING`).
@@ -232,6 +232,42 @@
 #define QKV_SOURCE_WAITED 6
 
 /**
+ * Ranks have no GPU: their memory is on the host, and the oracle computes, slowly, for tests.
+ */
+#define QKV_NO_GPU -1
+
+/**
+ * Each rank gets the keys and values that its queries see. Its number is groups of heads, of which one moves while
+ * another is computed; 0: as many as are expected to be the fastest.
+ */
+#define QKV_SCHEME_GATHER 0
+
+/**
+ * Each rank gets all tokens of some heads (Ulysses).
+ */
+#define QKV_SCHEME_HEADS 1
+
+/**
+ * Keys and values go around.
+ */
+#define QKV_SCHEME_RING 2
+
+/**
+ * Outputs over a cache whose keys lie on several ranks are merged. Its number is the run of neighbouring keys.
+ */
+#define QKV_SCHEME_DECODE 3
+
+/**
+ * Rank `r` of `n` has the chunks `r` and `2n - 1 - r` of `2n`: the same work under a causal mask.
+ */
+#define QKV_ORDER_ZIGZAG 0
+
+/**
+ * Rank `r` of `n` has the chunk `r` of `n`.
+ */
+#define QKV_ORDER_CONTIGUOUS 1
+
+/**
  * A valid description of one attention. It never changes.
  *
  * Threads may share it. Free it with `qkv_attention_free`; plans that were made of it stay valid.
@@ -244,6 +280,14 @@ typedef struct qkv_attention qkv_attention;
  * One thread at a time may use it. Free it with `qkv_batch_free`.
  */
 typedef struct qkv_batch qkv_batch;
+
+/**
+ * One rank among those that compute an attention together.
+ *
+ * Threads may share it: its calls and those of its ranks take turns. After an error of ranks it is of no more use, on
+ * any rank: make a new one on all of them. Free it with `qkv_communicator_free`; its ranks stay valid.
+ */
+typedef struct qkv_communicator qkv_communicator;
 
 /**
  * A vault, a cuDNN and the GPUs that plans run on.
@@ -267,6 +311,13 @@ typedef struct qkv_oracle qkv_oracle;
  * until the process ends, because nobody tells when the last graph that was captured with it is gone.
  */
 typedef struct qkv_plan qkv_plan;
+
+/**
+ * One rank of a schedule: plans are loaded and memory is there.
+ *
+ * One thread at a time may use it. Free it with `qkv_rank_free`, when its last run has ended.
+ */
+typedef struct qkv_rank qkv_rank;
 
 /**
  * The attentions of a layer for every step in the ranges of a policy.
@@ -755,6 +806,120 @@ typedef struct qkv_launch_named_args {
 } qkv_launch_named_args;
 
 /**
+ * A rank, and where all of them meet.
+ */
+typedef struct qkv_world {
+  /**
+   * Set this to `sizeof(qkv_world)`.
+   */
+  size_t struct_size;
+  /**
+   * This rank, from 0 on.
+   */
+  uint32_t rank;
+  /**
+   * The number of ranks.
+   */
+  uint32_t ranks;
+  /**
+   * CUDA's ordinal of the rank's GPU, or `QKV_NO_GPU`.
+   */
+  int32_t device;
+  /**
+   * The port at which rank 0 listens.
+   */
+  uint32_t port;
+  /**
+   * The name or address of the machine of rank 0.
+   */
+  const char *address;
+  /**
+   * What the ranks prove to each other: 16 to 1,024 printable characters, the same for all. Null: none, at an
+   * address of the loopback alone.
+   */
+  const char *secret;
+  /**
+   * How long a rank waits for another one. 0: five minutes.
+   */
+  uint32_t deadline_ms;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} qkv_world;
+
+/**
+ * How ranks share an attention. It never grows.
+ */
+typedef struct qkv_sharding {
+  /**
+   * A `QKV_SCHEME_` number.
+   */
+  int32_t scheme;
+  /**
+   * A `QKV_ORDER_` number.
+   */
+  int32_t order;
+  /**
+   * The number of the scheme, where it has one; else 0.
+   */
+  uint32_t number;
+  /**
+   * Must be 0.
+   */
+  uint32_t reserved;
+} qkv_sharding;
+
+/**
+ * A part of an operand that a rank has. It never grows.
+ */
+typedef struct qkv_part {
+  /**
+   * Where it begins in the operand of the whole attention.
+   */
+  int64_t start[4];
+  /**
+   * Where it begins in the rank's memory of the operand.
+   */
+  int64_t at[4];
+  /**
+   * Its extents.
+   */
+  int64_t dims[4];
+} qkv_part;
+
+/**
+ * What a run is given, by name and in any order.
+ */
+typedef struct qkv_rank_args {
+  /**
+   * Set this to `sizeof(qkv_rank_args)`.
+   */
+  size_t struct_size;
+  /**
+   * Memory for operands of `qkv_rank_operand`. What is not named keeps its memory.
+   */
+  const struct qkv_named_buffer *tensors;
+  /**
+   * Their number.
+   */
+  size_t tensor_count;
+  /**
+   * Scalars of the attention. What is not named keeps its number; `scale` begins as one over the square root of the
+   * head dim.
+   */
+  const struct qkv_named_number *scalars;
+  /**
+   * Their number.
+   */
+  size_t scalar_count;
+  /**
+   * The stream, a `CUstream` or `cudaStream_t`; null is the default stream. Not used without a GPU.
+   */
+  void *stream;
+} qkv_rank_args;
+
+/**
  * The largest sizes of one attention of a serving set.
  */
 typedef struct qkv_bucket {
@@ -1205,6 +1370,96 @@ int32_t qkv_prepare_training(const struct qkv_context *context,
                              void *stream,
                              struct qkv_plan **forward,
                              struct qkv_plan **backward);
+
+/**
+ * Joins the other ranks: rank 0 listens at the address, and the call returns when all of them are there. On GPUs they
+ * exchange over NCCL (`libnccl.so.2`, that of the process if it has one), which starts blocks on the GPU; without
+ * GPUs, over the connection in which they meet. `context` is where ranks find their plans.
+ *
+ * What goes wrong between ranks is `QKV_ERROR_REFUSED` with a code that begins with `ranks.` or `nccl.`, and the rank
+ * that is the cause.
+ */
+int32_t qkv_communicator_join(const struct qkv_context *context,
+                              const struct qkv_world *world,
+                              struct qkv_communicator **communicator);
+
+/**
+ * Whether all ranks are well, without waiting for them: `QKV_OK`, or what is known of the rank that is lost.
+ */
+int32_t qkv_communicator_check(const struct qkv_communicator *communicator);
+
+/**
+ * Frees a communicator. It ends with the last of its ranks; the others hear of it. Null is no error.
+ */
+int32_t qkv_communicator_free(struct qkv_communicator *communicator);
+
+/**
+ * Makes the schedule of an attention, compares it with those of the other ranks, and prepares this rank: on a GPU it
+ * loads plans as `qkv_prepare` does and allocates what is gathered. All ranks of the communicator call it alike.
+ *
+ * The description is that of all ranks together; an attention that cannot be shared so is `QKV_ERROR_REFUSED` with
+ * codes that begin with `shard.`, on every rank and without a word to the others.
+ */
+int32_t qkv_rank_prepare(const struct qkv_communicator *communicator,
+                         const struct qkv_attention *attention,
+                         const struct qkv_sharding *sharding,
+                         struct qkv_rank **rank);
+
+/**
+ * The number of a rank's operands: tensors that its runs read and write.
+ */
+int32_t qkv_rank_operand_count(const struct qkv_rank *rank, size_t *count);
+
+/**
+ * An operand of a rank, by its place from 0: extents and strides are those of the rank's memory.
+ */
+int32_t qkv_rank_operand(const struct qkv_rank *rank, size_t place, struct qkv_operand *operand);
+
+/**
+ * Which parts of the whole operand lie in a rank's memory of it. `count` has the room of `parts` and gets their
+ * number; with null `parts` it gets the number alone.
+ */
+int32_t qkv_rank_parts(const struct qkv_rank *rank,
+                       size_t place,
+                       struct qkv_part *parts,
+                       size_t *count);
+
+/**
+ * Sets the lengths of the whole sequences, queries and keys of each, for the runs that follow. It waits for the last
+ * run. An attention without lengths of a launch needs none.
+ */
+int32_t qkv_rank_set_lengths(struct qkv_rank *rank,
+                             const int64_t *queries,
+                             const int64_t *keys,
+                             size_t count);
+
+/**
+ * Queues a run: on a GPU it returns before the run ends, and work that is queued on the stream later follows it;
+ * without a GPU it returns when all outputs are there. All ranks of the communicator run alike, in the same order.
+ *
+ * Every address is memory of the rank's GPU (without one, of the host) of at least the operand's bytes, until the run
+ * has ended. While the stream is captured, a run becomes a part of the graph, which must end before the rank.
+ */
+int32_t qkv_rank_run(struct qkv_rank *rank,
+                     const struct qkv_rank_args *args);
+
+/**
+ * Waits until the rank's last run has ended, and for a rank that is lost no longer than the deadline.
+ */
+int32_t qkv_rank_wait(struct qkv_rank *rank,
+                      uint32_t deadline_ms);
+
+/**
+ * What the ranks do, in words: the sharding, and the bytes, launches and memory of each. Free it with
+ * `qkv_string_free`.
+ */
+int32_t qkv_rank_explain(const struct qkv_rank *rank,
+                         char **text_form);
+
+/**
+ * Frees a rank. Null is no error.
+ */
+int32_t qkv_rank_free(struct qkv_rank *rank);
 
 /**
  * The serving set of a layer, from JSON: see `ServeLayer` and `ServePolicy` of the Rust package `qkvault-serving` for

@@ -192,7 +192,7 @@ pub unsafe extern "C" fn qkv_attention_operand(
 }
 
 /// The operand at a place.
-pub(crate) fn nth(operands: &[NamedOperand], place: usize) -> Result<&NamedOperand, CallFailure> {
+pub(crate) fn nth<T>(operands: &[T], place: usize) -> Result<&T, CallFailure> {
     let count = operands.len();
     operands.get(place).ok_or_else(|| CallFailure::argument(format!("place {place} of {count}; places begin at 0")))
 }

@@ -140,11 +140,11 @@ unsafe impl Grows for qkv_launch_named_args {
     const NAME: &'static str = "qkv_launch_named_args";
 }
 
-const fn buffer(given: &qkv_buffer) -> DeviceBuffer {
+pub(crate) const fn buffer(given: &qkv_buffer) -> DeviceBuffer {
     DeviceBuffer { address: given.address, bytes: given.bytes }
 }
 
-fn number(given: &qkv_number) -> Result<Number, CallFailure> {
+pub(crate) fn number(given: &qkv_number) -> Result<Number, CallFailure> {
     let qkv_number { dtype, reserved: _, value } = *given;
     // SAFETY: every field is a number that any bytes are.
     unsafe {

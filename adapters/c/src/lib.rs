@@ -6,8 +6,8 @@
 //!
 //! * `status`: statuses, the last error of a thread, and the guard around every function.
 //! * `handle`, `sized`, `text`: handles, structs that may grow, and strings across the border.
-//! * `version`, `context`, `describe`, `operand`, `explain`, `plan`, `launch`, `training`, `serving`, `batch`,
-//!   `oracle`: the functions.
+//! * `version`, `context`, `describe`, `operand`, `explain`, `plan`, `launch`, `training`, `communicator`, `rank`,
+//!   `serving`, `batch`, `oracle`: the functions.
 //!
 //! Doors of frameworks are further folders beside these modules, with functions of the same prefix `qkv_`; `host`
 //! computes their calls on CPUs.
@@ -16,6 +16,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the header says for every function what its caller promises")]
 
 pub mod batch;
+pub mod communicator;
 pub mod context;
 pub mod describe;
 pub mod explain;
@@ -26,6 +27,8 @@ pub mod operand;
 pub mod oracle;
 pub mod plan;
 pub mod plan_info;
+pub mod rank;
+mod rank_body;
 pub mod serving;
 pub mod sized;
 pub mod status;
@@ -43,6 +46,8 @@ const _: () = {
     shared::<describe::DescriptionContent>();
     shared::<plan::Planned>();
     shared::<serving::Serving>();
+    shared::<communicator::SharedLink>();
     moved::<batch::Batch>();
+    moved::<rank::SharedRank>();
     moved::<oracle::Oracle>();
 };

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 
 use qkvault::graph::Binding;
-use qkvault::graph::{DType, OperandFact, Role, Valid};
+use qkvault::graph::{DType, OperandFact, Role, Tensor, Valid};
 
 use crate::sized::Grows;
 use crate::status::{CallFailure, c_string};
@@ -119,6 +119,37 @@ impl NamedOperand {
         let unknown = || CallFailure::new(crate::status::QKV_ERROR_INTERNAL, format!("the description has no {role}"));
         let operand = NamedOperand::new(fact.ok_or_else(unknown)?, false);
         Ok(NamedOperand { dtype, scalar, output, bytes, alignment, ..operand })
+    }
+
+    /// A tensor that a rank has and no launch reads.
+    pub(crate) fn input(role: Role, dtype: DType) -> NamedOperand {
+        NamedOperand {
+            role,
+            role_name: c_string(role.name()),
+            name: None,
+            dtype,
+            dims: [1; 4],
+            strides: [1; 4],
+            bytes: 0,
+            alignment: qkvault::graph::ALIGNMENT as u32,
+            output: false,
+            scalar: false,
+            constant: false,
+        }
+    }
+
+    /// Whether it is the operand of a role's name, or has the name in the description.
+    pub(crate) fn is_named(&self, wanted: &str) -> bool {
+        [Some(&self.role_name), self.name.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|name| name.as_bytes() == wanted.as_bytes())
+    }
+
+    /// The same operand in other memory.
+    pub(crate) fn with_tensor(self, tensor: &Tensor) -> NamedOperand {
+        let bytes = tensor.bytes().map_or(0, i64::unsigned_abs);
+        NamedOperand { dims: tensor.dims, strides: tensor.strides, bytes, ..self }
     }
 
     pub(crate) fn info(&self) -> qkv_operand {

@@ -119,11 +119,13 @@ pub(crate) unsafe fn one<T: Copy>(at: *const T, what: &str) -> Result<T, CallFai
 mod tests {
     use super::*;
     use crate::batch::{qkv_batch_operand, qkv_step};
+    use crate::communicator::qkv_world;
     use crate::context::{qkv_library_info, qkv_options};
     use crate::launch::{qkv_launch_args, qkv_launch_named_args};
     use crate::operand::qkv_operand;
     use crate::oracle::qkv_comparison;
     use crate::plan_info::qkv_plan_info;
+    use crate::rank::qkv_rank_args;
     use crate::serving::qkv_bucket;
     use crate::status::qkv_error;
     use crate::version::qkv_version_info;
@@ -184,6 +186,8 @@ mod tests {
             grows::<qkv_comparison>(),
             grows::<qkv_plan_info>(),
             grows::<qkv_bucket>(),
+            grows::<qkv_world>(),
+            grows::<qkv_rank_args>(),
             grows::<qkv_error>(),
             grows::<qkv_version_info>(),
         ];

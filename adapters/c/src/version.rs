@@ -8,7 +8,7 @@ use crate::status::guarded;
 /// The major version of the interface. Another one is another library, with another soname.
 pub const QKV_ABI_MAJOR: u32 = 1;
 /// The minor version of the interface: it goes up with every function and field that is added.
-pub const QKV_ABI_MINOR: u32 = 1;
+pub const QKV_ABI_MINOR: u32 = 2;
 
 /// Versions.
 #[repr(C)]

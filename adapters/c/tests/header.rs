@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 
 use qkvault_c::batch::{qkv_batch_operand, qkv_range, qkv_step};
+use qkvault_c::communicator::qkv_world;
 use qkvault_c::context::{qkv_library_info, qkv_options};
 use qkvault_c::launch::{
     qkv_buffer, qkv_launch_args, qkv_launch_named_args, qkv_named_buffer, qkv_named_number, qkv_number, qkv_pair,
@@ -14,12 +15,13 @@ use qkvault_c::launch::{
 use qkvault_c::operand::qkv_operand;
 use qkvault_c::oracle::qkv_comparison;
 use qkvault_c::plan_info::qkv_plan_info;
+use qkvault_c::rank::{qkv_part, qkv_rank_args, qkv_sharding};
 use qkvault_c::serving::qkv_bucket;
 use qkvault_c::status::qkv_error;
 use qkvault_c::version::qkv_version_info;
 
 /// The modules of the header, in its order.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 16] = [
     "status",
     "text",
     "version",
@@ -31,6 +33,8 @@ const MODULES: [&str; 14] = [
     "plan",
     "launch",
     "training",
+    "communicator",
+    "rank",
     "serving",
     "batch",
     "oracle",
@@ -38,7 +42,7 @@ const MODULES: [&str; 14] = [
 
 const HEAD: &str = "/* qkvault: attention, compiled ahead of time: cuDNN, FlashAttention-4, own kernels.
  *
- * Generated from the Rust code by `cargo xtask header`. Version 1.1 of the interface: functions and fields are added at
+ * Generated from the Rust code by `cargo xtask header`. Version 1.2 of the interface: functions and fields are added at
  * the end and with a higher QKV_ABI_MINOR, and nothing that is here changes its meaning.
  *
  * Every function returns a status: QKV_OK, which is 0, or a QKV_ERROR_ number. qkv_last_error tells the thread's last
@@ -156,6 +160,10 @@ fn layout() -> String {
             struct_size, tensors, tensor_count, scalars, scalar_count, workspace, stream, interleaved,
             interleaved_count
         }
+        qkv_world { struct_size, rank, ranks, device, port, address, secret, deadline_ms, reserved }
+        qkv_sharding { scheme, order, number, reserved }
+        qkv_part { start, at, dims }
+        qkv_rank_args { struct_size, tensors, tensor_count, scalars, scalar_count, stream }
         qkv_bucket { struct_size, batch, queries, keys, tokens, decode, reserved }
         qkv_batch_operand { struct_size, role_id, reserved, offset, bytes }
         qkv_range { offset, bytes }
@@ -178,7 +186,7 @@ fn the_header_is_that_of_the_code() {
 fn the_layout_of_every_struct_is_kept() {
     let layout = layout();
     let structs = header().matches("typedef struct qkv_").count() + header().matches("typedef union qkv_").count();
-    let opaque = ["context", "attention", "plan", "oracle", "serving", "batch"];
+    let opaque = ["context", "attention", "plan", "oracle", "serving", "batch", "communicator", "rank"];
     assert_eq!(layout.matches("sizeof").count() + opaque.len(), structs, "a struct of the header is not in the list");
     kit::golden("tests/goldens/layout.c", &layout);
 }

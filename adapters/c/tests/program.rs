@@ -30,6 +30,15 @@ fn a_program_in_c_describes_asks_and_is_told_of_every_mistake() {
 }
 
 #[test]
+fn two_processes_in_c_compute_one_attention() {
+    let folder = kit::installed();
+    let program = kit::program("cc", kit::C11, "tests/ranks.c", folder.path());
+    let vault = folder.path().join("vault");
+    let said = run(&program, &[vault.to_str().expect("text")], folder.path());
+    assert_eq!(succeeded(&said), "all checks passed\n");
+}
+
+#[test]
 fn a_program_in_cpp_describes_and_asks() {
     if !kit::has("c++") {
         return skip(Need::Cxx, "no C++ compiler builds the example");

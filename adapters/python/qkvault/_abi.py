@@ -18,7 +18,7 @@ ERROR_LAUNCH = 11
 ERROR_CAPTURED = 12
 ERROR_INTERNAL = 13
 ABI_MAJOR = 1
-ABI_MINOR = 1
+ABI_MINOR = 2
 ON_MISS_FAIL = 0
 ON_MISS_BUILD = 1
 VAULT_DEFAULT = 0
@@ -43,6 +43,13 @@ SOURCE_LAYER = 3
 SOURCE_REMOTE = 4
 SOURCE_BUILT = 5
 SOURCE_WAITED = 6
+NO_GPU = -1
+SCHEME_GATHER = 0
+SCHEME_HEADS = 1
+SCHEME_RING = 2
+SCHEME_DECODE = 3
+ORDER_ZIGZAG = 0
+ORDER_CONTIGUOUS = 1
 
 
 class qkv_error(Structure):
@@ -212,6 +219,48 @@ class qkv_launch_named_args(Structure):
     ]
 
 
+class qkv_world(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_uint32),
+        ("ranks", c_uint32),
+        ("device", c_int32),
+        ("port", c_uint32),
+        ("address", c_char_p),
+        ("secret", c_char_p),
+        ("deadline_ms", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class qkv_sharding(Structure):
+    _fields_ = [
+        ("scheme", c_int32),
+        ("order", c_int32),
+        ("number", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class qkv_part(Structure):
+    _fields_ = [
+        ("start", c_int64 * 4),
+        ("at", c_int64 * 4),
+        ("dims", c_int64 * 4),
+    ]
+
+
+class qkv_rank_args(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tensors", POINTER(qkv_named_buffer)),
+        ("tensor_count", c_size_t),
+        ("scalars", POINTER(qkv_named_number)),
+        ("scalar_count", c_size_t),
+        ("stream", c_void_p),
+    ]
+
+
 class qkv_bucket(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -304,6 +353,18 @@ FUNCTIONS = {
     "qkv_check_named": [c_void_p, POINTER(qkv_launch_named_args)],
     "qkv_training": [c_void_p, c_int32, c_int32, POINTER(c_void_p), POINTER(c_void_p)],
     "qkv_prepare_training": [c_void_p, c_void_p, c_int32, c_int32, c_int32, c_void_p, POINTER(c_void_p), POINTER(c_void_p)],
+    "qkv_communicator_join": [c_void_p, POINTER(qkv_world), POINTER(c_void_p)],
+    "qkv_communicator_check": [c_void_p],
+    "qkv_communicator_free": [c_void_p],
+    "qkv_rank_prepare": [c_void_p, c_void_p, POINTER(qkv_sharding), POINTER(c_void_p)],
+    "qkv_rank_operand_count": [c_void_p, POINTER(c_size_t)],
+    "qkv_rank_operand": [c_void_p, c_size_t, POINTER(qkv_operand)],
+    "qkv_rank_parts": [c_void_p, c_size_t, POINTER(qkv_part), POINTER(c_size_t)],
+    "qkv_rank_set_lengths": [c_void_p, POINTER(c_int64), POINTER(c_int64), c_size_t],
+    "qkv_rank_run": [c_void_p, POINTER(qkv_rank_args)],
+    "qkv_rank_wait": [c_void_p, c_uint32],
+    "qkv_rank_explain": [c_void_p, POINTER(c_void_p)],
+    "qkv_rank_free": [c_void_p],
     "qkv_serving_new": [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p)],
     "qkv_serving_count": [c_void_p, POINTER(c_size_t)],
     "qkv_serving_bucket": [c_void_p, c_size_t, POINTER(qkv_bucket)],

@@ -1,13 +1,14 @@
 """A sequence over several GPUs through `qkvault.torch` or `qkvault.jax`, beside one GPU: right numbers, and times.
 
-    torchrun --nproc-per-node=2 card_parallel.py --torch --out DIR [--one-gpu] [--vault DIR]   # one process for each GPU
+    torchrun --nproc-per-node=2 card_parallel.py --torch --out DIR [--vault DIR] [--rust FILE]  # a process for each GPU
     python3 card_parallel.py --jax --out DIR [--vault DIR]                                      # all GPUs that it sees
 
-With `--one-gpu`, PyTorch's ranks share the first GPU and exchange over gloo, on the host: numbers alone. Writes
-DIR/adapter-parallel-{torch,jax}.json; exit code 0 if no number is wrong. Rows of `times` are milliseconds of a forward
-and of a forward with backward, causal: of the ranks together, and of one GPU over half of the sequence's work; with
-`prefixes` of 4 (keys before a chunk's end, in quarters) and 1 (all keys: blocks behind the band must be skipped). Rows
-with a `window` are of causal windows, of which the halo alone moves, beside one GPU's own rows.
+Writes DIR/adapter-parallel-{torch,jax}.json; exit code 0 if no number is wrong. Rows of `times` of PyTorch are those of
+`qkvault-lab bench parallel`, whose record `--rust` names: milliseconds of one GPU with everything, of the ranks
+together, and of a rank's host; `of_ideal` is the time of one GPU divided by the ranks, over that of the ranks, and
+`of_rust` the best gather of the crate over it. Those of JAX are of one GPU over half of the sequence's work, with
+`prefixes` of 4 (keys before a chunk's end, in quarters) and 1 (all keys). With `--cpu`, PyTorch's ranks compute small
+numbers by the oracle, without times: whether the program runs.
 """
 
 import argparse
@@ -26,7 +27,8 @@ PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PARSER.add_argument("--out", type=pathlib.Path, required=True)
 PARSER.add_argument("--torch", action="store_true")
 PARSER.add_argument("--jax", action="store_true")
-PARSER.add_argument("--one-gpu", action="store_true")
+PARSER.add_argument("--cpu", action="store_true")
+PARSER.add_argument("--rust", type=pathlib.Path, help="the record of qkvault-lab bench parallel")
 PARSER.add_argument("--vault")
 PARSER.add_argument("--window", type=int, default=4096, help="keys before the query, for times")
 PARSER.add_argument("--rows", type=int, nargs="*", default=[8192, 32768], help="tokens of a rank, for times")
@@ -37,7 +39,7 @@ CASES = {
     "both sides": {"window": (200, 100)}, "softcap": {"is_causal": True, "softcap": 5.0},
     "alibi": {"is_causal": True, "alibi": True}, "positions": {"is_causal": True, "window": 300, "positions": True},
 }  # fmt: skip
-#: What is timed, causal: with keys in quarters, over all keys, and through a window, of which the halo moves.
+#: What is timed of JAX, causal: with keys in quarters, over all keys, and through a window, of which the halo moves.
 SPEEDS = [{"prefixes": 4}, {"prefixes": 1}, {"window": ARGS.window}]
 FORMS = [("gather", "zigzag"), ("gather", "contiguous"), ("heads", "zigzag")]
 
@@ -58,21 +60,23 @@ def with_torch(found):
 
     import qkvault.torch as qt
 
-    local = 0 if ARGS.one_gpu else int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    device = torch.device("cuda", local)
-    dist.init_process_group("cpu:gloo,cuda:gloo" if ARGS.one_gpu else "nccl")
+    device = torch.device("cpu" if ARGS.cpu else f"cuda:{os.environ['LOCAL_RANK']}")
+    if not ARGS.cpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if ARGS.cpu else "nccl")
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    qt.configure(ARGS.vault)
-    slopes = 2.0 ** -(torch.arange(HEADS, device=device) / 4.0)
+    qt.configure(ARGS.vault, cpu=ARGS.cpu)
+    heads, keys, width, rows = (4, 2, 16, 16) if ARGS.cpu else (HEADS, KEYS, WIDTH, 1024)
+    slopes = 2.0 ** -(torch.arange(heads, device=device) / 4.0)
 
     def make(rows, seed):
+        """Q, K, V and the gradient of O, with the heads of a row side by side."""
         torch.manual_seed(seed)
-        sizes = [(1, h, rows, WIDTH) for h in (HEADS, KEYS, KEYS, HEADS)]
-        return [torch.randn(size, device=device, dtype=torch.bfloat16) for size in sizes]
+        sizes = [(1, rows, h, width) for h in (heads, keys, keys, heads)]
+        return [torch.randn(size, device=device, dtype=torch.bfloat16).transpose(1, 2) for size in sizes]
 
     for name, case in CASES.items():
-        *whole, d_o = make(1024 * ranks, 5)
+        *whole, d_o = make(rows * ranks, 5)
         whole, options = [x.requires_grad_() for x in whole], options_of(case, slopes)
         o = qt.attention(*whole, **options)
         exact = [o, *torch.autograd.grad(o, whole, d_o)]
@@ -87,39 +91,48 @@ def with_torch(found):
             found["right"][f"{name} {strategy} {order}"] = worst.item()
 
     def timed(run):
-        for _ in range(3):
-            run()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(10):
-            run()
-        torch.cuda.synchronize()
-        return round((time.perf_counter() - begin) * 100, 3)
+        """Milliseconds of the slowest rank, and of a host until all is queued: medians."""
+        [run() for _ in range(3)]
+        both = []
+        for _ in range(7):
+            dist.barrier()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            [run() for _ in range(5)]
+            queued = time.perf_counter()
+            torch.cuda.synchronize()
+            both.append((time.perf_counter() - begin, queued - begin))
+        middle = torch.tensor([sorted(list)[3] * 200 for list in zip(*both)], device=device)
+        dist.all_reduce(middle, op=dist.ReduceOp.MAX)
+        return middle.tolist()
 
-    for rows in [] if ARGS.one_gpu else ARGS.rows:
-        parts = [x.requires_grad_() for x in make(rows, rank)[:3]]
-        d_o = torch.randn_like(parts[0])
-        # One GPU that has a rank's share of the work: its queries over all keys, without a mask over half of them.
-        keys = [x.repeat(1, 1, ranks // 2 or 1, 1).detach() for x in parts[1:]]
-        own = [x.detach().requires_grad_() for x in parts]
-        for options in SPEEDS:
-            window = options.get("window")
+    rust = json.loads(ARGS.rust.read_text())["rows"] if ARGS.rust else []
+    for count in [] if ARGS.cpu else ARGS.rows:
+        for name, options in (("causal", {}), (f"window of {ARGS.window}", {"window": ARGS.window - 1})):
+            *whole, d_o = (x.requires_grad_() for x in make(count * ranks, 1))
+            parts = [qt.context_parallel_shard(x.detach(), 2).requires_grad_() for x in whole]
+            own = qt.context_parallel_shard(d_o.detach(), 2)
+            runs = ((qt.attention, whole, d_o.detach()), (qt.context_parallel_attention, parts, own))
+            for direction in ("forward", "forward + backward"):
 
-            def shared():
-                return qt.context_parallel_attention(*parts, is_causal=True, **options)  # noqa: B023
+                def step(call, given, gradient):
+                    if direction == "forward":  # noqa: B023
+                        with torch.no_grad():
+                            return call(*given, is_causal=True, return_lse=True, **options)  # noqa: B023
+                    o, _ = call(*given, is_causal=True, return_lse=True, **options)  # noqa: B023
+                    return torch.autograd.grad(o, given, gradient)
 
-            def alone():
-                if window is None:  # noqa: B023
-                    return qt.attention(parts[0], *keys)  # noqa: B023
-                return qt.attention(*own, is_causal=True, window=window)  # noqa: B023
-
-            step = lambda run, inputs: lambda: torch.autograd.grad(run(), inputs, d_o)  # noqa: B023, E731
-            row = {"rows": rows, **options}
-            with torch.no_grad():
-                row["forward"], row["ideal"] = timed(shared), timed(alone)
-            row["step"] = timed(step(shared, parts))
-            row["ideal step"] = timed(step(alone, parts[:1] if window is None else own))
-            found["times"].append(row)
+                one, (together, host) = (timed(functools.partial(step, *run)) for run in runs)
+                row = {
+                    "case": f"{name}, {count} tokens a rank", "direction": direction, "one_gpu_ms": one[0],
+                    "ranks_ms": together, "host_ms": host, "of_ideal": one[0] / ranks / together,
+                }  # fmt: skip
+                same = [r for r in rust if r["case"].startswith(f"{row['case']}, gather")]
+                same = [r for r in same if r["direction"] == direction]
+                best = min(same, key=lambda r: r["ranks_ms"], default=None)
+                if best is not None:
+                    row.update(rust=best, of_rust=best["ranks_ms"] / together)
+                found["times"].append(row)
     dist.destroy_process_group()
     return rank == 0
 

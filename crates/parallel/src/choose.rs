@@ -47,10 +47,23 @@ fn candidates(attention: &Valid, ranks: u32) -> Vec<Sharding> {
 ///
 /// The reasons of every scheme, if none is possible.
 pub fn choose(attention: &Valid, ranks: u32, machine: &GpuCluster) -> Result<ShardingChoice, Refusal> {
+    choose_among(attention, &candidates(attention, ranks), machine)
+}
+
+/// The sharding of a list that is expected to be the fastest on a machine, as [`choose`] takes it.
+///
+/// # Errors
+///
+/// The reasons of every sharding, if none is possible.
+pub fn choose_among(
+    attention: &Valid,
+    shardings: &[Sharding],
+    machine: &GpuCluster,
+) -> Result<ShardingChoice, Refusal> {
     let mut best: Option<(Schedule, Estimate)> = None;
     let mut others = Vec::new();
     let mut refused: Option<Refusal> = None;
-    for sharding in candidates(attention, ranks) {
+    for &sharding in shardings {
         match schedule(attention, &sharding) {
             Ok(made) => {
                 let estimate = made.estimate(machine);
@@ -75,7 +88,7 @@ pub fn choose(attention: &Valid, ranks: u32, machine: &GpuCluster) -> Result<Sha
     match (best, refused) {
         (Some((schedule, estimate)), _) => Ok(ShardingChoice { schedule, estimate, others }),
         (None, Some(refusal)) => Err(refusal),
-        (None, None) => Err(codes::SHARD_RANKS.reason(format!("{ranks} ranks")).into()),
+        (None, None) => Err(codes::SHARD_RANKS.reason("no sharding").into()),
     }
 }
 

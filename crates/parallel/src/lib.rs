@@ -42,7 +42,7 @@ pub mod testing;
 mod tile;
 mod work;
 
-pub use choose::{ShardingChoice, choose};
+pub use choose::{ShardingChoice, choose, choose_among};
 pub use combine::Combined;
 pub use comm::{CommError, Communicator, Hello, RankFault, RankMessage, Threads, agree, wait};
 pub use explain::Costs;
@@ -55,7 +55,7 @@ pub use schedule::{Digest, Schedule, schedule};
 pub use sequences::Counted;
 pub use sharding::{Scheme, Sharding, TokenOrder, dealt};
 #[cfg(feature = "oracle")]
-pub use simulate::{Gathered, SimulateError, difference, simulate, simulate_rank};
+pub use simulate::{Gathered, HostRank, SimulateError, difference, simulate, simulate_rank};
 pub use slice::{PartLengths, Slice};
 pub use step::{
     Bind, BufferBox, HeldPart, PerSequence, PlanLaunch, RankBuffer, RankSchedule, RankStep, Stream, Transfer,

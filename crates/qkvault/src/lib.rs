@@ -86,6 +86,8 @@ mod runtime;
 pub use check::{Check, Checked};
 #[cfg(feature = "launch")]
 pub use error::{Error, ErrorKind};
+#[cfg(all(feature = "launch", feature = "parallel"))]
+pub use raw::RawRankPlans;
 #[cfg(feature = "launch")]
 pub use raw::{PrepareTimes, RawReady, RawRuntime};
 #[cfg(feature = "models")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,8 @@ def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order
 def context_parallel_unshard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
     """The tensor over the whole sequence on every rank, of the parts of all ranks. It has gradients."""
     parts_of(order)
-    return Gather.apply(tensor, dim % tensor.dim(), group, order, 1)[0]
+    whole: Tensor = Gather.apply(tensor, dim % tensor.dim(), group, order)
+    return whole
 
 
 def _joined(parts: list, dim: int, order: str) -> Tensor:
@@ -57,78 +58,28 @@ def _parted(whole: Tensor, ranks: int, dim: int, order: str) -> Tensor:
     return torch.stack([torch.cat([chunks[at] for at in given[n:n + own]], dim) for n in range(0, len(given), own)])
 
 
-def _exchanged(stacked: Tensor, group: Any) -> Tensor:
-    """A stack of what each rank is sent, and then of what each rank sent."""
-    import torch.distributed as dist
-
-    found = torch.empty_like(stacked)
-    dist.all_to_all_single(found, stacked, group=group)
-    return found
-
-
 class Gather(torch.autograd.Function):
-    """The whole sequence, once for each launch that reads it: gradients of all of them, and of all ranks, are added in
-    float32 in the order of ranks."""
+    """The whole sequence. Gradients of all ranks are added in float32, in the order of ranks."""
 
     @staticmethod
-    def forward(ctx, part, dim, group, order, copies):
+    def forward(ctx, part, dim, group, order):
         import torch.distributed as dist
 
         group, ranks, _ = group_of(group)
         ctx.given = (dim, group, order, ranks, part.dtype)
         stacked = part.new_empty((ranks, *part.shape))
         dist.all_gather_into_tensor(stacked.view(-1), part.contiguous().view(-1), group=group)
-        whole = _joined(list(stacked.unbind(0)), dim, order)
-        ctx.set_materialize_grads(False)
-        return (whole, *(whole.view_as(whole) for _ in range(copies - 1)))
+        return _joined(list(stacked.unbind(0)), dim, order)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx, gradient):
+        import torch.distributed as dist
+
         dim, group, order, ranks, dtype = ctx.given
-        total: Optional[Tensor] = None
-        for gradient in gradients:
-            if gradient is not None:
-                total = gradient.float() if total is None else total.add_(gradient)
-        assert total is not None
-        parts = _exchanged(_parted(total, ranks, dim, order), group)
+        sent = _parted(gradient.float(), ranks, dim, order)
+        parts = torch.empty_like(sent)
+        dist.all_to_all_single(parts, sent, group=group)
         own = parts[0]
         for part in parts[1:]:
             own = own + part
-        return own.to(dtype), None, None, None, None
-
-
-class ToHeads(torch.autograd.Function):
-    """Some heads over the whole sequence, for all heads over a part of it: (batch, head, row, ...)."""
-
-    @staticmethod
-    def forward(ctx, part, group, ranks, order):
-        ctx.given = (group, ranks, order)
-        return to_heads(part, group, ranks, order)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return to_rows(gradient, *ctx.given), None, None, None
-
-
-class ToRows(torch.autograd.Function):
-    """All heads over a part of the sequence, for some heads over the whole."""
-
-    @staticmethod
-    def forward(ctx, part, group, ranks, order):
-        ctx.given = (group, ranks, order)
-        return to_rows(part, group, ranks, order)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return to_heads(gradient, *ctx.given), None, None, None
-
-
-def to_heads(part: Tensor, group: Any, ranks: int, order: str) -> Tensor:
-    """The exchange itself."""
-    found = _exchanged(torch.stack(part.chunk(ranks, 1)), group)
-    return _joined(list(found.unbind(0)), 2, order)
-
-
-def to_rows(part: Tensor, group: Any, ranks: int, order: str) -> Tensor:
-    """The exchange back."""
-    return torch.cat(list(_exchanged(_parted(part, ranks, 2, order), group).unbind(0)), 1)
+        return own.to(dtype), None, None, None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .._errors import ArgumentError
 from ._spec import Parts, placed
@@ -18,11 +19,11 @@ def lengths(parts: Parts, q: Tensor, keys: int, of_q: Optional[Tensor], of_k: Op
         if given is None:
             numbers = torch.full((q.shape[0], 1, 1, 1), most, dtype=torch.int32, device=q.device)
         else:
-            numbers = _checked(name, given, q).clamp(0, most).to(torch.int32).reshape(-1, 1, 1, 1).contiguous()
+            numbers = checked(name, given, q).clamp(0, most).to(torch.int32).reshape(-1, 1, 1, 1).contiguous()
         parts.tensor("seq_len_q" if name == "q_lengths" else "seq_len_kv", numbers)
 
 
-def _checked(name: str, given: Tensor, q: Tensor) -> Tensor:
+def checked(name: str, given: Tensor, q: Tensor) -> Tensor:
     given = placed(given, q.device, name)
     if given.dim() != 1 or given.shape[0] != q.shape[0] or given.is_floating_point() or given.dtype is torch.bool:
         raise ArgumentError(
@@ -32,25 +33,43 @@ def _checked(name: str, given: Tensor, q: Tensor) -> Tensor:
     return given
 
 
-def rows(given: Tensor, count: int) -> Tensor:
-    """Which rows are beyond the lengths: (batch, 1, row, 1)."""
-    return (torch.arange(count, device=given.device) >= given[:, None])[:, None, :, None]
+_listed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], count: int) -> Optional[Tensor]:
-    """Which rows of O are zero: those beyond the lengths, and all of a sequence without keys."""
-    beyond = None if of_q is None else rows(of_q, count)
+def listed(given: Tensor, most: int) -> list[int]:
+    """Lengths on the host, cut to what there is; read once for what the tensor holds."""
+    version = None if given.is_inference() else given._version
+    kept = _listed.get(given)
+    if kept is None or version is None or kept[0] != version:
+        kept = _listed[given] = (version, given.tolist())
+    return [min(max(n, 0), most) for n in kept[1]]
+
+
+def rows(given: Tensor, at: Tensor) -> Tensor:
+    """Which rows, by their positions, are beyond the lengths: (batch, 1, row, 1)."""
+    return (at >= given[:, None])[:, None, :, None]
+
+
+def dead(of_q: Optional[Tensor], of_k: Optional[Tensor], at: Union[int, Tensor, None]) -> Optional[Tensor]:
+    """Which rows of O are zero: those beyond the lengths, and all of a sequence without keys. `at` has the positions of
+    rows, or is their number."""
+    beyond = None if of_q is None else rows(of_q, _positions(at, of_q))
     if of_k is None:
         return beyond
     none = (of_k <= 0)[:, None, None, None]
     return none if beyond is None else beyond | none
 
 
+def _positions(at: Union[int, Tensor, None], like: Tensor) -> Tensor:
+    return at if isinstance(at, Tensor) else torch.arange(at, device=like.device)
+
+
 def log_sums(
-    stats: Tensor, of_q: Optional[Tensor], of_k: Optional[Tensor], sinks: Optional[Tensor]
+    stats: Tensor, of_q: Optional[Tensor], of_k: Optional[Tensor], sinks: Optional[Tensor],
+    at: Optional[Tensor] = None,
 ) -> Tensor:  # fmt: skip
     """The log-sum-exp, of which kernels need not write the rows that see nothing: there it is that of the sink."""
-    beyond = dead(of_q, of_k, stats.shape[2])
+    beyond = dead(of_q, of_k, stats.shape[2] if at is None else at)
     return stats if beyond is None else of_sinks(stats, beyond, None if sinks is None else sinks.reshape(1, -1, 1))
 
 
@@ -79,9 +98,9 @@ class Padded(torch.autograd.Function):
         return gradient.masked_fill(padding, 0), None
 
 
-def padded(tensor: Tensor, given: Optional[Tensor]) -> Tensor:
-    """A tensor with zeros for its gradient beyond the lengths."""
+def padded(tensor: Tensor, given: Optional[Tensor], at: Optional[Tensor] = None) -> Tensor:
+    """A tensor with zeros for its gradient beyond the lengths; `at` has the positions of its rows, if they are others."""
     if given is None or not (torch.is_grad_enabled() and tensor.requires_grad):
         return tensor
-    made: Tensor = Padded.apply(tensor, rows(given, tensor.shape[2]))
+    made: Tensor = Padded.apply(tensor, rows(given, _positions(tensor.shape[2] if at is None else at, given)))
     return made

@@ -76,6 +76,8 @@ pub fn agree(communicator: &mut dyn Communicator, hello: &Hello) -> Result<(), C
         .collect();
     let found = all.and_then(|all| compare(&all));
     if found.is_err() {
+        // All find the same; one that ended before another has heard everything would be taken for the cause.
+        let _ = communicator.tell_all(&[]);
         communicator.abort();
     }
     found

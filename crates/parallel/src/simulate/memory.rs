@@ -50,6 +50,13 @@ impl RankMemory {
         memory
     }
 
+    /// Buffers with the rank's own parts of operands, each as it lies in its buffer; all else is poisoned.
+    pub(super) fn from_parts(rank: &RankSchedule, mut part: impl FnMut(Role) -> Option<Vec<f64>>) -> RankMemory {
+        let size = |b: &RankBuffer| b.tensor.span().unwrap_or(0).max(0) as usize;
+        let filled = |b: &RankBuffer| b.operand.and_then(&mut part).unwrap_or_else(|| vec![f64::NAN; size(b)]);
+        RankMemory { buffers: rank.buffers.clone(), numbers: rank.buffers.iter().map(filled).collect() }
+    }
+
     fn places(&self, piece: BufferBox) -> impl Iterator<Item = usize> + use<> {
         addresses(piece.start, piece.dims, self.buffers[piece.buffer as usize].tensor.strides)
     }

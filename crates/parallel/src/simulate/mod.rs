@@ -1,5 +1,6 @@
 //! Schedules on the CPU: every step of every rank over memory of its own, in float64, with the oracle for launches.
 
+mod host;
 mod launch;
 mod memory;
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 use qkvault_graph::{Refusal, Role, Valid, operands, validate};
 use qkvault_reference::{ExactOutputs, Inputs, Places, ReferenceError, backward, forward};
 
+pub use self::host::HostRank;
 use self::launch::LaunchNumbers;
 use self::memory::RankMemory;
 use crate::comm::{CommError, Communicator, Hello, RankMessage, Threads, agree};
@@ -159,11 +161,21 @@ fn run(
     given: &GivenTensors<'_>,
 ) -> Result<RankMemory, SimulateError> {
     agree(communicator, &Hello::for_schedule(schedule))?;
-    let number = communicator.rank();
-    let rank = &schedule.ranks[number as usize];
-    let numbers = LaunchNumbers::new(schedule, given.inputs);
+    let rank = &schedule.ranks[communicator.rank() as usize];
     let mut memory = RankMemory::new(schedule, rank, |role| given.values(role));
-    for step in &rank.steps {
+    steps(schedule, communicator, &LaunchNumbers::new(schedule, given.inputs), &mut memory)?;
+    Ok(memory)
+}
+
+/// Runs the steps of the communicator's rank.
+fn steps(
+    schedule: &Schedule,
+    communicator: &mut dyn Communicator,
+    numbers: &LaunchNumbers<'_>,
+    memory: &mut RankMemory,
+) -> Result<(), SimulateError> {
+    let number = communicator.rank();
+    for step in &schedule.ranks[number as usize].steps {
         match step {
             RankStep::Copy { from, to, .. } => memory.copy(*from, *to),
             RankStep::Fill { piece, hidden, .. } => memory.fill(*piece, if *hidden { f64::NEG_INFINITY } else { 0.0 }),
@@ -181,7 +193,7 @@ fn run(
                 unsafe { communicator.exchange(&messages, std::ptr::null_mut())? };
             }
             RankStep::Launch(launch) => {
-                launch::run(schedule, number, launch, &numbers, &mut memory)?;
+                launch::run(schedule, number, launch, numbers, memory)?;
             }
             RankStep::Merge { parts, rows, sink, o, stats } => {
                 let rows = numbers.flags(rows).map_err(|what| SimulateError::Bind { rank: number, what })?;
@@ -199,5 +211,5 @@ fn run(
             RankStep::Record { .. } | RankStep::Wait { .. } => {}
         }
     }
-    Ok(memory)
+    Ok(())
 }

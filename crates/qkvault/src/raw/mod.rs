@@ -1,6 +1,8 @@
 //! The runtime for callers from other languages: it opens without a GPU, addresses are numbers, streams are pointers.
 
 mod conversion;
+#[cfg(feature = "parallel")]
+mod ranks;
 mod ready;
 #[cfg(test)]
 mod tests;
@@ -25,6 +27,8 @@ use crate::offline::{self, Offline};
 use crate::record::Recorder;
 use crate::runtime::RECORD_VARIABLE;
 use crate::{Error, RuntimeOptions};
+#[cfg(feature = "parallel")]
+pub use ranks::RawRankPlans;
 pub use ready::{PrepareTimes, RawReady};
 
 /// The runtime of the raw layer: the vault and, as soon as a call needs them, a cuDNN, a compiler and a session on the
@@ -60,6 +64,9 @@ struct RawInner {
     library: OnceLock<Arc<Library>>,
     ready: RwLock<HashMap<(i32, PlanName), RawReady>>,
     recorder: Option<Recorder>,
+    /// The sessions of ranks, by GPU.
+    #[cfg(feature = "parallel")]
+    ranks: std::sync::Mutex<HashMap<i32, qkvault_exec::Session>>,
 }
 
 impl RuntimeOptions {
@@ -81,7 +88,18 @@ impl RuntimeOptions {
         };
         let offline = Offline::new(Vault::open(vault)?, &search, compile);
         let (library, ready) = (OnceLock::new(), RwLock::default());
-        let inner = RawInner { search, offline, on_miss, handles, salt, library, ready, recorder };
+        let inner = RawInner {
+            search,
+            offline,
+            on_miss,
+            handles,
+            salt,
+            library,
+            ready,
+            recorder,
+            #[cfg(feature = "parallel")]
+            ranks: std::sync::Mutex::default(),
+        };
         Ok(RawRuntime { inner: Arc::new(inner) })
     }
 }
