@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Draws what trace.sh wrote as an SVG: a row for each host thread and each stream of each GPU.
 
-    python3 picture.py TRACE.jsonl PICTURE.svg --from 0.5 --ms 2
+    python3 picture.py TRACE.jsonl PICTURE.svg --at "8.4 MB" --number 60 --ms 2
 
-`--from` is the part of the trace's kernels after which the picture begins. Prints what each row is busy with.
+The picture begins 60 us before what has these words in its name, for the so many-th time. Prints what each row is busy
+with.
 """
 import argparse
 import gzip
@@ -12,7 +13,7 @@ import re
 from collections import defaultdict
 
 WIDTH, ROW, LEFT = 1200, 26, 190
-COLOURS = [("ncclDev", "#c0392b"), ("Memcpy|memcpy", "#c0392b"), ("bwd|dq|dkv|dO|odo", "#16a085"), ("fprop|sdpa|attention|flash", "#2980b9")]
+COLOURS = [("ncclDev", "#c0392b"), ("MB", "#c0392b"), ("bwd|dq|dkv|dO|odo", "#16a085"), ("fprop|sdpa|attention|flash", "#2980b9")]
 
 
 def read(path):
@@ -33,17 +34,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("trace")
     parser.add_argument("picture")
-    parser.add_argument("--from", dest="start", type=float, default=0.5)
+    parser.add_argument("--at", default="")
+    parser.add_argument("--number", type=int, default=0)
     parser.add_argument("--ms", type=float, default=2.0)
     args = parser.parse_args()
     records = list(read(args.trace))
-    kernels = sorted((r for r in records if r["kind"] != "call"), key=lambda r: r["begin"])
-    begin = kernels[int(len(kernels) * args.start)]["begin"]
+    named = sorted(r["begin"] for r in records if args.at in r["name"])
+    begin = named[args.number] - 60_000
     end = begin + args.ms * 1e6
-    rows = defaultdict(list)
+    rows, threads = defaultdict(list), sorted({r["thread"] for r in records if r["kind"] == "call"})
     for r in records:
         if r["begin"] < end and r["end"] > begin:
-            where = f"thread {r['thread']}" if r["kind"] == "call" else f"GPU {r['gpu']}, stream {r['stream']}"
+            where = f"host thread {threads.index(r['thread'])}" if r["kind"] == "call" else f"GPU {r['gpu']}, stream {r['stream']}"
             rows[where].append(r)
     names = sorted(rows)
     scale = (WIDTH - LEFT) / (end - begin)
@@ -55,11 +57,10 @@ def main():
         total = defaultdict(lambda: [0, 0])
         for r in rows[name]:
             left, right = max(r["begin"], begin), min(r["end"], end)
-            short = r["name"][:60].replace("&", "&amp;").replace("<", "&lt;")
-            svg.append(
-                f'<rect x="{LEFT + (left - begin) * scale:.1f}" y="{y + 3}" width="{max((right - left) * scale, 0.6):.1f}" '
-                f'height="{ROW - 6}" fill="{colour(r["name"])}"><title>{short}</title></rect>'
-            )
+            # Calls that would be no wider than a line are only counted.
+            if r["kind"] != "call" or right - left > 2000:
+                x, width = LEFT + (left - begin) * scale, max((right - left) * scale, 0.6)
+                svg.append(f'<path d="M{x:.1f} {y + 3}h{width:.1f}v{ROW - 6}h-{width:.1f}" fill="{colour(r["name"])}"/>')
             total[r["name"]][0] += 1
             total[r["name"]][1] += right - left
         for what, (count, ns) in sorted(total.items(), key=lambda item: -item[1][1])[:6]:

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 
 /* Records have other names in every major version of CUPTI; trace.sh takes the newest of the header. */
-#if !defined(KERNEL_RECORD) || !defined(COPY_RECORD)
-#error "trace.sh compiles this file: it says KERNEL_RECORD and COPY_RECORD"
+#if !defined(KERNEL_RECORD) || !defined(MEMCPY_RECORD) || !defined(COPY_RECORD)
+#error "trace.sh compiles this file: it says KERNEL_RECORD, MEMCPY_RECORD and COPY_RECORD"
 #endif
 
 enum { BUFFER_BYTES = 4 << 20 };
@@ -43,6 +43,11 @@ static void write_record(const CUpti_Activity *record)
         fprintf(out, "{\"kind\":\"kernel\",\"name\":\"%.120s\",\"begin\":%llu,\"end\":%llu,\"gpu\":%u,\"stream\":%u}\n",
                 kernel->name, (unsigned long long)kernel->start, (unsigned long long)kernel->end, kernel->deviceId,
                 kernel->streamId);
+    } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+        const MEMCPY_RECORD *copy = (const MEMCPY_RECORD *)record;
+        fprintf(out, "{\"kind\":\"copy\",\"name\":\"%.1f MB\",\"begin\":%llu,\"end\":%llu,\"gpu\":%u,\"stream\":%u}\n",
+                (double)copy->bytes / 1e6, (unsigned long long)copy->start, (unsigned long long)copy->end,
+                copy->deviceId, copy->streamId);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY2) {
         const COPY_RECORD *copy = (const COPY_RECORD *)record;
         fprintf(out, "{\"kind\":\"copy\",\"name\":\"%.1f MB to GPU %u\",\"begin\":%llu,\"end\":%llu,\"gpu\":%u,\"stream\":%u}\n",
@@ -84,6 +89,7 @@ int InitializeInjection(void)
     }
     must(cuptiActivityRegisterCallbacks(give, take), "register callbacks");
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "record kernels");
+    must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY), "record copies");
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY2), "record copies between GPUs");
     must(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER), "record calls of the driver");
     atexit(flush);

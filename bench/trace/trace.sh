@@ -10,6 +10,7 @@ newest() { grep -oh "$1[0-9]*" "$cupti"/include/cupti_activity*.h | sort -uV | t
 library=$(mktemp -d)
 trap 'rm -r "$library"' EXIT
 cc -O2 -shared -fPIC -D_DEFAULT_SOURCE -DKERNEL_RECORD="$(newest CUpti_ActivityKernel)" \
-    -DCOPY_RECORD="$(newest CUpti_ActivityMemcpyPtoP)" -I"$cupti/include" \
+    -DMEMCPY_RECORD="$(newest CUpti_ActivityMemcpy)" -DCOPY_RECORD="$(newest CUpti_ActivityMemcpyPtoP)" \
+    -I"$cupti/include" \
     -I/usr/local/cuda/include -o "$library/trace.so" "$here/trace.c" -L"$cupti/lib" -l:libcupti.so.13 -Wl,-rpath,"$cupti/lib"
 TRACE_OUT=$file CUDA_INJECTION64_PATH=$library/trace.so "$@"

@@ -129,9 +129,9 @@ def with_torch(found):
                 }  # fmt: skip
                 same = [r for r in rust if r["case"].startswith(f"{row['case']}, gather")]
                 same = [r for r in same if r["direction"] == direction]
-                best = min(same, key=lambda r: r["ranks_ms"], default=None)
+                best = min(same, key=lambda r: r["ours_ms"], default=None)
                 if best is not None:
-                    row.update(rust=best, of_rust=best["ranks_ms"] / together)
+                    row.update(rust=best, of_rust=best["ours_ms"] / together)
                 found["times"].append(row)
     dist.destroy_process_group()
     return rank == 0

@@ -44,7 +44,7 @@ mod work;
 
 pub use choose::{ShardingChoice, choose, choose_among};
 pub use combine::Combined;
-pub use comm::{CommError, Communicator, Hello, RankFault, RankMessage, Threads, agree, wait};
+pub use comm::{CommError, Communicator, Hello, PeerCopies, RankFault, RankMessage, Threads, agree, wait};
 pub use explain::Costs;
 #[cfg(feature = "exec")]
 pub use gpu::{GpuRank, InProcess, OperandBuffer, PlanFailure, Plans, RunError, SessionPlans};

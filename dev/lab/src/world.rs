@@ -9,7 +9,7 @@ use qkvault_compile::{OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_exec::{Device, Session};
 use qkvault_parallel::testing::Member;
-use qkvault_parallel::{InProcess, Nccl, Secret, SessionPlans, Store, World};
+use qkvault_parallel::{InProcess, Nccl, PeerCopies, Secret, SessionPlans, Store, World};
 use qkvault_sys::Search;
 
 /// How long a rank waits for another one.
@@ -21,8 +21,8 @@ pub(crate) struct GpuSessions {
     options: CompileOptions,
     pub(crate) sessions: Vec<Session>,
     one: bool,
-    /// Whether NCCL carries messages that GPUs of one host could write.
-    pub(crate) nccl: bool,
+    /// Whether its ranks, which are threads, write each other's memory.
+    pub(crate) copies: PeerCopies,
 }
 
 impl GpuSessions {
@@ -41,15 +41,21 @@ impl GpuSessions {
             Ok(Session::open(&device, search)?)
         };
         let sessions = (0..if one { 1 } else { ranks as usize }).map(session).collect::<anyhow::Result<_>>()?;
-        Ok(GpuSessions { planner: planner.clone(), options: CompileOptions::default(), sessions, one, nccl: false })
+        Ok(GpuSessions {
+            planner: planner.clone(),
+            options: CompileOptions::default(),
+            sessions,
+            one,
+            copies: PeerCopies::default(),
+        })
     }
 
     /// What carries messages, in words.
     pub(crate) const fn over(&self) -> &'static str {
-        match (self.one, self.nccl) {
+        match (self.one, self.copies) {
             (true, _) => "copies on one GPU",
-            (false, true) => "NCCL",
-            (false, false) => "peer copies, or NCCL",
+            (false, PeerCopies::Threads) => "peer copies, or NCCL",
+            (false, _) => "NCCL",
         }
     }
 
@@ -82,8 +88,7 @@ impl GpuSessions {
                 scope.spawn(move || {
                     context.bind_to_thread()?;
                     let store = Store::meet(&World::local(rank, ranks, port).with_secret(secret), DEADLINE)?;
-                    let joined = Nccl::join(store, None)?;
-                    Ok(if self.nccl { joined.without_peer_copies() } else { joined })
+                    Ok(Nccl::join(store, None)?.with_peer_copies(self.copies))
                 })
             };
             let threads: Vec<_> = (0..ranks).map(join).collect();

@@ -26,6 +26,20 @@ pub struct RankMessage {
     pub bytes: u64,
 }
 
+/// Which ranks write each other's memory, where their GPUs are in one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerCopies {
+    /// None: the communicator carries everything.
+    Never,
+    /// Ranks that are processes.
+    #[default]
+    Processes,
+    /// Ranks that are threads too. The driver of a process holds a lock while it loads a kernel and waits for the GPU,
+    /// which may wait for a rank that needs the lock: cuDNN's plans, whose kernels load at their first launch, then
+    /// never end.
+    Threads,
+}
+
 /// Carries messages between ranks. All ranks exchange in the same order; two ranks list the messages between them in
 /// the same order.
 pub trait Communicator: Send {
@@ -45,9 +59,9 @@ pub trait Communicator: Send {
         false
     }
 
-    /// Whether ranks on GPUs of one host may write each other's memory instead of exchanging through this. `None` where
-    /// that is no question: all ranks answer alike whether they have one.
-    fn peer_copies(&self) -> Option<bool> {
+    /// Which ranks on GPUs of one host may write each other's memory instead of exchanging through this. `None` where
+    /// that is no question: all ranks answer alike whether they have an answer.
+    fn peer_copies(&self) -> Option<PeerCopies> {
         None
     }
 

@@ -9,21 +9,21 @@ use qkvault_exec::cudarc;
 use super::RunError;
 
 /// An allocation that is poisoned: a number that nobody writes is seen.
-pub(super) struct Block {
+pub(super) struct RankBlock {
     pub(super) address: u64,
     context: Arc<CudaContext>,
     /// Whether other ranks may still write it, after an error: it is never freed then.
     kept: AtomicBool,
 }
 
-impl Block {
-    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Block, RunError> {
+impl RankBlock {
+    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<RankBlock, RunError> {
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
         // Memory of a stream's pool cannot be opened by another process.
         // SAFETY: every byte is set below.
         let address = unsafe { result::malloc_sync(bytes) };
         let address = address.map_err(RunError::driver("allocate the memory of a rank"))?;
-        let block = Block { address, context: Arc::clone(context), kept: AtomicBool::new(false) };
+        let block = RankBlock { address, context: Arc::clone(context), kept: AtomicBool::new(false) };
         // SAFETY: the block has so many bytes, and nothing else uses it yet.
         unsafe { result::memset_d8_sync(address, 0xff, bytes) }
             .map_err(RunError::driver("poison the memory of a rank"))?;
@@ -40,7 +40,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for RankBlock {
     fn drop(&mut self) {
         if self.kept() {
             return;

@@ -7,7 +7,7 @@ use super::plans::PlanFailure;
 use crate::CommError;
 
 /// Why a schedule cannot be prepared or run on a GPU. After an error of a run its outputs are undefined, and the
-/// communicator has ended on all ranks; the rank can run again with a new one.
+/// communicator has ended on all ranks: join and prepare again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

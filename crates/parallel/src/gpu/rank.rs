@@ -11,13 +11,13 @@ use qkvault_exec::{Number, cudarc};
 use qkvault_graph::{Lengths, Role, Storage, Tensor, operand};
 
 use super::RunError;
-use super::block::Block;
+use super::block::RankBlock;
 use super::bound::{Addresses, Arguments};
 use super::memory::OperandBuffer;
-use super::peers::{FLAGS, PeerWaits, Peers, meet};
+use super::peers::{FLAGS, PeerMemory, PeerWaits, meet};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
-use super::replay::{Replays, Turn};
+use super::replay::{Replays, RunTurn};
 use crate::comm::{CommError, Communicator, Hello, agree, wait};
 use crate::{RankBuffer, Schedule, Stream};
 
@@ -46,8 +46,8 @@ pub struct GpuRank {
     pub(super) slopes: Vec<(Role, Vec<u8>)>,
     // Before the memory that they hold.
     replays: Replays,
-    peers: Option<(Peers, Arc<PeerWaits>)>,
-    block: Arc<Block>,
+    peers: Option<(PeerMemory, Arc<PeerWaits>)>,
+    block: Arc<RankBlock>,
     pub(super) address: u64,
     pub(super) exchange: Arc<CudaStream>,
     marks: Vec<CudaEvent>,
@@ -111,7 +111,7 @@ impl GpuRank {
         // Messages go before the blocks of attention that are queued behind them.
         let exchange = context.new_stream_with_priority(priority);
         let exchange = exchange.map_err(RunError::driver("create a stream"))?;
-        let block = Arc::new(Block::new(context, acts.layout.bytes as usize)?);
+        let block = Arc::new(RankBlock::new(context, acts.layout.bytes as usize)?);
         let address = block.address;
         // SAFETY: a place of the block for so many bytes, which nobody else has yet.
         unsafe { result::memset_d8_sync(address + acts.layout.flags, 0, flags as usize) }
@@ -194,15 +194,19 @@ impl GpuRank {
 
     /// Queues the steps of a run, or a graph of them from the third run with the same memory on.
     fn replayed(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
-        match self.replays.turn(&self.bound, &self.numbers) {
-            Turn::Steps => return self.queue(communicator, stream),
-            Turn::Replay => {
+        let idle = || {
+            let done = |last: &Arc<CudaStream>| last.record_event(None).and_then(|event| event.try_is_complete());
+            self.last.as_ref().is_none_or(|last| done(last).unwrap_or(false))
+        };
+        match self.replays.turn(&self.bound, &self.numbers, idle) {
+            RunTurn::Steps => return self.queue(communicator, stream),
+            RunTurn::Replay => {
                 // The others count the exchanges of a rank that comes late.
                 for _ in self.acts.list.iter().filter(|act| matches!(act, Act::Exchange(_))) {
                     communicator.begin_exchange();
                 }
             }
-            Turn::Capture(own) => {
+            RunTurn::Capture(own) => {
                 self.replays.begin()?;
                 let queued = self.queue(communicator, &own);
                 if !self.replays.end(queued.is_ok()) {

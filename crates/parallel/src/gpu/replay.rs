@@ -41,7 +41,7 @@ pub(super) struct Replays {
 }
 
 /// What a run does.
-pub(super) enum Turn {
+pub(super) enum RunTurn {
     /// It queues its steps.
     Steps,
     /// It captures them first: the same memory has come a second time.
@@ -56,21 +56,30 @@ impl Replays {
         Ok(Replays { graphs: Vec::new(), seen: None, stream, refused: false })
     }
 
-    /// What the next run does with this memory and these numbers.
-    pub(super) fn turn(&mut self, bound: &[DeviceBuffer], numbers: &HashMap<Role, Number>) -> Turn {
+    /// What the next run does with this memory and these numbers. A graph is only made while the rank is `idle`: the
+    /// driver may wait for the GPU then, and the GPU for a rank that waits for the driver.
+    pub(super) fn turn(
+        &mut self,
+        bound: &[DeviceBuffer],
+        numbers: &HashMap<Role, Number>,
+        idle: impl FnOnce() -> bool,
+    ) -> RunTurn {
         let same = |given: &Given| given.bound == bound && given.numbers == *numbers;
         if let Some(at) = self.graphs.iter().position(|(given, _)| same(given)) {
             self.graphs[..=at].rotate_right(1);
-            return Turn::Replay;
+            return RunTurn::Replay;
         }
-        if !self.refused && self.seen.as_ref().is_some_and(same) {
-            return Turn::Capture(Arc::clone(&self.stream));
+        if self.seen.as_ref().is_some_and(same) {
+            if self.refused || !idle() {
+                return RunTurn::Steps;
+            }
+            return RunTurn::Capture(Arc::clone(&self.stream));
         }
         self.seen = Some(Given { bound: bound.to_vec(), numbers: numbers.clone() });
-        Turn::Steps
+        RunTurn::Steps
     }
 
-    /// Begins to record what is queued on the stream of [`Turn::Capture`].
+    /// Begins to record what is queued on the stream of [`RunTurn::Capture`].
     pub(super) fn begin(&self) -> Result<(), RunError> {
         // Other threads may allocate meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

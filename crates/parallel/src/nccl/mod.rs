@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use library::{NcclConfig, NcclHandle, NcclStatus};
 pub use library::{NcclId, NcclLibrary};
 
-use crate::comm::{CommError, Communicator, RankMessage};
+use crate::comm::{CommError, Communicator, PeerCopies, RankMessage};
 use crate::store::Store;
 
 /// NCCL's number of the type of bytes.
@@ -31,7 +31,7 @@ pub struct Nccl {
     store: Option<Box<Store>>,
     /// The first error: NCCL's communicator is of no use after it.
     broken: Option<CommError>,
-    peer_copies: bool,
+    peer_copies: PeerCopies,
     before_end: Vec<Box<dyn Fn() + Send>>,
 }
 
@@ -90,7 +90,7 @@ impl Nccl {
             deadline,
             store: Some(store),
             broken: None,
-            peer_copies: true,
+            peer_copies: PeerCopies::Processes,
             before_end: Vec::new(),
         };
         let mut config = NcclConfig::non_blocking(max_ctas);
@@ -102,10 +102,10 @@ impl Nccl {
         Ok(nccl)
     }
 
-    /// Carries messages between GPUs of one host too, which write each other's memory otherwise.
+    /// The communicator with another choice of the ranks that write each other's memory, the same on all ranks.
     #[must_use]
-    pub const fn without_peer_copies(mut self) -> Nccl {
-        self.peer_copies = false;
+    pub const fn with_peer_copies(mut self, which: PeerCopies) -> Nccl {
+        self.peer_copies = which;
         self
     }
 
@@ -215,7 +215,7 @@ impl Communicator for Nccl {
         true
     }
 
-    fn peer_copies(&self) -> Option<bool> {
+    fn peer_copies(&self) -> Option<PeerCopies> {
         Some(self.peer_copies)
     }
 

@@ -91,8 +91,7 @@ declare![
     },
     STORAGE_PAGED_ONE_QUERY_HEADS = Entry {
         code: "storage.paged-one-query-heads",
-        cause: "One query per sequence over paged keys reads a tensor of an expression wrongly that has numbers for \
-                each query head, where several of these share a key head.",
+        cause: "One query over paged keys reads expressions' tensors by query head wrongly where heads share keys.",
         field: "score_mod, mask.mask_mod",
         needed: "room for two queries per sequence, or as many key heads, or no such tensor",
         fix: "take qkvault's own kernels (engine: auto)",

@@ -52,13 +52,13 @@ struct PeerSend {
 }
 
 /// The other ranks' memory, open to this one.
-pub(super) struct Peers {
+pub(super) struct PeerMemory {
     exchanges: Vec<PeerExchange>,
     #[expect(dead_code, reason = "it closes the memory of the others when it is dropped")]
     open: Vec<OpenPeer>,
 }
 
-impl Peers {
+impl PeerMemory {
     /// Queues an exchange, counted from the start of a run.
     ///
     /// # Safety

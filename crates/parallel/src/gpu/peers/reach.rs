@@ -10,10 +10,10 @@ use cudarc::driver::{CudaContext, result};
 use qkvault_exec::cudarc;
 
 use super::routes::{Route, routes};
-use super::told::{Told, uuid};
-use super::{ARRIVED, FLAGS, PeerExchange, PeerSend, Peers};
+use super::told::{PeerTold, uuid};
+use super::{ARRIVED, FLAGS, PeerExchange, PeerMemory, PeerSend};
 use crate::Schedule;
-use crate::comm::{CommError, Communicator};
+use crate::comm::{CommError, Communicator, PeerCopies};
 
 /// Memory of another rank, which this one may write.
 pub(super) struct OpenPeer {
@@ -41,24 +41,30 @@ pub(in super::super) fn meet(
     context: &Arc<CudaContext>,
     block: u64,
     flags: u64,
-) -> Result<Option<Peers>, CommError> {
+) -> Result<Option<PeerMemory>, CommError> {
     let Some(wanted) = communicator.peer_copies() else { return Ok(None) };
-    let own = wanted.then(|| Told::own(context, block, flags)).flatten();
+    let own = (wanted != PeerCopies::Never).then(|| PeerTold::own(context, block, flags)).flatten();
     let heard = communicator.tell_all(&serde_json::to_vec(&own).unwrap_or_default())?;
-    let one = |bytes: &Vec<u8>| serde_json::from_slice::<Option<Told>>(bytes).ok().flatten();
-    let all: Option<Vec<Told>> = heard.iter().map(one).collect();
-    let reached = all.and_then(|all| reach(schedule, communicator.rank() as usize, &all, context));
+    let one = |bytes: &Vec<u8>| serde_json::from_slice::<Option<PeerTold>>(bytes).ok().flatten();
+    let all: Option<Vec<PeerTold>> = heard.iter().map(one).collect();
+    let reached = all.and_then(|all| reach(schedule, communicator.rank() as usize, &all, context, wanted));
     let heard = communicator.tell_all(&[u8::from(reached.is_some())])?;
     Ok(reached.filter(|_| heard.iter().all(|able| able == &[1])))
 }
 
-fn reach(schedule: &Schedule, own: usize, all: &[Told], context: &Arc<CudaContext>) -> Option<Peers> {
+fn reach(
+    schedule: &Schedule,
+    own: usize,
+    all: &[PeerTold],
+    context: &Arc<CudaContext>,
+    wanted: PeerCopies,
+) -> Option<PeerMemory> {
     let routes = routes(schedule, own)?;
     let open = |rank: usize| {
         if rank == own {
             return Some(OpenPeer { address: all[own].address, opened: false, context: Arc::clone(context) });
         }
-        opened(&all[own], &all[rank], context)
+        all[own].may_open(&all[rank], wanted).then(|| opened(&all[own], &all[rank], context))?
     };
     let open: Vec<OpenPeer> = (0..all.len()).map(open).collect::<Option<_>>()?;
     let flag = |on: usize, other: usize| open[on].address + all[on].flags + FLAGS * other as u64;
@@ -77,15 +83,11 @@ fn reach(schedule: &Schedule, own: usize, all: &[Told], context: &Arc<CudaContex
         arrivals: route.receives.iter().map(|peer| flag(own, *peer) + ARRIVED).collect(),
     };
     let exchanges = routes.into_iter().map(exchange).collect();
-    Some(Peers { exchanges, open })
+    Some(PeerMemory { exchanges, open })
 }
 
 /// Opens the memory of another rank; `None` where the host, the GPUs or the driver do not let it.
-fn opened(own: &Told, other: &Told, context: &Arc<CudaContext>) -> Option<OpenPeer> {
-    // Two ranks on one GPU could wait for each other behind one of its queues.
-    if own.host != other.host || own.gpu == other.gpu {
-        return None;
-    }
+fn opened(own: &PeerTold, other: &PeerTold, context: &Arc<CudaContext>) -> Option<OpenPeer> {
     let count = CudaContext::device_count().ok()?;
     let ordinal = (0..count).find(|n| {
         let device = result::device::get(*n).and_then(uuid);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use qkvault_exec::cudarc;
 
-use super::super::block::Block;
+use super::super::block::RankBlock;
 
 /// How long a rank's streams are freed from waits, at most.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// What frees a rank's streams from waits, from another thread: NCCL's end waits until the GPU is idle.
 pub(in super::super) struct PeerWaits {
     context: Arc<CudaContext>,
-    block: Arc<Block>,
+    block: Arc<RankBlock>,
     /// This rank's flags: their address, and their number.
     flags: (u64, usize),
     exchange: Arc<CudaStream>,
@@ -27,7 +27,7 @@ pub(in super::super) struct PeerWaits {
 impl PeerWaits {
     pub(in super::super) const fn new(
         context: Arc<CudaContext>,
-        block: Arc<Block>,
+        block: Arc<RankBlock>,
         flags: (u64, usize),
         exchange: Arc<CudaStream>,
     ) -> PeerWaits {

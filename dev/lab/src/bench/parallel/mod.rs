@@ -1,8 +1,8 @@
 //! `bench parallel`: the time of one attention over several GPUs, beside GPUs that compute all of it each, in turns.
 //!
-//! All ranks begin at a barrier, and the slowest one counts. Ideal is a GPU's part of what it takes for all of it, while
-//! the others do the same, so that they share the host's power as in a run. With `--one-gpu` the ranks are threads on one GPU, so the
-//! time of all together beside that of one attention says what the schedule itself costs: smaller launches, copies,
+//! All ranks begin at a barrier, and the slowest one counts. Ideal is a GPU's part of what it takes for all of it while
+//! the others do the same, so that they share the host's power. With `--one-gpu` the ranks are threads on one GPU, so
+//! the time of all together beside that of one attention says what the schedule itself costs: smaller launches, copies,
 //! merges; nothing about links.
 
 mod cases;
@@ -17,7 +17,7 @@ use qkvault_cli::{Globals, Outcome, open_vault, out};
 use qkvault_compile::{Compiler, OnMiss, Planner};
 use qkvault_cudnn::CompileOptions;
 use qkvault_graph::{BackwardOptions, Valid};
-use qkvault_parallel::{Schedule, schedule};
+use qkvault_parallel::{PeerCopies, Schedule, schedule};
 use serde_json::{Value, json};
 
 use crate::world::GpuSessions;
@@ -84,7 +84,7 @@ pub(super) fn run(globals: &Globals, args: &ParallelArgs) -> anyhow::Result<Outc
     }
     let planner = Planner::opening(open_vault(globals)?, search.clone());
     let mut gpus = GpuSessions::open(&search, &planner, args.device, args.ranks, args.one_gpu)?;
-    gpus.nccl = args.nccl;
+    gpus.copies = if args.nccl { PeerCopies::Never } else { PeerCopies::Threads };
     let plans = gpus.plans();
     let session = &gpus.sessions[0];
     let mut record = json!({
