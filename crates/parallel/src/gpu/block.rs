@@ -8,6 +8,9 @@ use qkvault_exec::cudarc;
 
 use super::RunError;
 
+/// What the driver divides the memory of a GPU into.
+const PAGE: usize = 2 << 20;
+
 /// An allocation that is poisoned: a number that nobody writes is seen.
 pub(super) struct RankBlock {
     pub(super) address: u64,
@@ -19,7 +22,9 @@ pub(super) struct RankBlock {
 impl RankBlock {
     pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<RankBlock, RunError> {
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
-        // Memory of a stream's pool cannot be opened by another process.
+        // Memory of a stream's pool cannot be opened by another process, and small allocations share pages with others,
+        // which would be opened with them.
+        let bytes = bytes.max(1).next_multiple_of(PAGE);
         // SAFETY: every byte is set below.
         let address = unsafe { result::malloc_sync(bytes) };
         let address = address.map_err(RunError::driver("allocate the memory of a rank"))?;

@@ -210,7 +210,7 @@ impl GpuRank {
                 self.replays.begin()?;
                 let queued = self.queue(communicator, &own);
                 if !self.replays.end(queued.is_ok()) {
-                    queued?;
+                    // Not everything can be recorded; what is really wrong is wrong again.
                     return self.queue(communicator, stream);
                 }
             }
@@ -247,9 +247,6 @@ impl GpuRank {
         if captured && exchanges && !communicator.capturable() && self.peers.is_none() {
             return Err(RunError::Capture);
         }
-        if self.arguments.is_empty() {
-            self.arguments = self.resolved()?;
-        }
         Ok(captured)
     }
 
@@ -272,6 +269,9 @@ impl GpuRank {
     }
 
     fn queue(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
+        if self.arguments.is_empty() {
+            self.arguments = self.resolved()?;
+        }
         self.runs_on(stream);
         let wrong = RunError::driver;
         self.begin.record(stream).map_err(wrong("record an event"))?;
