@@ -39,7 +39,8 @@ pub(super) struct ParallelArgs {
     /// Put all ranks on one GPU
     #[arg(long)]
     one_gpu: bool,
-    /// Exchange over NCCL where GPUs could write each other's memory
+    /// Exchange over NCCL where GPUs could write each other's memory. Give it for plans of cuDNN's: ranks are threads
+    /// here, and can hang otherwise (`PeerCopies::Threads`)
     #[arg(long)]
     nccl: bool,
     /// Only cases whose name has these words
