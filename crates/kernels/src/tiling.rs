@@ -259,7 +259,11 @@ impl Tiling {
     /// Where they begin.
     #[must_use]
     pub fn raw_at(self, sizes: Sizes) -> u32 {
-        self.shared(sizes) - self.raw_bytes(sizes)
+        // Other kernels have none, and their code is that of any number of keys.
+        match self.raw_bytes(sizes) {
+            0 => 0,
+            bytes => self.shared(sizes) - bytes,
+        }
     }
 
     /// Bytes of shared memory for the sums of the spans before, where registers have no room for them.
