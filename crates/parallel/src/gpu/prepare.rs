@@ -164,7 +164,8 @@ fn place(rank: &RankSchedule, piece: &BufferBox) -> Where {
     Where::Buffer { buffer: piece.buffer as usize, offset }
 }
 
-fn message(rank: &RankSchedule, transfer: &Transfer) -> (Transfer, Where, u64) {
+/// A message with the place of its bytes on a rank, and their number.
+pub(super) fn message(rank: &RankSchedule, transfer: &Transfer) -> (Transfer, Where, u64) {
     let size = rank.buffers[transfer.piece.buffer as usize].tensor.dtype.size() as u64;
     (*transfer, place(rank, &transfer.piece), transfer.piece.len().unsigned_abs() * size)
 }

@@ -1,6 +1,7 @@
 //! Where in the other ranks' memory the messages of a rank go, from the schedule alone.
 
-use super::super::layout::RankLayout;
+use super::super::layout::{RankLayout, Where};
+use super::super::prepare::message;
 use crate::step::RankStep;
 use crate::{Schedule, Transfer};
 
@@ -18,10 +19,8 @@ pub(super) struct Route {
 pub(super) fn routes(schedule: &Schedule, own: usize) -> Option<Vec<Route>> {
     let size = schedule.ranks.len();
     let places: Vec<Vec<Option<u64>>> = schedule.ranks.iter().map(|rank| RankLayout::new(rank).buffers).collect();
-    let element =
-        |rank: usize, t: &Transfer| schedule.ranks[rank].buffers[t.piece.buffer as usize].tensor.dtype.size() as u64;
     let bytes = |rank: usize, list: &[&Transfer]| -> Vec<u64> {
-        list.iter().map(|t| t.piece.len().unsigned_abs() * element(rank, t)).collect()
+        list.iter().map(|t| message(&schedule.ranks[rank], t).2).collect()
     };
     // How many exchanges with each other rank have been met.
     let mut met = vec![0; size];
@@ -41,10 +40,9 @@ pub(super) fn routes(schedule: &Schedule, own: usize) -> Option<Vec<Route>> {
             if bytes(own, &sent) != bytes(peer, &takes) || bytes(own, &received) != bytes(peer, &gives) {
                 return None;
             }
-            let place = |t: &&Transfer| {
-                let tensor = schedule.ranks[peer].buffers[t.piece.buffer as usize].tensor;
-                let start = places[peer][t.piece.buffer as usize]?;
-                Some(start + t.piece.offset(&tensor).unsigned_abs() * element(peer, t))
+            let place = |t: &&Transfer| match message(&schedule.ranks[peer], t).1 {
+                Where::Buffer { buffer, offset } => Some(places[peer][buffer]? + offset),
+                Where::Block { offset } => Some(offset),
             };
             if !sent.is_empty() {
                 route.sends.push((peer, takes.iter().map(place).collect::<Option<_>>()?));
