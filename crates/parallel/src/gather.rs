@@ -1,5 +1,8 @@
 //! The scheme gather: each rank gets the keys and values that its queries see, by groups of heads, and computes its
-//! chunks of queries. While one group is computed, the next one moves.
+//! chunks of queries. While one group is computed, the next one moves. What the first group's first chunk needs moves
+//! before the rest, and a chunk that sees no other rank's keys waits for none.
+
+use std::ops::Range;
 
 use qkvault_graph::{Band, Corner, Refusal, Role, Tensor};
 
@@ -16,8 +19,8 @@ use crate::work::{Local, ScheduleWork};
 struct GatherPlan {
     /// By rank, then by place: the chunk, and its tile.
     tiles: Vec<Vec<(i64, Option<Tile>)>>,
-    /// The keys that a rank's queries see.
-    needs: Vec<RowRuns>,
+    /// By rank, then by place: the keys that the chunk sees and earlier ones of the rank do not.
+    needs: Vec<Vec<RowRuns>>,
     keys_move: bool,
     groups: i64,
 }
@@ -57,7 +60,14 @@ impl GatherPlan {
             .map(|rank| work.sharding.chunks_of(rank).into_iter().map(|c| (c, tile_of(work, c))).collect())
             .collect();
         let keys = |list: &Vec<(i64, Option<Tile>)>| {
-            RowRuns::from_runs(list.iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys)))
+            let mut seen = RowRuns::default();
+            let new = |(_, t): &(i64, Option<Tile>)| {
+                let all = RowRuns::from_runs(t.as_ref().map(|t| t.block.keys));
+                let new = all.without(&seen);
+                seen = RowRuns::from_runs(seen.iter().chain(all.iter()));
+                new
+            };
+            list.iter().map(new).collect()
         };
         let keys_move = tiles.iter().flatten().any(|(_, t)| t.is_some_and(|t| t.block.keys.0 != 0));
         GatherPlan { needs: tiles.iter().map(keys).collect(), tiles, keys_move, groups: groups.into() }
@@ -68,30 +78,49 @@ impl GatherPlan {
 struct Gather<'p> {
     m: Maker,
     plan: &'p GatherPlan,
-    /// The keys that this rank has in its buffers: those that it needs, and those of its own that others need.
+    /// The keys that this rank has in its buffers: those of chunks that see other ranks' keys, and what is sent.
     kept: RowRuns,
+    /// Whether messages are sent from the operands, whose runs of tokens are contiguous.
+    direct: bool,
     /// K and V, by slot.
     slots: Vec<[BufferBox; 2]>,
 }
 
 impl<'p> Gather<'p> {
     fn new(work: &ScheduleWork<'_>, plan: &'p GatherPlan, rank: u32) -> Gather<'p> {
-        let mut m = own_buffers(work, rank);
+        let m = own_buffers(work, rank);
         let own = work.runs(rank, work.tokens().1);
         let others = (0..work.sharding.ranks).filter(|other| *other != rank);
-        let for_others = others.flat_map(|other| {
-            own.iter().flat_map(move |&run| plan.needs[other as usize].within(run).collect::<Vec<_>>())
-        });
-        let kept = RowRuns::from_runs(plan.needs[rank as usize].iter().chain(for_others));
-        let slots = (0..plan.groups.min(2))
-            .map(|slot| {
-                [Role::K, Role::V].map(|role| {
-                    let tensor = group_tensor(work, role, plan.groups, kept.len());
-                    m.scratch(format!("{role} gathered {slot}"), tensor)
-                })
-            })
-            .collect();
-        Gather { m, plan, kept, slots }
+        let of_others = others.flat_map(|other| plan.needs[other as usize].iter());
+        let sent: Vec<_> = of_others.flat_map(|needs| own.iter().flat_map(|&run| needs.within(run))).collect();
+        let mut gather = Gather { m, plan, kept: RowRuns::default(), direct: false, slots: Vec::new() };
+        let contiguous = |role: Role| {
+            let Some(piece) = gather.m.piece(role) else { return true };
+            let tensor = gather.m.tensor(piece);
+            let heads = piece.heads(0, tensor.dims[1] / plan.groups);
+            sent.iter().all(|(first, end)| heads.tokens(0, end - first).is_contiguous(&tensor))
+        };
+        gather.direct = [Role::K, Role::V].into_iter().all(contiguous);
+        let sent = if gather.direct { Vec::new() } else { sent };
+        let seen = gather.chunks().iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
+        let seen = seen.filter(|keys| gather.own_tokens(work, *keys).is_none());
+        gather.kept = RowRuns::from_runs(seen.chain(sent));
+        for slot in 0..plan.groups.min(2) {
+            let slot = [Role::K, Role::V].map(|role| {
+                let tensor = group_tensor(work, role, plan.groups, gather.kept.len());
+                gather.m.scratch(format!("{role} gathered {slot}"), tensor)
+            });
+            gather.slots.push(slot);
+        }
+        gather
+    }
+
+    /// The first local token of keys that lie in one chunk of this rank.
+    fn own_tokens(&self, work: &ScheduleWork<'_>, keys: (i64, i64)) -> Option<i64> {
+        let size = work.tokens().1 / work.sharding.chunks();
+        let chunks = (0..).zip(work.sharding.chunks_of(self.m.rank));
+        let mut within = chunks.filter(|(_, chunk)| chunk * size <= keys.0 && keys.1 <= (chunk + 1) * size);
+        within.next().map(|(place, chunk)| place * size + keys.0 - chunk * size)
     }
 
     fn forward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
@@ -106,8 +135,8 @@ impl<'p> Gather<'p> {
                 let mark = self.fetch(work, group + 1);
                 arrived.push(mark);
             }
-            self.m.wait(Stream::Compute, arrived[group as usize]);
             for place in 0..self.chunks().len() {
+                self.wait_for(work, &arrived[group as usize], place);
                 self.launch(work, group, place, &[])?;
             }
             free.push(self.m.record(Stream::Compute));
@@ -148,9 +177,9 @@ impl<'p> Gather<'p> {
             }
             if group < groups {
                 let slot = (group % 2) as usize;
-                self.m.wait(Stream::Compute, arrived[group as usize]);
                 let mut next = 0;
                 for place in 0..self.chunks().len() {
+                    self.wait_for(work, &arrived[group as usize], place);
                     let mut gradients = Vec::new();
                     if self.chunks()[place].1.is_some() {
                         gradients = vec![(Role::DK, own[slot][0][next]), (Role::DV, own[slot][1][next])];
@@ -158,16 +187,25 @@ impl<'p> Gather<'p> {
                     }
                     gradients.extend(sinks.map(|parts| (Role::DSink, at_batch(parts, place as i64))));
                     self.launch(work, group, place, &gradients)?;
-                }
-                self.m.hand_over(Stream::Compute);
-                let mut list = Vec::new();
-                for side in 0..2 {
-                    if let Some(buffer) = back[slot][side] {
-                        list.extend(arriving.transfers(work, &made, rank, &own[slot][side], buffer));
+                    // Nothing hides what the last group returns but the launches of its later chunks.
+                    let last = place + 1 == self.chunks().len();
+                    if group + 1 < groups && !last {
+                        continue;
                     }
+                    let places = if group + 1 < groups { 0..place + 1 } else { place..place + 1 };
+                    let mut list = Vec::new();
+                    for side in 0..2 {
+                        if let Some(buffer) = back[slot][side] {
+                            list.extend(arriving.transfers(work, &made, rank, &own[slot][side], buffer, &places));
+                        }
+                    }
+                    by_peer(&mut list);
+                    // What arrives in the memory of an earlier group comes after the sums of that group.
+                    if list.iter().any(|message| message.send || group > 1) {
+                        self.m.hand_over(Stream::Compute);
+                    }
+                    self.m.exchange(list);
                 }
-                by_peer(&mut list);
-                self.m.exchange(list);
                 returned.push(self.m.record(Stream::Exchange));
             }
             // The sums of a group come after the launches of the next one, while which its parts move.
@@ -204,27 +242,75 @@ impl<'p> Gather<'p> {
         Some(parts)
     }
 
-    /// Moves the keys and values of a group of heads into a slot; the mark tells when they are there.
-    fn fetch(&mut self, work: &ScheduleWork<'_>, group: i64) -> u32 {
-        let slot = self.slots[(group % 2) as usize];
-        let (rank, size) = (self.m.rank, work.tokens().1 / work.sharding.chunks());
-        let run = |chunk: i64| (chunk * size, (chunk + 1) * size);
-        let mut list = Vec::new();
-        for (role, gathered) in [Role::K, Role::V].into_iter().zip(slot) {
+    /// Makes the launch of a chunk wait for its keys. Marks are in the order of chunks.
+    fn wait_for(&mut self, work: &ScheduleWork<'_>, marks: &[u32], place: usize) {
+        let own = self.chunks()[place].1.is_none_or(|tile| self.own_tokens(work, tile.block.keys).is_some());
+        let again = place > 0 && marks[place - 1] == marks[place];
+        if !own || again {
+            self.m.wait(Stream::Compute, marks[place]);
+        }
+    }
+
+    /// Moves the keys and values of a group of heads into a slot; the marks tell when those of each chunk are there.
+    fn fetch(&mut self, work: &ScheduleWork<'_>, group: i64) -> Vec<u32> {
+        let places = self.chunks().len();
+        // Launches of the group before hide all of another one.
+        let rounds: Vec<_> = if group == 0 { (0..places).map(|at| at..at + 1).collect() } else { vec![0..places] };
+        let mut copied = RowRuns::default();
+        if !self.direct {
+            let all = self.kept.clone();
+            self.keep(work, group, &all, Stream::Exchange);
+            copied = all;
+        }
+        let mut marks = Vec::new();
+        for round in rounds {
+            let list = self.messages(work, group, &round);
+            // The first chunk's own keys are copied while those of others move.
+            let on = if round == (0..1) && places > 1 { Stream::Compute } else { Stream::Exchange };
+            let seen = self.chunks()[round.clone()].iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
+            let seen = RowRuns::from_runs(seen.filter(|keys| self.own_tokens(work, *keys).is_none()));
+            let new = seen.without(&copied);
+            self.keep(work, group, &new, on);
+            copied = RowRuns::from_runs(copied.iter().chain(new.iter()));
+            self.m.exchange(list);
+            let mark = self.m.record(Stream::Exchange);
+            marks.extend(round.map(|_| mark));
+        }
+        marks
+    }
+
+    /// Copies the rank's own among some keys to the buffers of a group.
+    fn keep(&mut self, work: &ScheduleWork<'_>, group: i64, keys: &RowRuns, on: Stream) {
+        let size = work.tokens().1 / work.sharding.chunks();
+        for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
             let Some(mine) = self.m.piece(role) else { continue };
-            let heads = gathered.dims[1];
-            let mine = mine.heads(group * heads, heads);
-            for (place, chunk) in (0..).zip(work.sharding.chunks_of(rank)) {
-                for (first, end) in self.kept.within(run(chunk)) {
-                    let from = mine.tokens(place * size + first - run(chunk).0, end - first);
-                    self.m.copy(Stream::Exchange, from, gathered.tokens(self.kept.at(first), end - first));
+            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
+            for (place, chunk) in (0..).zip(work.sharding.chunks_of(self.m.rank)) {
+                for (first, end) in keys.within((chunk * size, (chunk + 1) * size)) {
+                    let from = mine.tokens(place * size + first - chunk * size, end - first);
+                    self.m.copy(on, from, gathered.tokens(self.kept.at(first), end - first));
                 }
             }
+        }
+    }
+
+    /// The messages of what some chunks of every rank see that earlier ones do not.
+    fn messages(&self, work: &ScheduleWork<'_>, group: i64, places: &Range<usize>) -> Vec<Transfer> {
+        let (rank, size) = (self.m.rank, work.tokens().1 / work.sharding.chunks());
+        let mut list = Vec::new();
+        for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
+            let Some(mine) = self.m.piece(role) else { continue };
+            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
             for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
                 for (from, to, send) in [(rank, peer, true), (peer, rank, false)] {
-                    for chunk in work.sharding.chunks_of(from) {
-                        for (first, end) in self.plan.needs[to as usize].within(run(chunk)) {
-                            let piece = gathered.tokens(self.kept.at(first), end - first);
+                    for (place, chunk) in (0..).zip(work.sharding.chunks_of(from)) {
+                        let run = (chunk * size, (chunk + 1) * size);
+                        let needs = self.plan.needs[to as usize][places.clone()].iter();
+                        for (first, end) in needs.flat_map(|needs| needs.within(run)) {
+                            let piece = match send && self.direct {
+                                true => mine.tokens(place * size + first - run.0, end - first),
+                                false => gathered.tokens(self.kept.at(first), end - first),
+                            };
                             list.push(Transfer { peer, send, piece });
                         }
                     }
@@ -232,8 +318,7 @@ impl<'p> Gather<'p> {
             }
         }
         by_peer(&mut list);
-        self.m.exchange(list);
-        self.m.record(Stream::Exchange)
+        list
     }
 
     /// Launches one chunk of queries over a group of heads.
@@ -277,8 +362,14 @@ impl<'p> Gather<'p> {
                 pieces.push((role, rows));
             }
         }
+        let own = self.own_tokens(work, block.keys);
         for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            pieces.push((role, gathered.tokens(self.kept.at(block.keys.0), block.keys.1 - block.keys.0)));
+            let mine = self.m.piece(role).map(|mine| mine.heads(group * gathered.dims[1], gathered.dims[1]));
+            let (from, first) = match (own, mine) {
+                (Some(first), Some(mine)) => (mine, first),
+                _ => (gathered, self.kept.at(block.keys.0)),
+            };
+            pieces.push((role, from.tokens(first, block.keys.1 - block.keys.0)));
         }
         for &(role, piece) in gradients {
             pieces.push((role, if role == Role::DSink { piece.heads(heads.0, heads.1) } else { piece }));

@@ -35,7 +35,7 @@ impl Schedule {
     }
 
     /// The pieces of a step, and whether it writes each.
-    fn pieces(&self, step: &RankStep) -> Vec<(BufferBox, bool)> {
+    pub(crate) fn pieces(&self, step: &RankStep) -> Vec<(BufferBox, bool)> {
         match step {
             RankStep::Copy { from, to, .. } => vec![(*from, false), (*to, true)],
             RankStep::Fill { piece, .. } => vec![(*piece, true)],

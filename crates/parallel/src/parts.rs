@@ -2,6 +2,7 @@
 //! adds the parts up, in the order of the queries.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use qkvault_graph::{Band, Role};
 
@@ -86,7 +87,8 @@ impl Arriving {
         Some(m.scratch(format!("{role} arriving {name}"), tensor))
     }
 
-    /// The messages of one gradient: parts go to the ranks that have their keys.
+    /// The messages of one gradient: parts go to the ranks that have their keys. Only those of queries at these places
+    /// of the rank that made them.
     pub(crate) fn transfers(
         &self,
         work: &ScheduleWork<'_>,
@@ -94,17 +96,19 @@ impl Arriving {
         rank: u32,
         own: &[BufferBox],
         buffer: BufferBox,
+        places: &Range<usize>,
     ) -> Vec<Transfer> {
         let mut list = Vec::new();
         let mut arriving = self.list.iter();
+        let counts = |part: &MadeParts| places.contains(&(work.sharding.owner(part.queries).1 as usize));
         for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
-            for (number, part, run) in between(work, made, rank, peer) {
+            for (number, part, run) in between(work, made, rank, peer).filter(|(_, part, _)| counts(part)) {
                 let piece = own[number];
                 let piece = piece.tokens(piece.start[2] + run.0 - part.keys.0, run.1 - run.0);
                 list.push(Transfer { peer, send: true, piece });
             }
             for _ in between(work, made, peer, rank) {
-                if let Some((_, run, row)) = arriving.next() {
+                if let Some((_, run, row)) = arriving.next().filter(|(part, ..)| counts(part)) {
                     list.push(Transfer { peer, send: false, piece: buffer.tokens(*row, run.1 - run.0) });
                 }
             }

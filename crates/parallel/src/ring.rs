@@ -251,7 +251,7 @@ impl Ring {
         let mut moved = Vec::new();
         for (side, buffer) in back.iter().enumerate() {
             if let Some(buffer) = buffer {
-                moved.extend(arriving.transfers(work, &made, rank, &of_keys[side], *buffer));
+                moved.extend(arriving.transfers(work, &made, rank, &of_keys[side], *buffer, &(0..chunks.len())));
             }
         }
         crate::gather::by_peer(&mut moved);

@@ -31,6 +31,20 @@ impl RowRuns {
         self.iter().map(move |(a, b)| (a.max(first), b.min(end))).filter(|(a, b)| a < b)
     }
 
+    /// The tokens that another set does not have.
+    pub(crate) fn without(&self, other: &RowRuns) -> RowRuns {
+        let mut left = Vec::new();
+        for (first, end) in self.iter() {
+            let mut at = first;
+            for (a, b) in other.within((first, end)) {
+                left.push((at, a));
+                at = b;
+            }
+            left.push((at, end));
+        }
+        RowRuns::from_runs(left)
+    }
+
     /// The place of a token among those of the set.
     pub(crate) fn at(&self, token: i64) -> i64 {
         self.iter().map(|(first, end)| (token.min(end) - first).max(0)).sum()
@@ -46,6 +60,9 @@ mod tests {
         let rows = RowRuns::from_runs([(8, 10), (2, 4), (3, 6), (6, 7), (5, 5)]);
         assert_eq!(rows.iter().collect::<Vec<_>>(), [(2, 7), (8, 10)]);
         assert_eq!((rows.len(), rows.at(2), rows.at(6), rows.at(8), rows.at(9)), (7, 0, 4, 5, 6));
+        let others = RowRuns::from_runs([(0, 3), (5, 9)]);
+        assert_eq!(rows.without(&others).iter().collect::<Vec<_>>(), [(3, 5), (9, 10)]);
+        assert_eq!(rows.without(&RowRuns::default()), rows);
         assert_eq!(rows.within((5, 9)).collect::<Vec<_>>(), [(5, 7), (8, 9)]);
     }
 }

@@ -77,7 +77,7 @@ impl Addresses {
                 };
                 Ok(Arguments::Exchange(list.iter().map(message).collect::<Result<_, RunError>>()?))
             }
-            Act::Record(..) | Act::Wait(..) => Ok(Arguments::Mark),
+            Act::Join | Act::Record(..) | Act::Wait(..) => Ok(Arguments::Mark),
         };
         acts.iter().map(one).collect()
     }

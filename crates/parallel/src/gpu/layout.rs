@@ -35,6 +35,7 @@ pub(super) struct RankLayout {
     pub(super) workspace: (u64, u64),
     /// The place of the flags of peer copies.
     pub(super) flags: u64,
+    pub(super) flag_bytes: u64,
     pub(super) bytes: u64,
 }
 
@@ -70,6 +71,7 @@ impl RankLayout {
     /// Flags of so many bytes.
     pub(super) fn flags(&mut self, bytes: u64) {
         self.flags = self.take(bytes);
+        self.flag_bytes = bytes;
     }
 
     /// Scratch memory of launches, which follow each other and share it.

@@ -3,6 +3,7 @@
 //! A [`GpuRank`] launches attention on the caller's stream and exchanges on a stream of its own, ordered by events
 //! alone. It needs a communicator of GPUs: [`Nccl`](crate::Nccl), or [`InProcess`] for ranks that are threads.
 
+mod arrivals;
 mod block;
 mod bound;
 mod error;

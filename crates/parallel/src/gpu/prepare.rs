@@ -6,6 +6,7 @@ use qkvault_exec::{LoadedPlan, Number};
 use qkvault_graph::{DType, GraphKey, Role};
 
 use super::RunError;
+use super::arrivals::ArrivalOrder;
 use super::layout::{RankLayout, Where};
 use super::plans::Plans;
 use crate::step::{Bind, BufferBox, PlanLaunch, RankSchedule, RankStep, Stream};
@@ -16,8 +17,11 @@ use crate::{Schedule, Transfer};
 pub(super) enum Act {
     Launch(Box<PreparedRank>),
     Exchange(Vec<(Transfer, Where, u64)>),
-    Record(Stream, usize),
-    Wait(Stream, usize),
+    /// The stream of exchanges waits for all that arrives by then.
+    Join,
+    /// A mark, and whether it stands for arrivals too.
+    Record(Stream, usize, bool),
+    Wait(Stream, usize, bool),
 }
 
 /// A launch whose operands have places.
@@ -51,7 +55,9 @@ pub(super) struct Acts {
     pub(super) marks: usize,
 }
 
-pub(super) fn acts(schedule: &Schedule, rank: &RankSchedule, plans: &dyn Plans) -> Result<Acts, RunError> {
+pub(super) fn acts(schedule: &Schedule, number: usize, plans: &dyn Plans) -> Result<Acts, RunError> {
+    let rank = &schedule.ranks[number];
+    let order = ArrivalOrder::new(schedule, number);
     let mut layout = RankLayout::new(rank);
     let mut attentions = Vec::with_capacity(schedule.plans.len());
     for of in &schedule.plans {
@@ -60,7 +66,10 @@ pub(super) fn acts(schedule: &Schedule, rank: &RankSchedule, plans: &dyn Plans) 
     }
     let mut combinations: HashMap<GraphKey, LoadedPlan> = HashMap::new();
     let (mut list, mut marks, mut workspace) = (Vec::new(), 0, 0);
-    for step in &rank.steps {
+    for (step, join) in rank.steps.iter().zip(order.joins) {
+        if join {
+            list.push(Act::Join);
+        }
         let act = match step {
             RankStep::Launch(launch) => {
                 Act::Launch(Box::new(attention(rank, launch, &attentions[launch.plan as usize], &mut layout)?))
@@ -68,9 +77,9 @@ pub(super) fn acts(schedule: &Schedule, rank: &RankSchedule, plans: &dyn Plans) 
             RankStep::Exchange { transfers } => Act::Exchange(transfers.iter().map(|t| message(rank, t)).collect()),
             RankStep::Record { on, mark } => {
                 marks = marks.max(*mark as usize + 1);
-                Act::Record(*on, *mark as usize)
+                Act::Record(*on, *mark as usize, order.marks[*mark as usize])
             }
-            RankStep::Wait { on, mark } => Act::Wait(*on, *mark as usize),
+            RankStep::Wait { on, mark } => Act::Wait(*on, *mark as usize, order.marks[*mark as usize]),
             RankStep::Copy { .. }
             | RankStep::Fill { .. }
             | RankStep::Merge { .. }

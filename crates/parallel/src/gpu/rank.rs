@@ -14,7 +14,7 @@ use super::RunError;
 use super::block::RankBlock;
 use super::bound::{Addresses, Arguments};
 use super::memory::OperandBuffer;
-use super::peers::{FLAGS, PeerMemory, PeerWaits, meet};
+use super::peers::{FLAGS, PeerMemory, PeerWaits, meet, most_meetings};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
 use super::replay::{Replays, RunTurn};
@@ -50,7 +50,12 @@ pub struct GpuRank {
     block: Arc<RankBlock>,
     pub(super) address: u64,
     pub(super) exchange: Arc<CudaStream>,
-    marks: Vec<CudaEvent>,
+    /// Waits for what other ranks write.
+    arrivals: Arc<CudaStream>,
+    /// The marks of a run, each with another one for arrivals.
+    marks: Vec<[CudaEvent; 2]>,
+    /// Between the stream of exchanges and that of arrivals.
+    between: CudaEvent,
     begin: CudaEvent,
     end: CudaEvent,
     pub(super) context: Arc<CudaContext>,
@@ -82,9 +87,9 @@ impl GpuRank {
         agree(communicator, &Hello { plans: made.acts.plans.clone(), ..hello })?;
         let flags = made.acts.layout.flags;
         made.peers = meet(communicator, schedule, context, made.address, flags)?.map(|peers| {
-            let flags = (made.address + flags, made.ranks as usize * FLAGS as usize / 4);
-            let exchange = Arc::clone(&made.exchange);
-            let waits = Arc::new(PeerWaits::new(Arc::clone(context), Arc::clone(&made.block), flags, exchange));
+            let flags = (made.address + flags, (made.acts.layout.flag_bytes / 4) as usize);
+            let streams = [&made.exchange, &made.arrivals].map(Arc::clone);
+            let waits = Arc::new(PeerWaits::new(Arc::clone(context), Arc::clone(&made.block), flags, streams));
             let ended = Arc::downgrade(&waits);
             communicator.before_end(Box::new(move || {
                 if let Some(waits) = ended.upgrade() {
@@ -103,21 +108,21 @@ impl GpuRank {
         context: &Arc<CudaContext>,
     ) -> Result<GpuRank, RunError> {
         let rank = &schedule.ranks[number as usize];
-        let mut acts = acts(schedule, rank, plans)?;
-        let flags = FLAGS * u64::from(schedule.sharding.ranks);
+        let mut acts = acts(schedule, number as usize, plans)?;
+        let flags = FLAGS * u64::from(schedule.sharding.ranks) * most_meetings(schedule) as u64;
         acts.layout.flags(flags);
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
         let priority = result::stream::get_priority_range().map_or(0, |(_, greatest)| greatest);
         // Messages go before the blocks of attention that are queued behind them.
-        let exchange = context.new_stream_with_priority(priority);
-        let exchange = exchange.map_err(RunError::driver("create a stream"))?;
+        let stream = || context.new_stream_with_priority(priority).map_err(RunError::driver("create a stream"));
+        let (exchange, arrivals) = (stream()?, stream()?);
         let block = Arc::new(RankBlock::new(context, acts.layout.bytes as usize)?);
         let address = block.address;
         // SAFETY: a place of the block for so many bytes, which nobody else has yet.
         unsafe { result::memset_d8_sync(address + acts.layout.flags, 0, flags as usize) }
             .map_err(RunError::driver("clear the flags of a rank"))?;
         let event = || context.new_event(None).map_err(RunError::driver("create an event"));
-        let marks = (0..acts.marks).map(|_| event()).collect::<Result<_, _>>()?;
+        let marks = (0..acts.marks).map(|_| Ok([event()?, event()?])).collect::<Result<_, RunError>>()?;
         let a = schedule.attention.get();
         let numbers = HashMap::from([(Role::Scale, Number::F32((1.0 / (a.q.dims[3] as f64).sqrt()) as f32))]);
         let output = |b: &RankBuffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
@@ -146,7 +151,9 @@ impl GpuRank {
             marks,
             begin: event()?,
             end: event()?,
+            between: event()?,
             exchange,
+            arrivals,
             context: Arc::clone(context),
             acts,
             last: None,
@@ -277,20 +284,50 @@ impl GpuRank {
         self.begin.record(stream).map_err(wrong("record an event"))?;
         self.exchange.wait(&self.begin).map_err(wrong("wait for an event"))?;
         let on = |which: Stream| if which == Stream::Compute { stream } else { &self.exchange };
+        let peers = self.peers.as_ref().map(|(peers, _)| peers);
+        if let Some(peers) = peers {
+            // SAFETY: `check` has made the context current, and the stream has just waited for the caller's.
+            unsafe { peers.begin(self.exchange.cu_stream()) }.map_err(wrong("tell other ranks"))?;
+        }
         let mut exchanges = 0;
+        let join = || {
+            self.between.record(&self.arrivals).map_err(wrong("record an event"))?;
+            self.exchange.wait(&self.between).map_err(wrong("wait for an event"))
+        };
+        // Whether something arrives that the stream of exchanges has not waited for.
+        let mut arriving = false;
         for (act, arguments) in self.acts.list.iter().zip(&self.arguments) {
             match (act, arguments) {
-                (Act::Record(which, mark), _) => {
-                    self.marks[*mark].record(on(*which)).map_err(wrong("record an event"))?;
+                (Act::Record(which, mark, arrivals), _) => {
+                    let [all, also] = &self.marks[*mark];
+                    all.record(on(*which)).map_err(wrong("record an event"))?;
+                    if *arrivals && peers.is_some() {
+                        also.record(&self.arrivals).map_err(wrong("record an event"))?;
+                    }
                 }
-                (Act::Wait(which, mark), _) => {
-                    on(*which).wait(&self.marks[*mark]).map_err(wrong("wait for an event"))?;
+                (Act::Wait(which, mark, arrivals), _) => {
+                    let [all, also] = &self.marks[*mark];
+                    on(*which).wait(all).map_err(wrong("wait for an event"))?;
+                    if *arrivals && peers.is_some() {
+                        on(*which).wait(also).map_err(wrong("wait for an event"))?;
+                    }
                 }
-                (Act::Exchange(_), Arguments::Exchange(messages)) if let Some((peers, _)) = &self.peers => {
+                (Act::Join, _) if peers.is_some() => {
+                    join()?;
+                    arriving = false;
+                }
+                (Act::Exchange(_), Arguments::Exchange(messages)) if let Some(peers) = peers => {
                     communicator.begin_exchange();
                     // SAFETY: as below; `check` has made the context current.
-                    unsafe { peers.exchange(exchanges, messages, self.exchange.cu_stream()) }
-                        .map_err(wrong("copy to another GPU"))?;
+                    let some = unsafe { peers.exchange(exchanges, messages, self.exchange.cu_stream()) };
+                    if some.map_err(wrong("copy to another GPU"))? {
+                        self.between.record(&self.exchange).map_err(wrong("record an event"))?;
+                        self.arrivals.wait(&self.between).map_err(wrong("wait for an event"))?;
+                        // SAFETY: as above.
+                        unsafe { peers.arrivals(exchanges, self.arrivals.cu_stream()) }
+                            .map_err(wrong("wait for another GPU"))?;
+                        arriving = true;
+                    }
                     exchanges += 1;
                 }
                 (Act::Exchange(_), Arguments::Exchange(messages)) => {
@@ -311,6 +348,9 @@ impl GpuRank {
                 }
                 _ => {}
             }
+        }
+        if arriving {
+            join()?;
         }
         self.end.record(&self.exchange).map_err(wrong("record an event"))?;
         stream.wait(&self.end).map_err(wrong("wait for an event"))
@@ -346,7 +386,7 @@ impl Drop for GpuRank {
     fn drop(&mut self) {
         // The memory is freed behind the last launch, and behind what other ranks have written to it for that launch.
         if !self.block.kept() {
-            for stream in self.last.iter().chain([&self.exchange]) {
+            for stream in self.last.iter().chain([&self.exchange, &self.arrivals]) {
                 self.context.record_err(stream.synchronize());
             }
         }

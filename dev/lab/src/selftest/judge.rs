@@ -113,11 +113,7 @@ pub(super) fn prepare(
             Err(error) => Err(failed(error)),
         };
         let plan = planned(&valid)?;
-        // cuDNN multiplies rows of padding by probabilities of zero, so they must be numbers.
-        let family = match args.family(number) {
-            Family::Behind if !args.own_kernels() => Family::Normal,
-            family => family,
-        };
+        let family = args.operand_family(number);
         let inputs = if valid.has_narrow_products() {
             // Cases about whole tiles without keys also have sequences without keys.
             let empty = args.about.contains(&codes::FP8_HOPPER_EMPTY_TILE) && number % 2 == 1;

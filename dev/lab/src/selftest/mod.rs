@@ -150,6 +150,15 @@ impl SelftestArgs {
         }
     }
 
+    /// The family of a case's operands. cuDNN multiplies rows of padding by probabilities of zero, so they must be
+    /// numbers.
+    fn operand_family(&self, number: u64) -> Family {
+        match self.family(number) {
+            Family::Behind if !self.own_kernels() => Family::Normal,
+            family => family,
+        }
+    }
+
     /// Whether plans are those of kernels that read no padding.
     fn own_kernels(&self) -> bool {
         [KERNELS, FA4].iter().any(|engine| engine.policy() == self.engine)

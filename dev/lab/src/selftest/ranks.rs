@@ -35,14 +35,14 @@ fn prepare(args: &SelftestArgs, ranks: u32, number: u64) -> ReadyRanks {
     let case = case(&CaseSpace::gpu(ranks), args.seed.wrapping_mul(1_000_003).wrapping_add(number));
     let refused = |refusal: Refusal| ("refused", refusal.to_string());
     let prepared = schedule(&case.attention, &case.sharding).map_err(refused).and_then(|made| {
-        let mut inputs = case.inputs(args.family(number)).map_err(failed)?;
+        let mut inputs = case.inputs(args.operand_family(number)).map_err(failed)?;
         if case.attention.is_backward() {
             inputs.add_forward(&case.attention).map_err(failed)?;
         }
         let exact = expected(&made, &inputs).map_err(failed)?;
         Ok((made, inputs, exact))
     });
-    ReadyRanks { number, family: args.family(number).name(), case, prepared }
+    ReadyRanks { number, family: args.operand_family(number).name(), case, prepared }
 }
 
 /// Compiles the plans of a case, without a GPU.

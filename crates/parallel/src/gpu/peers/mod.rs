@@ -1,9 +1,14 @@
 //! Copies from GPU to GPU of one host: what NCCL would carry is written into the other rank's memory by copy engines,
 //! which take no multiprocessor from the attention beside them, and everything can be replayed as a graph.
 //!
-//! A rank has two flags for each other one, in its own memory. The receiver of an exchange sets `ready` on the sender
-//! when its buffers may be written; the sender waits for it, clears it, writes, and sets `arrived` on the receiver, who
-//! waits and clears it. So each flag is set again only after it was cleared, and replays need no counters.
+//! A rank has two flags for each exchange with another one, in its own memory. The receiver sets `ready` on the sender
+//! when its buffers may be written, at the beginning of a run if nothing touches them before; the sender waits for it,
+//! clears it, writes, and sets `arrived` on the receiver, who waits and clears it. So each flag is set again only after
+//! it was cleared, and replays need no counters.
+//!
+//! A rank waits for what arrives on a stream of its own, behind its sends of the same and of earlier exchanges. So no
+//! order in which the driver runs independent work makes ranks wait for each other: what the first exchange that is
+//! stuck waits for was queued before anything that could hold it up.
 
 mod reach;
 mod release;
@@ -21,10 +26,11 @@ use qkvault_exec::cudarc;
 use reach::OpenPeer;
 pub(super) use reach::meet;
 pub(super) use release::PeerWaits;
+pub(super) use routes::most_meetings;
 
 use crate::comm::RankMessage;
 
-/// Bytes of the flags for each other rank.
+/// Bytes of the flags for each exchange with another rank.
 pub(super) const FLAGS: u64 = 8;
 /// Where `arrived` is in them; `ready` is first.
 const ARRIVED: u64 = 4;
@@ -32,6 +38,8 @@ const ARRIVED: u64 = 4;
 /// What one exchange does on this rank, in addresses.
 #[derive(Debug, Default)]
 struct PeerExchange {
+    /// Whether its messages may come from the beginning of a run.
+    early: bool,
     /// `ready` flags of those that send to this rank.
     free: Vec<u64>,
     sends: Vec<PeerSend>,
@@ -59,7 +67,19 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Queues an exchange, counted from the start of a run.
+    /// Queues what is told to other ranks when a run begins.
+    ///
+    /// # Safety
+    ///
+    /// The stream is of this rank's context, which is current, and everything on it comes after the last run.
+    pub(super) unsafe fn begin(&self, stream: CUstream) -> Result<(), DriverError> {
+        let mut early = self.exchanges.iter().filter(|exchange| exchange.early).flat_map(|exchange| &exchange.free);
+        // SAFETY: a flag of a rank that has opened its memory.
+        early.try_for_each(|ready| unsafe { set(stream, *ready, 1) })
+    }
+
+    /// Queues an exchange, counted from the start of a run. Whether something arrives, which [`PeerMemory::arrivals`]
+    /// waits for.
     ///
     /// # Safety
     ///
@@ -70,9 +90,9 @@ impl PeerMemory {
         number: usize,
         messages: &[RankMessage],
         stream: CUstream,
-    ) -> Result<(), DriverError> {
+    ) -> Result<bool, DriverError> {
         let exchange = &self.exchanges[number];
-        for ready in &exchange.free {
+        for ready in exchange.free.iter().filter(|_| !exchange.early) {
             // SAFETY: a flag of a rank that has opened its memory.
             unsafe { set(stream, *ready, 1)? };
         }
@@ -88,11 +108,17 @@ impl PeerMemory {
             // SAFETY: as above. A write of a flag is seen after all that the stream has written.
             unsafe { set(stream, send.arrived, 1)? };
         }
-        for arrived in &exchange.arrivals {
-            // SAFETY: a flag of this rank.
-            unsafe { taken(stream, *arrived)? };
-        }
-        Ok(())
+        Ok(!exchange.arrivals.is_empty())
+    }
+
+    /// Queues the wait for the messages of an exchange.
+    ///
+    /// # Safety
+    ///
+    /// The stream is of this rank's context, which is current.
+    pub(super) unsafe fn arrivals(&self, number: usize, stream: CUstream) -> Result<(), DriverError> {
+        // SAFETY: a flag of this rank.
+        self.exchanges[number].arrivals.iter().try_for_each(|arrived| unsafe { taken(stream, *arrived) })
     }
 }
 

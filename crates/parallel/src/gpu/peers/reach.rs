@@ -9,7 +9,8 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, result};
 use qkvault_exec::cudarc;
 
-use super::routes::{Route, routes};
+use super::super::arrivals::ArrivalOrder;
+use super::routes::{Meeting, Route, most_meetings, routes};
 use super::told::{PeerTold, uuid};
 use super::{ARRIVED, FLAGS, PeerExchange, PeerMemory, PeerSend};
 use crate::Schedule;
@@ -67,22 +68,26 @@ fn reach(
         all[own].may_open(&all[rank], wanted).then(|| opened(&all[own], &all[rank], context))?
     };
     let open: Vec<OpenPeer> = (0..all.len()).map(open).collect::<Option<_>>()?;
-    let flag = |on: usize, other: usize| open[on].address + all[on].flags + FLAGS * other as u64;
-    let exchange = |route: Route| PeerExchange {
-        free: route.receives.iter().map(|peer| flag(*peer, own)).collect(),
+    let most = most_meetings(schedule);
+    let flag = |on: usize, other: usize, number: usize| {
+        open[on].address + all[on].flags + FLAGS * (other * most + number) as u64
+    };
+    let exchange = |(route, early): (Route, bool)| PeerExchange {
+        early,
+        free: route.receives.iter().map(|from| flag(from.peer, own, from.number)).collect(),
         sends: route
             .sends
             .into_iter()
-            .map(|(peer, places)| PeerSend {
+            .map(|(Meeting { peer, number }, places)| PeerSend {
                 peer: peer as u32,
-                ready: flag(own, peer),
+                ready: flag(own, peer, number),
                 to: places.into_iter().map(|place| open[peer].address + place).collect(),
-                arrived: flag(peer, own) + ARRIVED,
+                arrived: flag(peer, own, number) + ARRIVED,
             })
             .collect(),
-        arrivals: route.receives.iter().map(|peer| flag(own, *peer) + ARRIVED).collect(),
+        arrivals: route.receives.iter().map(|from| flag(own, from.peer, from.number) + ARRIVED).collect(),
     };
-    let exchanges = routes.into_iter().map(exchange).collect();
+    let exchanges = routes.into_iter().zip(ArrivalOrder::new(schedule, own).early).map(exchange).collect();
     Some(PeerMemory { exchanges, open })
 }
 

@@ -18,7 +18,8 @@ pub(in super::super) struct PeerWaits {
     block: Arc<RankBlock>,
     /// This rank's flags: their address, and their number.
     flags: (u64, usize),
-    exchange: Arc<CudaStream>,
+    /// The rank's own streams.
+    own: [Arc<CudaStream>; 2],
     /// The stream of the last run.
     last: Mutex<Option<Arc<CudaStream>>>,
     ended: AtomicBool,
@@ -29,9 +30,9 @@ impl PeerWaits {
         context: Arc<CudaContext>,
         block: Arc<RankBlock>,
         flags: (u64, usize),
-        exchange: Arc<CudaStream>,
+        own: [Arc<CudaStream>; 2],
     ) -> PeerWaits {
-        PeerWaits { context, block, flags, exchange, last: Mutex::new(None), ended: AtomicBool::new(false) }
+        PeerWaits { context, block, flags, own, last: Mutex::new(None), ended: AtomicBool::new(false) }
     }
 
     /// Names the stream of a run.
@@ -77,6 +78,6 @@ impl PeerWaits {
         let one = |stream: &Arc<CudaStream>| {
             stream.record_event(None).and_then(|event| event.try_is_complete()).unwrap_or(true)
         };
-        last.iter().chain([&self.exchange]).all(one)
+        last.iter().chain(&self.own).all(one)
     }
 }

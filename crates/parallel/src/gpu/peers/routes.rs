@@ -9,9 +9,22 @@ use crate::{Schedule, Transfer};
 #[derive(Debug, Default)]
 pub(super) struct Route {
     /// Ranks that are written, and where: bytes from the start of their memory, for each message.
-    pub(super) sends: Vec<(usize, Vec<u64>)>,
+    pub(super) sends: Vec<(Meeting, Vec<u64>)>,
     /// Ranks that write this one.
-    pub(super) receives: Vec<usize>,
+    pub(super) receives: Vec<Meeting>,
+}
+
+/// An exchange between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meeting {
+    pub(super) peer: usize,
+    /// How many exchanges between both are before it.
+    pub(super) number: usize,
+}
+
+/// Exchanges of the rank that has most: two ranks have no more between them.
+pub(in super::super) fn most_meetings(schedule: &Schedule) -> usize {
+    (0..schedule.ranks.len()).map(|rank| exchanges(schedule, rank).count()).max().unwrap_or(0)
 }
 
 /// The routes of every exchange of a rank. `None` where a message arrives in an operand, which is memory of the
@@ -35,6 +48,7 @@ pub(super) fn routes(schedule: &Schedule, own: usize) -> Option<Vec<Route>> {
             // The same exchange on the other side, as a communicator matches both.
             let mut theirs = exchanges(schedule, peer).filter(|list| list.iter().any(|t| t.peer as usize == own));
             let theirs = theirs.nth(met[peer])?;
+            let meeting = Meeting { peer, number: met[peer] };
             met[peer] += 1;
             let (takes, gives) = (with(theirs, own, false), with(theirs, own, true));
             if bytes(own, &sent) != bytes(peer, &takes) || bytes(own, &received) != bytes(peer, &gives) {
@@ -45,10 +59,10 @@ pub(super) fn routes(schedule: &Schedule, own: usize) -> Option<Vec<Route>> {
                 Where::Block { offset } => Some(offset),
             };
             if !sent.is_empty() {
-                route.sends.push((peer, takes.iter().map(place).collect::<Option<_>>()?));
+                route.sends.push((meeting, takes.iter().map(place).collect::<Option<_>>()?));
             }
             if !received.is_empty() {
-                route.receives.push(peer);
+                route.receives.push(meeting);
             }
         }
         all.push(route);
@@ -85,13 +99,22 @@ mod tests {
             let block = RankLayout::new(&made.ranks[rank]).bytes;
             let mut arrive: Vec<u64> = Vec::new();
             for route in all.iter().flatten() {
-                let here = route.sends.iter().filter(|(peer, _)| *peer == rank);
+                let here = route.sends.iter().filter(|(to, _)| to.peer == rank);
                 arrive.extend(here.flat_map(|(_, places)| places));
             }
             assert!(arrive.iter().all(|place| *place < block), "{sharding}, {attention}");
             let waits: usize = list.iter().map(|route| route.receives.len()).sum();
-            let sends = all.iter().flatten().flat_map(|route| &route.sends).filter(|(peer, _)| *peer == rank).count();
+            let sends = all.iter().flatten().flat_map(|route| &route.sends).filter(|(to, _)| to.peer == rank).count();
             assert_eq!(waits, sends, "{sharding}, {attention}: flags of rank {rank}");
+            // Every flag has one exchange.
+            for (other, theirs) in all.iter().enumerate().filter(|(other, _)| *other != rank) {
+                let waits = list.iter().flat_map(|route| &route.receives).filter(|of| of.peer == other);
+                let sends = theirs.iter().flat_map(|route| &route.sends).filter(|(to, _)| to.peer == rank);
+                let (waits, sends): (Vec<usize>, Vec<usize>) =
+                    (waits.map(|of| of.number).collect(), sends.map(|(to, _)| to.number).collect());
+                assert!(waits.is_sorted_by(|a, b| a < b) && waits.iter().all(|n| *n < most_meetings(&made)));
+                assert_eq!(waits, sends, "{sharding}, {attention}: ranks {rank} and {other}");
+            }
         }
     }
 
