@@ -77,7 +77,11 @@ impl Schedule {
                  computes {flops:.3e} operations in {launches} launches"
             );
             for step in &rank.steps {
-                let on = if step.stream() == Stream::Compute { "compute " } else { "exchange" };
+                let on = match step.stream() {
+                    Stream::Compute => "compute ",
+                    Stream::Exchange => "exchange",
+                    Stream::Beside => "beside  ",
+                };
                 let _ = writeln!(text, "  {on}  {}", self.words(number, step));
             }
         }

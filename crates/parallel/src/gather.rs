@@ -2,8 +2,6 @@
 //! chunks of queries. While one group is computed, the next one moves. What the first group's first chunk needs moves
 //! before the rest, and a chunk that sees no other rank's keys waits for none.
 
-use std::ops::Range;
-
 use qkvault_graph::{Band, Corner, Refusal, Role, Tensor};
 
 use crate::limits;
@@ -11,18 +9,18 @@ use crate::maker::{Maker, by_tokens, query_roles};
 use crate::part::AttentionPart;
 use crate::parts::{Arriving, MadeParts, everywhere};
 use crate::rows::RowRuns;
-use crate::step::{BufferBox, Stream, Transfer};
+use crate::step::{BufferBox, RankBuffer, Stream, Transfer};
 use crate::tile::{Tile, TileBlock, tile};
 use crate::work::{Local, ScheduleWork};
 
 /// What every rank's chunks see.
-struct GatherPlan {
+pub(crate) struct GatherPlan {
     /// By rank, then by place: the chunk, and its tile.
-    tiles: Vec<Vec<(i64, Option<Tile>)>>,
+    pub(crate) tiles: Vec<Vec<(i64, Option<Tile>)>>,
     /// By rank, then by place: the keys that the chunk sees and earlier ones of the rank do not.
-    needs: Vec<Vec<RowRuns>>,
-    keys_move: bool,
-    groups: i64,
+    pub(crate) needs: Vec<Vec<RowRuns>>,
+    pub(crate) keys_move: bool,
+    pub(crate) groups: i64,
 }
 
 pub(crate) fn ranks(work: &mut ScheduleWork<'_>, groups: u32) -> Result<Vec<crate::RankSchedule>, Refusal> {
@@ -75,16 +73,22 @@ impl GatherPlan {
 }
 
 /// One rank of a gather.
-struct Gather<'p> {
-    m: Maker,
-    plan: &'p GatherPlan,
+pub(crate) struct Gather<'p> {
+    pub(crate) m: Maker,
+    pub(crate) plan: &'p GatherPlan,
     /// The keys that this rank has in its buffers: those of chunks that see other ranks' keys, and what is sent.
-    kept: RowRuns,
-    /// Whether messages are sent from the operands, whose runs of tokens are contiguous.
-    direct: bool,
+    pub(crate) kept: RowRuns,
+    /// Whether messages are sent from the operands, whose runs of tokens lie as in the buffers.
+    pub(crate) direct: bool,
     /// K and V, by slot.
-    slots: Vec<[BufferBox; 2]>,
+    pub(crate) slots: Vec<[BufferBox; 2]>,
+    /// Whether launches of later chunks run beside those of the first one.
+    pub(crate) beside: bool,
 }
+
+/// Most queries of a chunk whose launches run beside others. Longer ones leave nothing idle that would be worth scratch
+/// memory of their own.
+const BESIDE: i64 = 8192;
 
 impl<'p> Gather<'p> {
     fn new(work: &ScheduleWork<'_>, plan: &'p GatherPlan, rank: u32) -> Gather<'p> {
@@ -93,14 +97,20 @@ impl<'p> Gather<'p> {
         let others = (0..work.sharding.ranks).filter(|other| *other != rank);
         let of_others = others.flat_map(|other| plan.needs[other as usize].iter());
         let sent: Vec<_> = of_others.flat_map(|needs| own.iter().flat_map(|&run| needs.within(run))).collect();
-        let mut gather = Gather { m, plan, kept: RowRuns::default(), direct: false, slots: Vec::new() };
-        let contiguous = |role: Role| {
+        let mut gather = Gather { m, plan, kept: RowRuns::default(), direct: false, slots: Vec::new(), beside: false };
+        // A message is received in the order of a buffer by tokens.
+        let in_order = |role: Role| {
             let Some(piece) = gather.m.piece(role) else { return true };
-            let tensor = gather.m.tensor(piece);
-            let heads = piece.heads(0, tensor.dims[1] / plan.groups);
-            sent.iter().all(|(first, end)| heads.tokens(0, end - first).is_contiguous(&tensor))
+            let (has, wanted) = (gather.m.tensor(piece), group_tensor(work, role, plan.groups, 1));
+            let runs = sent.iter().map(|(first, end)| [wanted.dims[0], wanted.dims[1], end - first, wanted.dims[3]]);
+            runs.into_iter().all(|dims| (0..4).all(|d| dims[d] <= 1 || has.strides[d] == wanted.strides[d]))
         };
-        gather.direct = [Role::K, Role::V].into_iter().all(contiguous);
+        // Launches add to the gradients of sinks and score tensors, and share the memory of a dropout mask.
+        let shared = |b: &RankBuffer| matches!(b.operand, Some(Role::DSink | Role::DScoreTensor(_)));
+        let shares = work.whole().dropout.is_some() || gather.m.made.buffers.iter().any(shared);
+        let short = work.tokens().0 / work.sharding.chunks() <= BESIDE;
+        gather.beside = plan.groups == 1 && gather.chunks().len() > 1 && short && !shares;
+        gather.direct = [Role::K, Role::V].into_iter().all(in_order);
         let sent = if gather.direct { Vec::new() } else { sent };
         let seen = gather.chunks().iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
         let seen = seen.filter(|keys| gather.own_tokens(work, *keys).is_none());
@@ -115,17 +125,10 @@ impl<'p> Gather<'p> {
         gather
     }
 
-    /// The first local token of keys that lie in one chunk of this rank.
-    fn own_tokens(&self, work: &ScheduleWork<'_>, keys: (i64, i64)) -> Option<i64> {
-        let size = work.tokens().1 / work.sharding.chunks();
-        let chunks = (0..).zip(work.sharding.chunks_of(self.m.rank));
-        let mut within = chunks.filter(|(_, chunk)| chunk * size <= keys.0 && keys.1 <= (chunk + 1) * size);
-        within.next().map(|(place, chunk)| place * size + keys.0 - chunk * size)
-    }
-
     fn forward(&mut self, work: &mut ScheduleWork<'_>) -> Result<(), Refusal> {
         let groups = self.plan.groups;
         let mut arrived = vec![self.fetch(work, 0)];
+        self.fork();
         let mut free = Vec::new();
         for group in 0..groups {
             if group + 1 < groups {
@@ -136,9 +139,10 @@ impl<'p> Gather<'p> {
                 arrived.push(mark);
             }
             for place in 0..self.chunks().len() {
-                self.wait_for(work, &arrived[group as usize], place);
+                self.go_on(work, &arrived[group as usize], place);
                 self.launch(work, group, place, &[])?;
             }
+            self.join();
             free.push(self.m.record(Stream::Compute));
         }
         Ok(())
@@ -169,6 +173,7 @@ impl<'p> Gather<'p> {
         let sinks = self.sink_parts(work);
         self.m.clear_gradients_of_tensors();
         let mut arrived = vec![self.fetch(work, 0)];
+        self.fork();
         let mut returned: Vec<u32> = Vec::new();
         for group in 0..=groups {
             if group + 1 < groups {
@@ -179,7 +184,7 @@ impl<'p> Gather<'p> {
                 let slot = (group % 2) as usize;
                 let mut next = 0;
                 for place in 0..self.chunks().len() {
-                    self.wait_for(work, &arrived[group as usize], place);
+                    self.go_on(work, &arrived[group as usize], place);
                     let mut gradients = Vec::new();
                     if self.chunks()[place].1.is_some() {
                         gradients = vec![(Role::DK, own[slot][0][next]), (Role::DV, own[slot][1][next])];
@@ -200,12 +205,13 @@ impl<'p> Gather<'p> {
                         }
                     }
                     by_peer(&mut list);
-                    // What arrives in the memory of an earlier group comes after the sums of that group.
-                    if list.iter().any(|message| message.send || group > 1) {
-                        self.m.hand_over(Stream::Compute);
+                    // A later group moves into this one's memory, and arrives in that of an earlier one, after the sums.
+                    if group + 1 < groups || list.iter().any(|message| message.send || group > 1) {
+                        self.m.hand_over(self.m.launches);
                     }
                     self.m.exchange(list);
                 }
+                self.join();
                 returned.push(self.m.record(Stream::Exchange));
             }
             // The sums of a group come after the launches of the next one, while which its parts move.
@@ -228,7 +234,7 @@ impl<'p> Gather<'p> {
         Ok(())
     }
 
-    fn chunks(&self) -> &'p [(i64, Option<Tile>)] {
+    pub(crate) fn chunks(&self) -> &'p [(i64, Option<Tile>)] {
         &self.plan.tiles[self.m.rank as usize]
     }
 
@@ -240,85 +246,6 @@ impl<'p> Gather<'p> {
         let parts = self.m.scratch("d_sink of chunks", crate::maker::in_order(dims, t.dtype));
         self.m.fill(Stream::Compute, parts, false);
         Some(parts)
-    }
-
-    /// Makes the launch of a chunk wait for its keys. Marks are in the order of chunks.
-    fn wait_for(&mut self, work: &ScheduleWork<'_>, marks: &[u32], place: usize) {
-        let own = self.chunks()[place].1.is_none_or(|tile| self.own_tokens(work, tile.block.keys).is_some());
-        let again = place > 0 && marks[place - 1] == marks[place];
-        if !own || again {
-            self.m.wait(Stream::Compute, marks[place]);
-        }
-    }
-
-    /// Moves the keys and values of a group of heads into a slot; the marks tell when those of each chunk are there.
-    fn fetch(&mut self, work: &ScheduleWork<'_>, group: i64) -> Vec<u32> {
-        let places = self.chunks().len();
-        // Launches of the group before hide all of another one.
-        let rounds: Vec<_> = if group == 0 { (0..places).map(|at| at..at + 1).collect() } else { vec![0..places] };
-        let mut copied = RowRuns::default();
-        if !self.direct {
-            let all = self.kept.clone();
-            self.keep(work, group, &all, Stream::Exchange);
-            copied = all;
-        }
-        let mut marks = Vec::new();
-        for round in rounds {
-            let list = self.messages(work, group, &round);
-            // The first chunk's own keys are copied while those of others move.
-            let on = if round == (0..1) && places > 1 { Stream::Compute } else { Stream::Exchange };
-            let seen = self.chunks()[round.clone()].iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
-            let seen = RowRuns::from_runs(seen.filter(|keys| self.own_tokens(work, *keys).is_none()));
-            let new = seen.without(&copied);
-            self.keep(work, group, &new, on);
-            copied = RowRuns::from_runs(copied.iter().chain(new.iter()));
-            self.m.exchange(list);
-            let mark = self.m.record(Stream::Exchange);
-            marks.extend(round.map(|_| mark));
-        }
-        marks
-    }
-
-    /// Copies the rank's own among some keys to the buffers of a group.
-    fn keep(&mut self, work: &ScheduleWork<'_>, group: i64, keys: &RowRuns, on: Stream) {
-        let size = work.tokens().1 / work.sharding.chunks();
-        for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            let Some(mine) = self.m.piece(role) else { continue };
-            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
-            for (place, chunk) in (0..).zip(work.sharding.chunks_of(self.m.rank)) {
-                for (first, end) in keys.within((chunk * size, (chunk + 1) * size)) {
-                    let from = mine.tokens(place * size + first - chunk * size, end - first);
-                    self.m.copy(on, from, gathered.tokens(self.kept.at(first), end - first));
-                }
-            }
-        }
-    }
-
-    /// The messages of what some chunks of every rank see that earlier ones do not.
-    fn messages(&self, work: &ScheduleWork<'_>, group: i64, places: &Range<usize>) -> Vec<Transfer> {
-        let (rank, size) = (self.m.rank, work.tokens().1 / work.sharding.chunks());
-        let mut list = Vec::new();
-        for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            let Some(mine) = self.m.piece(role) else { continue };
-            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
-            for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
-                for (from, to, send) in [(rank, peer, true), (peer, rank, false)] {
-                    for (place, chunk) in (0..).zip(work.sharding.chunks_of(from)) {
-                        let run = (chunk * size, (chunk + 1) * size);
-                        let needs = self.plan.needs[to as usize][places.clone()].iter();
-                        for (first, end) in needs.flat_map(|needs| needs.within(run)) {
-                            let piece = match send && self.direct {
-                                true => mine.tokens(place * size + first - run.0, end - first),
-                                false => gathered.tokens(self.kept.at(first), end - first),
-                            };
-                            list.push(Transfer { peer, send, piece });
-                        }
-                    }
-                }
-            }
-        }
-        by_peer(&mut list);
-        list
     }
 
     /// Launches one chunk of queries over a group of heads.
@@ -346,7 +273,7 @@ impl<'p> Gather<'p> {
                 if work.is_backward() { &[Role::DQ] } else { &[Role::O, Role::Stats, Role::Max, Role::SumExp] };
             for &role in outputs {
                 if let Some(piece) = self.m.piece(role) {
-                    self.m.fill(Stream::Compute, rows(piece), matches!(role, Role::Stats | Role::Max));
+                    self.m.fill(self.m.launches, rows(piece), matches!(role, Role::Stats | Role::Max));
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Faults of a schedule that a run on one machine may not show: a step that does not wait for what it reads, exchanges
-//! that would wait for each other, messages of different sizes.
+//! that would wait for each other, messages of different sizes or orders.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ struct Access {
     piece: BufferBox,
     writes: bool,
     /// The steps of each stream that have happened before, as the number of the last one.
-    after: [usize; 2],
+    after: [usize; 3],
     /// The number of the step on its stream.
     number: usize,
 }
@@ -86,7 +86,7 @@ impl Schedule {
     /// Steps of different streams that touch the same memory in no order.
     fn races(&self, rank: usize, faults: &mut Vec<String>) {
         let mut accesses: Vec<Access> = Vec::new();
-        let (mut clocks, mut marks) = ([[0; 2]; 2], Vec::new());
+        let (mut clocks, mut marks) = ([[0; 3]; 3], Vec::new());
         for (step, what) in self.ranks[rank].steps.iter().enumerate() {
             let stream = what.stream();
             let own = stream as usize;
@@ -99,7 +99,7 @@ impl Schedule {
                     marks.push(clocks[own]);
                 }
                 RankStep::Wait { mark, .. } => match marks.get(*mark as usize) {
-                    Some(at) => (0..2).for_each(|s| clocks[own][s] = clocks[own][s].max(at[s])),
+                    Some(at) => (0..3).for_each(|s| clocks[own][s] = clocks[own][s].max(at[s])),
                     None => faults.push(format!("rank {rank}, step {step}: mark {mark} is not recorded yet")),
                 },
                 _ => {}
@@ -149,6 +149,18 @@ impl Schedule {
                 let received = waiting[sent.peer as usize].front_mut().map(|list| list.remove(to));
                 waiting[rank].front_mut().map(|list| list.remove(at));
                 moved = true;
+                let order = |rank: usize, piece: &BufferBox| {
+                    let buffer = self.ranks[rank].buffers.get(piece.buffer as usize);
+                    let strides = buffer.map_or([0; 4], |b| b.tensor.strides);
+                    (0..4).filter(|d| piece.dims[*d] > 1).map(|d| strides[d]).collect::<Vec<_>>()
+                };
+                let turned = |r: &Transfer| {
+                    let same = r.piece.dims == sent.piece.dims;
+                    same && order(sent.peer as usize, &r.piece) != order(rank, &sent.piece)
+                };
+                if received.as_ref().is_some_and(turned) {
+                    faults.push(format!("rank {rank} sends rank {} a message in another order of dims", sent.peer));
+                }
                 if received.is_some_and(|r| r.piece.len() != sent.piece.len()) {
                     faults.push(format!(
                         "rank {rank} sends rank {} a message of another size than it expects",

@@ -12,6 +12,7 @@ mod comm;
 mod decode;
 mod explain;
 mod gather;
+mod gather_keys;
 #[cfg(feature = "exec")]
 mod gpu;
 mod heads;

@@ -8,6 +8,8 @@ use crate::step::{Bind, BufferBox, HeldPart, PlanLaunch, RankBuffer, RankSchedul
 pub(crate) struct Maker {
     pub(crate) rank: u32,
     pub(crate) made: RankSchedule,
+    /// The stream of launches, and of the copies that they need.
+    pub(crate) launches: Stream,
     marks: u32,
 }
 
@@ -49,7 +51,7 @@ pub(crate) const fn all(buffer: u32, tensor: &Tensor) -> BufferBox {
 
 impl Maker {
     pub(crate) fn new(rank: u32) -> Maker {
-        Maker { rank, made: RankSchedule::default(), marks: 0 }
+        Maker { rank, made: RankSchedule::default(), launches: Stream::Compute, marks: 0 }
     }
 
     /// A new buffer, as the piece of all of it.
@@ -111,7 +113,7 @@ impl Maker {
     }
 
     pub(crate) fn launch(&mut self, plan: u32, binds: Vec<(Role, Bind)>, slice: Option<crate::Slice>) {
-        self.push(RankStep::Launch(PlanLaunch { plan, binds, slice }));
+        self.push(RankStep::Launch(PlanLaunch { on: self.launches, plan, binds, slice }));
     }
 
     /// Zeros the gradients of score tensors: a launch writes only the keys that its queries see.
@@ -136,10 +138,10 @@ impl Maker {
         self.push(RankStep::Wait { on, mark });
     }
 
-    /// The other stream waits for everything that this one has been given.
+    /// The stream of exchanges waits for everything that one of launches has been given, or `Compute` for exchanges.
     pub(crate) fn hand_over(&mut self, from: Stream) {
         let mark = self.record(from);
-        let to = if from == Stream::Compute { Stream::Exchange } else { Stream::Compute };
+        let to = if from == Stream::Exchange { Stream::Compute } else { Stream::Exchange };
         self.wait(to, mark);
     }
 }

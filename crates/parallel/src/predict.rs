@@ -74,7 +74,9 @@ impl Schedule {
         let (mut clocks, mut marks) = ([0.0_f64; 2], Vec::new());
         let (mut compute, mut exchange, mut copies) = (0.0, 0.0, 0.0);
         for step in &of.steps {
+            // Launches beside each other share the GPU.
             let on = step.stream();
+            let clock = usize::from(on == Stream::Exchange);
             let touched = match step {
                 RankStep::Copy { from, to, .. } => bytes(from) + bytes(to),
                 RankStep::Fill { piece, .. } | RankStep::Keep { into: piece, .. } => bytes(piece),
@@ -98,23 +100,23 @@ impl Schedule {
                     seconds
                 }
                 RankStep::Record { .. } => {
-                    marks.push(clocks[on as usize]);
+                    marks.push(clocks[clock]);
                     0.0
                 }
                 RankStep::Wait { mark, .. } => {
                     let at = marks.get(*mark as usize).copied().unwrap_or(0.0);
-                    clocks[on as usize] = clocks[on as usize].max(at);
+                    clocks[clock] = clocks[clock].max(at);
                     0.0
                 }
                 _ => {
                     let seconds = machine.copy + touched / machine.memory;
-                    if on == Stream::Compute {
+                    if on != Stream::Exchange {
                         copies += seconds;
                     }
                     seconds
                 }
             };
-            clocks[on as usize] += seconds;
+            clocks[clock] += seconds;
         }
         (clocks[0].max(clocks[1]), compute, exchange, copies)
     }

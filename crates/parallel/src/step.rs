@@ -39,7 +39,7 @@ pub struct HeldPart {
     pub piece: BufferBox,
 }
 
-/// The stream of a step. Steps of one stream follow each other; those of two are ordered by marks alone.
+/// The stream of a step. Steps of one stream follow each other; those of others are ordered by marks alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stream {
@@ -47,6 +47,9 @@ pub enum Stream {
     Compute,
     /// Exchanges between ranks, and copies to and from their buffers.
     Exchange,
+    /// Launches that may run beside those of `Compute`: the first blocks of one fill what the last ones of the other
+    /// leave idle. It begins with `Compute` and ends before it.
+    Beside,
 }
 
 /// One message of an exchange. Its piece is contiguous in memory.
@@ -103,6 +106,8 @@ pub enum PerSequence {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanLaunch {
+    /// The stream.
+    pub on: Stream,
     /// The number of the plan in the schedule.
     pub plan: u32,
     /// What each role is bound to.
@@ -138,7 +143,7 @@ pub enum RankStep {
         /// The messages. Two ranks list those between them in the same order.
         transfers: Vec<Transfer>,
     },
-    /// One launch, on the stream of launches.
+    /// One launch.
     Launch(PlanLaunch),
     /// Merges outputs of the same queries over different keys by their Stats, in f32, on the stream of launches.
     Merge {
@@ -184,7 +189,7 @@ pub enum RankStep {
         /// The mark, which is recorded once.
         mark: u32,
     },
-    /// Makes a stream wait for a mark of the other one.
+    /// Makes a stream wait for a mark of another one.
     Wait {
         /// The stream that waits.
         on: Stream,
@@ -215,9 +220,8 @@ impl RankStep {
             | RankStep::Record { on, .. }
             | RankStep::Wait { on, .. } => *on,
             RankStep::Exchange { .. } => Stream::Exchange,
-            RankStep::Launch(_) | RankStep::Merge { .. } | RankStep::Sum { .. } | RankStep::Keep { .. } => {
-                Stream::Compute
-            }
+            RankStep::Launch(launch) => launch.on,
+            RankStep::Merge { .. } | RankStep::Sum { .. } | RankStep::Keep { .. } => Stream::Compute,
         }
     }
 }

@@ -106,7 +106,7 @@ impl ScheduleWork<'_> {
         let plan = self.plan(valid);
         m.launch(plan, binds, part.slice);
         for (from, to) in after {
-            m.copy(Stream::Compute, from, to);
+            m.copy(m.launches, from, to);
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ fn dense(
         return piece;
     }
     let wanted = Tensor { dims: piece.dims, ..wanted };
-    let name = format!("{role} of a launch");
+    let name = format!("{role} of a launch{}", if m.launches == Stream::Beside { " beside" } else { "" });
     let known = m.made.buffers.iter().position(|b| b.name == name && b.tensor == wanted);
     let copy = match known {
         Some(at) => all(at as u32, &wanted),
@@ -277,7 +277,7 @@ fn dense(
     if output {
         after.push((copy, piece));
     } else {
-        m.copy(Stream::Compute, piece, copy);
+        m.copy(m.launches, piece, copy);
     }
     copy
 }

@@ -5,7 +5,7 @@ use qkvault_graph::{
     Attention, BackwardOptions, DType, Dropout, DropoutSource, Origins, Role, Tensor, Valid, validate,
 };
 use qkvault_parallel::codes;
-use qkvault_parallel::{Bind, RankStep, Schedule, Scheme, Sharding, TokenOrder, schedule};
+use qkvault_parallel::{Bind, BufferBox, RankSchedule, RankStep, Schedule, Scheme, Sharding, TokenOrder, schedule};
 
 fn training() -> Valid {
     let a = Attention::bshd(1, (8, 4), (64, 64), 16, DType::BF16).causal().with_stats();
@@ -187,4 +187,25 @@ fn what_cannot_be_shared_is_refused_with_every_reason() {
     let training = training();
     let decode = schedule(&training, &Sharding::new(2, Scheme::Decode { run: 16 })).expect_err("refused");
     assert!(decode.has(&codes::SHARD_PASS));
+}
+
+/// A gather sent both sequences from operands whose bytes lie in another order than the receiver's buffer has them.
+#[test]
+fn audit_a_message_in_another_order_is_found() {
+    let attention = Attention::bshd(2, (8, 4), (64, 64), 16, DType::BF16).causal().with_stats().validate();
+    let sharding = Sharding::new(2, Scheme::Gather { groups: 1 }).with_order(TokenOrder::Contiguous);
+    let whole = schedule(&attention.expect("valid"), &sharding).expect("taken");
+    assert_eq!(whole.faults(), Vec::<String>::new());
+    let mut changed = whole.clone();
+    let RankSchedule { buffers, steps, .. } = &mut changed.ranks[0];
+    let k = buffers.iter().position(|b| b.operand == Some(Role::K)).expect("K") as u32;
+    for step in steps {
+        let RankStep::Exchange { transfers } = step else { continue };
+        transfers
+            .iter_mut()
+            .filter(|t| t.send)
+            .for_each(|t| t.piece = BufferBox { buffer: k, start: [0; 4], ..t.piece });
+    }
+    let faults = changed.faults();
+    assert!(faults.iter().any(|fault| fault.contains("another order")), "{faults:?}");
 }

@@ -10,6 +10,7 @@ use super::RunError;
 use super::layout::{RankLayout, Where};
 use super::prepare::{Act, Figure, PreparedRank};
 use crate::comm::RankMessage;
+use crate::step::Stream;
 
 /// The arguments of an act.
 #[derive(Debug)]
@@ -59,15 +60,15 @@ impl Addresses {
                 },
             })
         };
-        let (offset, bytes) = layout.workspace;
-        let workspace = DeviceBuffer { address: self.block + offset, bytes };
+        let workspaces = layout.workspaces.map(|(offset, bytes)| DeviceBuffer { address: self.block + offset, bytes });
         let one = |act: &Act| match act {
             Act::Launch(launch) => {
-                let PreparedRank { plan, tensors, numbers: figures, .. } = &**launch;
+                let PreparedRank { plan, on, tensors, numbers: figures, .. } = &**launch;
                 let tensors = tensors.iter().map(|(place, bytes)| find(*place, *bytes)).collect::<Result<_, _>>()?;
                 let numbers = figures.iter().map(|figure| number(*figure, numbers)).collect::<Result<_, _>>()?;
-                // Launches of the stream of exchanges need none, so those of the other share one.
-                let workspace = if plan.workspace() == 0 { DeviceBuffer::default() } else { workspace };
+                // Launches of the stream of exchanges need none.
+                let own = workspaces[usize::from(*on == Stream::Beside)];
+                let workspace = if plan.workspace() == 0 { DeviceBuffer::default() } else { own };
                 Ok(Arguments::Launch { tensors, numbers, workspace })
             }
             Act::Exchange(list) => {

@@ -32,7 +32,8 @@ pub(super) struct RankLayout {
     /// The place of each buffer that is scratch memory.
     pub(super) buffers: Vec<Option<u64>>,
     pub(super) sequences: Vec<RankSequences>,
-    pub(super) workspace: (u64, u64),
+    /// Of launches of `Compute`, and of those beside them.
+    pub(super) workspaces: [(u64, u64); 2],
     /// The place of the flags of peer copies.
     pub(super) flags: u64,
     pub(super) flag_bytes: u64,
@@ -74,9 +75,8 @@ impl RankLayout {
         self.flag_bytes = bytes;
     }
 
-    /// Scratch memory of launches, which follow each other and share it.
-    pub(super) fn workspace(&mut self, bytes: u64) {
-        let offset = self.take(bytes);
-        self.workspace = (offset, bytes);
+    /// Scratch memory of the launches of both streams; those of one follow each other and share it.
+    pub(super) fn workspaces(&mut self, bytes: [u64; 2]) {
+        self.workspaces = bytes.map(|bytes| (self.take(bytes), bytes));
     }
 }

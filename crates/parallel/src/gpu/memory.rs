@@ -87,10 +87,10 @@ impl GpuRank {
             let to: CUdeviceptr = self.address + sequences.offset;
             self.context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
             // SAFETY: a place of the block for so many bytes; the last run has ended.
-            unsafe { result::memcpy_htod_async(to, bytes, self.exchange.cu_stream()) }
+            unsafe { result::memcpy_htod_async(to, bytes, self.streams.exchange.cu_stream()) }
                 .map_err(RunError::driver("copy the lengths of sequences"))?;
         }
-        self.exchange.synchronize().map_err(RunError::driver("copy the lengths of sequences"))?;
+        self.streams.exchange.synchronize().map_err(RunError::driver("copy the lengths of sequences"))?;
         self.has_lengths = true;
         Ok(())
     }
@@ -129,9 +129,9 @@ impl GpuRank {
             self.operands().filter(|o| self.memory(o.role).is_none_or(|m| m.address == 0)).collect();
         for OperandBuffer { role, bytes, .. } in missing {
             // Kernels read 16-bit biases two at a time.
-            let slice = self.exchange.alloc_zeros::<u8>(bytes as usize + 4);
+            let slice = self.streams.exchange.alloc_zeros::<u8>(bytes as usize + 4);
             let slice = slice.map_err(RunError::driver("allocate an operand"))?;
-            let memory = DeviceBuffer { address: address(&slice, &self.exchange), bytes: bytes + 4 };
+            let memory = DeviceBuffer { address: address(&slice, &self.streams.exchange), bytes: bytes + 4 };
             self.own.insert(role, slice);
             // SAFETY: the rank keeps the memory, and gives it to nobody while it runs.
             unsafe { self.bind(&[(role, memory)])? };
@@ -140,7 +140,7 @@ impl GpuRank {
                 self.write(role, &bytes)?;
             }
         }
-        self.exchange.synchronize().map_err(RunError::driver("allocate operands"))
+        self.streams.exchange.synchronize().map_err(RunError::driver("allocate operands"))
     }
 
     /// The memory that is bound to an operand.
@@ -159,9 +159,9 @@ impl GpuRank {
     pub fn write(&mut self, role: Role, bytes: &[u8]) -> Result<(), RunError> {
         let memory = self.sized(role, bytes.len() as u64)?;
         // SAFETY: the memory has so many bytes, and the last run has ended.
-        unsafe { result::memcpy_htod_async(memory.address, bytes, self.exchange.cu_stream()) }
+        unsafe { result::memcpy_htod_async(memory.address, bytes, self.streams.exchange.cu_stream()) }
             .map_err(RunError::driver("write an operand"))?;
-        self.exchange.synchronize().map_err(RunError::driver("write an operand"))
+        self.streams.exchange.synchronize().map_err(RunError::driver("write an operand"))
     }
 
     /// Reads an operand's memory, when the last run has ended.
@@ -174,9 +174,9 @@ impl GpuRank {
         let memory = self.sized(role, bytes)?;
         let mut host = vec![0_u8; bytes as usize];
         // SAFETY: the memory has so many bytes, and the last run has ended.
-        unsafe { result::memcpy_dtoh_async(&mut host, memory.address, self.exchange.cu_stream()) }
+        unsafe { result::memcpy_dtoh_async(&mut host, memory.address, self.streams.exchange.cu_stream()) }
             .map_err(RunError::driver("read an operand"))?;
-        self.exchange.synchronize().map_err(RunError::driver("read an operand"))?;
+        self.streams.exchange.synchronize().map_err(RunError::driver("read an operand"))?;
         Ok(host)
     }
 

@@ -13,6 +13,7 @@ mod memory;
 mod peers;
 mod plans;
 mod prepare;
+mod queue;
 mod rank;
 mod replay;
 

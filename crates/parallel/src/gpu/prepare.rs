@@ -65,7 +65,7 @@ pub(super) fn acts(schedule: &Schedule, number: usize, plans: &dyn Plans) -> Res
         attentions.push(plan);
     }
     let mut combinations: HashMap<GraphKey, LoadedPlan> = HashMap::new();
-    let (mut list, mut marks, mut workspace) = (Vec::new(), 0, 0);
+    let (mut list, mut marks, mut workspaces) = (Vec::new(), 0, [0; 2]);
     for (step, join) in rank.steps.iter().zip(order.joins) {
         if join {
             list.push(Act::Join);
@@ -99,11 +99,12 @@ pub(super) fn acts(schedule: &Schedule, number: usize, plans: &dyn Plans) -> Res
             }
         };
         if let Act::Launch(launch) = &act {
-            workspace = workspace.max(launch.plan.workspace());
+            let of = &mut workspaces[usize::from(launch.on == Stream::Beside)];
+            *of = launch.plan.workspace().max(*of);
         }
         list.push(act);
     }
-    layout.workspace(workspace);
+    layout.workspaces(workspaces);
     Ok(Acts { list, plans: attentions.iter().map(computed_by).collect(), layout, marks })
 }
 
@@ -120,7 +121,7 @@ fn attention(
     plan: &LoadedPlan,
     layout: &mut RankLayout,
 ) -> Result<PreparedRank, RunError> {
-    prepared(rank, plan, Stream::Compute, &launch.binds, launch.slice, layout)
+    prepared(rank, plan, launch.on, &launch.binds, launch.slice, layout)
 }
 
 fn prepared(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::CUstreamCaptureStatus;
-use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, result};
-use qkvault_exec::raw::{DeviceBuffer, RawArgs, constant_values};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result};
+use qkvault_exec::raw::{DeviceBuffer, constant_values};
 use qkvault_exec::{Number, cudarc};
 use qkvault_graph::{Lengths, Role, Storage, Tensor, operand};
 
@@ -17,9 +17,10 @@ use super::memory::OperandBuffer;
 use super::peers::{FLAGS, PeerMemory, PeerWaits, meet, most_meetings};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
+use super::queue::RankStreams;
 use super::replay::{Replays, RunTurn};
 use crate::comm::{CommError, Communicator, Hello, agree, wait};
-use crate::{RankBuffer, Schedule, Stream};
+use crate::{RankBuffer, Schedule};
 
 /// One rank of a schedule on a GPU: plans are loaded, memory and events are there, and a run only queues.
 ///
@@ -49,15 +50,7 @@ pub struct GpuRank {
     peers: Option<(PeerMemory, Arc<PeerWaits>)>,
     block: Arc<RankBlock>,
     pub(super) address: u64,
-    pub(super) exchange: Arc<CudaStream>,
-    /// Waits for what other ranks write.
-    arrivals: Arc<CudaStream>,
-    /// The marks of a run, each with another one for arrivals.
-    marks: Vec<[CudaEvent; 2]>,
-    /// Between the stream of exchanges and that of arrivals.
-    between: CudaEvent,
-    begin: CudaEvent,
-    end: CudaEvent,
+    pub(super) streams: RankStreams,
     pub(super) context: Arc<CudaContext>,
     /// The stream of the last run, whose work the memory outlives.
     pub(super) last: Option<Arc<CudaStream>>,
@@ -88,7 +81,7 @@ impl GpuRank {
         let flags = made.acts.layout.flags;
         made.peers = meet(communicator, schedule, context, made.address, flags)?.map(|peers| {
             let flags = (made.address + flags, (made.acts.layout.flag_bytes / 4) as usize);
-            let streams = [&made.exchange, &made.arrivals].map(Arc::clone);
+            let streams = [&made.streams.exchange, &made.streams.arrivals].map(Arc::clone);
             let waits = Arc::new(PeerWaits::new(Arc::clone(context), Arc::clone(&made.block), flags, streams));
             let ended = Arc::downgrade(&waits);
             communicator.before_end(Box::new(move || {
@@ -112,17 +105,11 @@ impl GpuRank {
         let flags = FLAGS * u64::from(schedule.sharding.ranks) * most_meetings(schedule) as u64;
         acts.layout.flags(flags);
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
-        let priority = result::stream::get_priority_range().map_or(0, |(_, greatest)| greatest);
-        // Messages go before the blocks of attention that are queued behind them.
-        let stream = || context.new_stream_with_priority(priority).map_err(RunError::driver("create a stream"));
-        let (exchange, arrivals) = (stream()?, stream()?);
         let block = Arc::new(RankBlock::new(context, acts.layout.bytes as usize)?);
         let address = block.address;
         // SAFETY: a place of the block for so many bytes, which nobody else has yet.
         unsafe { result::memset_d8_sync(address + acts.layout.flags, 0, flags as usize) }
             .map_err(RunError::driver("clear the flags of a rank"))?;
-        let event = || context.new_event(None).map_err(RunError::driver("create an event"));
-        let marks = (0..acts.marks).map(|_| Ok([event()?, event()?])).collect::<Result<_, RunError>>()?;
         let a = schedule.attention.get();
         let numbers = HashMap::from([(Role::Scale, Number::F32((1.0 / (a.q.dims[3] as f64).sqrt()) as f32))]);
         let output = |b: &RankBuffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
@@ -148,12 +135,7 @@ impl GpuRank {
             peers: None,
             block,
             address,
-            marks,
-            begin: event()?,
-            end: event()?,
-            between: event()?,
-            exchange,
-            arrivals,
+            streams: RankStreams::new(context, acts.marks)?,
             context: Arc::clone(context),
             acts,
             last: None,
@@ -280,80 +262,8 @@ impl GpuRank {
             self.arguments = self.resolved()?;
         }
         self.runs_on(stream);
-        let wrong = RunError::driver;
-        self.begin.record(stream).map_err(wrong("record an event"))?;
-        self.exchange.wait(&self.begin).map_err(wrong("wait for an event"))?;
-        let on = |which: Stream| if which == Stream::Compute { stream } else { &self.exchange };
         let peers = self.peers.as_ref().map(|(peers, _)| peers);
-        if let Some(peers) = peers {
-            // SAFETY: `check` has made the context current, and the stream has just waited for the caller's.
-            unsafe { peers.begin(self.exchange.cu_stream()) }.map_err(wrong("tell other ranks"))?;
-        }
-        let mut exchanges = 0;
-        let join = || {
-            self.between.record(&self.arrivals).map_err(wrong("record an event"))?;
-            self.exchange.wait(&self.between).map_err(wrong("wait for an event"))
-        };
-        // Whether something arrives that the stream of exchanges has not waited for.
-        let mut arriving = false;
-        for (act, arguments) in self.acts.list.iter().zip(&self.arguments) {
-            match (act, arguments) {
-                (Act::Record(which, mark, arrivals), _) => {
-                    let [all, also] = &self.marks[*mark];
-                    all.record(on(*which)).map_err(wrong("record an event"))?;
-                    if *arrivals && peers.is_some() {
-                        also.record(&self.arrivals).map_err(wrong("record an event"))?;
-                    }
-                }
-                (Act::Wait(which, mark, arrivals), _) => {
-                    let [all, also] = &self.marks[*mark];
-                    on(*which).wait(all).map_err(wrong("wait for an event"))?;
-                    if *arrivals && peers.is_some() {
-                        on(*which).wait(also).map_err(wrong("wait for an event"))?;
-                    }
-                }
-                (Act::Join, _) if peers.is_some() => {
-                    join()?;
-                    arriving = false;
-                }
-                (Act::Exchange(_), Arguments::Exchange(messages)) if let Some(peers) = peers => {
-                    communicator.begin_exchange();
-                    // SAFETY: as below; `check` has made the context current.
-                    let some = unsafe { peers.exchange(exchanges, messages, self.exchange.cu_stream()) };
-                    if some.map_err(wrong("copy to another GPU"))? {
-                        self.between.record(&self.exchange).map_err(wrong("record an event"))?;
-                        self.arrivals.wait(&self.between).map_err(wrong("wait for an event"))?;
-                        // SAFETY: as above.
-                        unsafe { peers.arrivals(exchanges, self.arrivals.cu_stream()) }
-                            .map_err(wrong("wait for another GPU"))?;
-                        arriving = true;
-                    }
-                    exchanges += 1;
-                }
-                (Act::Exchange(_), Arguments::Exchange(messages)) => {
-                    // SAFETY: the addresses are places of the rank's memory or of bound operands, which the caller of
-                    // `bind` keeps; two messages never receive at one place, as the schedule's inspection finds.
-                    unsafe { communicator.exchange(messages, self.exchange.cu_stream().cast())? };
-                }
-                (Act::Launch(launch), Arguments::Launch { tensors, numbers, workspace }) => {
-                    let args =
-                        RawArgs { tensors, scalars: numbers, workspace: *workspace, interleaved: &launch.interleaved };
-                    let raw = on(launch.on).cu_stream().cast();
-                    // SAFETY: as for exchanges; launches with scratch memory are all on one stream; lengths and offsets
-                    // were made for these operands by `set_lengths`, and page tables are the caller's.
-                    unsafe { launch.plan.raw().launch_with(&args, raw) }.map_err(|source| RunError::Launch {
-                        what: launch.plan.facts().what.clone(),
-                        source: Box::new(source),
-                    })?;
-                }
-                _ => {}
-            }
-        }
-        if arriving {
-            join()?;
-        }
-        self.end.record(&self.exchange).map_err(wrong("record an event"))?;
-        stream.wait(&self.end).map_err(wrong("wait for an event"))
+        self.streams.queue(&self.acts.list, &self.arguments, peers, communicator, stream)
     }
 
     /// Waits until everything that was queued on the stream is done, on a host thread that asks the communicator
@@ -386,7 +296,7 @@ impl Drop for GpuRank {
     fn drop(&mut self) {
         // The memory is freed behind the last launch, and behind what other ranks have written to it for that launch.
         if !self.block.kept() {
-            for stream in self.last.iter().chain([&self.exchange, &self.arrivals]) {
+            for stream in self.last.iter().chain([&self.streams.exchange, &self.streams.arrivals]) {
                 self.context.record_err(stream.synchronize());
             }
         }
