@@ -82,7 +82,7 @@ pub(crate) struct Gather<'p> {
     pub(crate) direct: bool,
     /// K and V, by slot.
     pub(crate) slots: Vec<[BufferBox; 2]>,
-    /// Whether launches of later chunks run beside those of the first one.
+    /// Whether launches of the first chunk run beside those of later ones.
     pub(crate) beside: bool,
 }
 

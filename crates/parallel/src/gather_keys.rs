@@ -19,7 +19,7 @@ impl Gather<'_> {
         within.next().map(|(place, chunk)| place * size + keys.0 - chunk * size)
     }
 
-    /// Launches beside others come after what is queued so far.
+    /// Launches beside others come after what is queued so far. They are those of the first chunk, which others wait for.
     pub(crate) fn fork(&mut self) {
         if self.beside {
             let mark = self.m.record(Stream::Compute);
@@ -29,18 +29,15 @@ impl Gather<'_> {
 
     /// What follows comes after the launches of all chunks.
     pub(crate) fn join(&mut self) {
-        if self.m.launches == Stream::Beside {
+        if self.beside {
             let mark = self.m.record(Stream::Beside);
             self.m.wait(Stream::Compute, mark);
-            self.m.launches = Stream::Compute;
         }
     }
 
     /// Goes on to a chunk: its launch waits for its keys. Marks are in the order of chunks.
     pub(crate) fn go_on(&mut self, work: &ScheduleWork<'_>, marks: &[u32], place: usize) {
-        if self.beside && place > 0 {
-            self.m.launches = Stream::Beside;
-        }
+        self.m.launches = if self.beside && place == 0 { Stream::Beside } else { Stream::Compute };
         let own = self.chunks()[place].1.is_none_or(|tile| self.own_tokens(work, tile.block.keys).is_some());
         if !own {
             self.m.wait(self.m.launches, marks[place]);

@@ -18,7 +18,7 @@ pub(super) struct RankStreams {
     pub(super) exchange: Arc<CudaStream>,
     /// Waits for what other ranks write.
     pub(super) arrivals: Arc<CudaStream>,
-    /// Launches beside those of the caller's stream.
+    /// Launches beside those of the caller's stream, and before them.
     beside: Arc<CudaStream>,
     /// The marks of a run, each with another one for arrivals.
     marks: Vec<[CudaEvent; 2]>,
@@ -32,13 +32,13 @@ impl RankStreams {
     /// Streams, and so many marks.
     pub(super) fn new(context: &Arc<CudaContext>, marks: usize) -> Result<RankStreams, RunError> {
         let priority = result::stream::get_priority_range().map_or(0, |(_, greatest)| greatest);
-        // Messages go before the blocks of attention that are queued behind them.
+        // Messages go before the blocks of attention that are queued behind them, and so does what others wait for.
         let first = || context.new_stream_with_priority(priority).map_err(RunError::driver("create a stream"));
         let event = || context.new_event(None).map_err(RunError::driver("create an event"));
         Ok(RankStreams {
             exchange: first()?,
             arrivals: first()?,
-            beside: context.new_stream().map_err(RunError::driver("create a stream"))?,
+            beside: first()?,
             marks: (0..marks).map(|_| Ok([event()?, event()?])).collect::<Result<_, RunError>>()?,
             between: event()?,
             begin: event()?,

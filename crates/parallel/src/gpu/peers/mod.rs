@@ -10,19 +10,17 @@
 //! order in which the driver runs independent work makes ranks wait for each other: what the first exchange that is
 //! stuck waits for was queued before anything that could hold it up.
 
+mod flags;
 mod reach;
 mod release;
 mod routes;
 mod told;
 
-use std::ffi::c_uint;
-
-use cudarc::driver::sys::{
-    CUstream, CUstreamWaitValue_flags, CUstreamWriteValue_flags, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2,
-};
+use cudarc::driver::sys::CUstream;
 use cudarc::driver::{DriverError, result};
 use qkvault_exec::cudarc;
 
+use flags::{set, taken};
 use reach::OpenPeer;
 pub(super) use reach::meet;
 pub(super) use release::PeerWaits;
@@ -73,9 +71,9 @@ impl PeerMemory {
     ///
     /// The stream is of this rank's context, which is current, and everything on it comes after the last run.
     pub(super) unsafe fn begin(&self, stream: CUstream) -> Result<(), DriverError> {
-        let mut early = self.exchanges.iter().filter(|exchange| exchange.early).flat_map(|exchange| &exchange.free);
-        // SAFETY: a flag of a rank that has opened its memory.
-        early.try_for_each(|ready| unsafe { set(stream, *ready, 1) })
+        let early = self.exchanges.iter().filter(|exchange| exchange.early).flat_map(|exchange| &exchange.free);
+        // SAFETY: flags of ranks that have opened their memory.
+        unsafe { set(stream, early.copied()) }
     }
 
     /// Queues an exchange, counted from the start of a run. Whether something arrives, which [`PeerMemory::arrivals`]
@@ -92,13 +90,13 @@ impl PeerMemory {
         stream: CUstream,
     ) -> Result<bool, DriverError> {
         let exchange = &self.exchanges[number];
-        for ready in exchange.free.iter().filter(|_| !exchange.early) {
-            // SAFETY: a flag of a rank that has opened its memory.
-            unsafe { set(stream, *ready, 1)? };
+        if !exchange.early {
+            // SAFETY: flags of ranks that have opened their memory.
+            unsafe { set(stream, exchange.free.iter().copied())? };
         }
         for send in &exchange.sends {
             // SAFETY: a flag of this rank.
-            unsafe { taken(stream, send.ready)? };
+            unsafe { taken(stream, [send.ready])? };
             let list = messages.iter().filter(|m| m.send && m.peer == send.peer);
             for (message, to) in list.zip(&send.to) {
                 // SAFETY: the caller promises what is read; the other rank has a buffer of as many bytes there, which
@@ -106,7 +104,7 @@ impl PeerMemory {
                 unsafe { result::memcpy_dtod_async(*to, message.address, message.bytes as usize, stream)? };
             }
             // SAFETY: as above. A write of a flag is seen after all that the stream has written.
-            unsafe { set(stream, send.arrived, 1)? };
+            unsafe { set(stream, [send.arrived])? };
         }
         Ok(!exchange.arrivals.is_empty())
     }
@@ -117,23 +115,7 @@ impl PeerMemory {
     ///
     /// The stream is of this rank's context, which is current.
     pub(super) unsafe fn arrivals(&self, number: usize, stream: CUstream) -> Result<(), DriverError> {
-        // SAFETY: a flag of this rank.
-        self.exchanges[number].arrivals.iter().try_for_each(|arrived| unsafe { taken(stream, *arrived) })
+        // SAFETY: flags of this rank.
+        unsafe { taken(stream, self.exchanges[number].arrivals.iter().copied()) }
     }
-}
-
-/// Sets a flag after everything before it on the stream.
-unsafe fn set(stream: CUstream, flag: u64, value: u32) -> Result<(), DriverError> {
-    let usual = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
-    // SAFETY: the caller has the stream's context current, and the flag is memory that it may write.
-    unsafe { cuStreamWriteValue32_v2(stream, flag, value, usual) }.result()
-}
-
-/// Waits for a flag of this rank, and clears it.
-unsafe fn taken(stream: CUstream, flag: u64) -> Result<(), DriverError> {
-    let equal = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as c_uint;
-    // SAFETY: as for `set`.
-    unsafe { cuStreamWaitValue32_v2(stream, flag, 1, equal) }.result()?;
-    // SAFETY: as for `set`.
-    unsafe { set(stream, flag, 0) }
 }
