@@ -162,6 +162,8 @@ def kept(ranks, found):
     rows = [mine(x.transpose(1, 2).contiguous().transpose(1, 2)) for x in (q, k, v)]
     spaced = [torch.cat([mine(x), mine(x)], -1)[..., :16] for x in (q, k, v)]
     link = _ranks.link(None, q.device)
+    found["rows of all heads stay side by side"] = [float(row.stride(2) < row.stride(1)) for row in rows]
+    found["heads stay apart"] = [float(mine(x).stride(1) < mine(x).stride(2)) for x in (q, k, v)]
     for name, parts in (("plain", [mine(x) for x in (q, k, v)]), ("rows", rows), ("spaced", spaced)):
         before = len(link.kept)
         for scale in (0.25, 0.5):

@@ -32,10 +32,15 @@ def group_of(group: Any) -> tuple:
 def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
     """This rank's part of a tensor over the whole sequence, which is its dim `dim`: of `2 * ranks` chunks, the chunks
     `rank` and `2 * ranks - 1 - rank`, or with `order="contiguous"` one of `ranks` chunks. Positions are made so too:
-    `context_parallel_shard(torch.arange(length), 0)`."""
+    `context_parallel_shard(torch.arange(length), 0)`. The part lies in memory as the whole does: rows with all heads side
+    by side are sent as they are."""
     _, ranks, rank = group_of(group)
-    chunks = tensor.chunk(even(tensor.shape[dim], ranks, order, "kv_lengths"), dim)
-    return torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], dim)
+    count = even(tensor.shape[dim], ranks, order, "kv_lengths")
+    axes = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    within = axes.index(dim % tensor.dim())
+    chunks = tensor.permute(axes).chunk(count, within)
+    part = torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], within)
+    return part.permute([axes.index(axis) for axis in range(tensor.dim())])
 
 
 def context_parallel_unshard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:

@@ -76,13 +76,13 @@ impl Replays {
         Ok(Replays { graphs: Vec::new(), seen: SeenSets::default(), stream, refused: false })
     }
 
-    /// What the next run does with this memory and these numbers. A graph is only made while the rank is `idle`: the
-    /// driver may wait for the GPU then, and the GPU for a rank that waits for the driver.
+    /// What the next run does with this memory and these numbers. A graph is only made where the rank is
+    /// `ready` for it.
     pub(super) fn turn(
         &mut self,
         bound: &[DeviceBuffer],
         numbers: &HashMap<Role, Number>,
-        idle: impl FnOnce() -> bool,
+        ready: impl FnOnce() -> bool,
     ) -> RunTurn {
         let same = |given: &Given| given.bound == bound && given.numbers == *numbers;
         if let Some(at) = self.graphs.iter().position(|(given, _)| same(given)) {
@@ -90,7 +90,7 @@ impl Replays {
             return RunTurn::Replay;
         }
         let again = self.seen.comes_again(Given { bound: bound.to_vec(), numbers: numbers.clone() });
-        match again && !self.refused && idle() {
+        match again && !self.refused && ready() {
             true => RunTurn::Capture(Arc::clone(&self.stream)),
             false => RunTurn::Steps,
         }

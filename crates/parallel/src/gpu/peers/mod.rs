@@ -60,6 +60,8 @@ struct PeerSend {
 /// The other ranks' memory, open to this one.
 pub(super) struct PeerMemory {
     exchanges: Vec<PeerExchange>,
+    /// Whether one of the others is a thread of this process, and shares the driver's locks.
+    pub(super) threads: bool,
     #[expect(dead_code, reason = "it closes the memory of the others when it is dropped")]
     open: Vec<OpenPeer>,
 }

@@ -88,7 +88,8 @@ fn reach(
         arrivals: route.receives.iter().map(|from| flag(own, from.peer, from.number) + ARRIVED).collect(),
     };
     let exchanges = routes.into_iter().zip(ArrivalOrder::new(schedule, own).early).map(exchange).collect();
-    Some(PeerMemory { exchanges, open })
+    let threads = (0..all.len()).any(|rank| rank != own && all[rank].process == all[own].process);
+    Some(PeerMemory { exchanges, threads, open })
 }
 
 /// Opens the memory of another rank; `None` where the host, the GPUs or the driver do not let it.
