@@ -8,7 +8,8 @@ Writes DIR/adapter-parallel-{torch,jax}.json; exit code 0 if no number is wrong.
 together, and of a rank's host; `of_ideal` is the time of one GPU divided by the ranks, over that of the ranks, and
 `of_rust` the best gather of the crate over it. Those of JAX are of one GPU over half of the sequence's work, with
 `prefixes` of 4 (keys before a chunk's end, in quarters) and 1 (all keys). With `--cpu`, PyTorch's ranks compute small
-numbers by the oracle, without times: whether the program runs.
+numbers by the oracle, without times: whether the program runs. `--random` adds so many attentions, each of which runs
+three times: steps, then graphs.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import functools
 import json
 import os
 import pathlib
+import random
 import sys
 import time
 
@@ -32,6 +34,8 @@ PARSER.add_argument("--rust", type=pathlib.Path, help="the record of qkvault-lab
 PARSER.add_argument("--vault")
 PARSER.add_argument("--window", type=int, default=4096, help="keys before the query, for times")
 PARSER.add_argument("--rows", type=int, nargs="*", default=[8192, 32768], help="tokens of a rank, for times")
+PARSER.add_argument("--random", type=int, default=0, help="random attentions of PyTorch, besides the others")
+PARSER.add_argument("--seed", type=int, default=1, help="of the random attentions")
 ARGS = PARSER.parse_args()
 BOUND, HEADS, KEYS, WIDTH = 3e-2, 32, 8, 128
 CASES = {
@@ -58,6 +62,7 @@ def with_torch(found):
     import torch
     import torch.distributed as dist
 
+    import qkvault
     import qkvault.torch as qt
 
     device = torch.device("cpu" if ARGS.cpu else f"cuda:{os.environ['LOCAL_RANK']}")
@@ -67,28 +72,52 @@ def with_torch(found):
     ranks, rank = dist.get_world_size(), dist.get_rank()
     qt.configure(ARGS.vault, cpu=ARGS.cpu)
     heads, keys, width, rows = (4, 2, 16, 16) if ARGS.cpu else (HEADS, KEYS, WIDTH, 1024)
-    slopes = 2.0 ** -(torch.arange(heads, device=device) / 4.0)
+    slopes = lambda heads: 2.0 ** -(torch.arange(heads, device=device) / 4.0)  # noqa: E731
 
-    def make(rows, seed):
+    def make(rows, seed, batch=1, heads=heads, keys=keys, width=width, dtype=torch.bfloat16):
         """Q, K, V and the gradient of O, with the heads of a row side by side."""
         torch.manual_seed(seed)
-        sizes = [(1, rows, h, width) for h in (heads, keys, keys, heads)]
-        return [torch.randn(size, device=device, dtype=torch.bfloat16).transpose(1, 2) for size in sizes]
+        sizes = [(batch, rows, h, width) for h in (heads, keys, keys, heads)]
+        return [torch.randn(size, device=device, dtype=dtype).transpose(1, 2) for size in sizes]
 
-    for name, case in CASES.items():
-        *whole, d_o = make(rows * ranks, 5)
-        whole, options = [x.requires_grad_() for x in whole], options_of(case, slopes)
+    def judge(name, whole, d_o, options, forms, runs=1):
+        """The largest relative error of O and of the gradients of any rank, in every run."""
+        whole = [x.requires_grad_() for x in whole]
         o = qt.attention(*whole, **options)
         exact = [o, *torch.autograd.grad(o, whole, d_o)]
-        for strategy, order in FORMS:
+        for strategy, order in forms:
             mine = lambda x: qt.context_parallel_shard(x, 2, order=order)  # noqa: B023, E731
-            parts = [mine(x.detach()).requires_grad_() for x in whole]
-            o = qt.context_parallel_attention(*parts, strategy=strategy, order=order, **options)
-            got = [o, *torch.autograd.grad(o, parts, mine(d_o))]
-            errors = [((a - mine(b)).float().norm() / b.float().norm()).item() for a, b in zip(got, exact)]
+            parts, errors = [mine(x.detach()).requires_grad_() for x in whole], []
+            for _ in range(runs):
+                o = qt.context_parallel_attention(*parts, strategy=strategy, order=order, **options)
+                got = [o, *torch.autograd.grad(o, parts, mine(d_o))]
+                errors += [((a - mine(b)).float().norm() / b.float().norm()).item() for a, b in zip(got, exact)]
             worst = torch.tensor(max(errors) if all(e == e for e in errors) else 9.0, device=device)
             dist.all_reduce(worst, op=dist.ReduceOp.MAX)
             found["right"][f"{name} {strategy} {order}"] = worst.item()
+
+    for name, case in CASES.items():
+        *whole, d_o = make(rows * ranks, 5)
+        judge(name, whole, d_o, options_of(case, slopes(heads)), FORMS)
+    draw = random.Random(ARGS.seed)
+    for number in range(ARGS.random):
+        name = draw.choice(list(CASES))
+        count, share = draw.choice([2, 4, 8, 12]), draw.choice([1, 2, 2, 4])
+        shape = {
+            "batch": draw.choice([1, 1, 2]), "heads": count, "keys": max(count // share, 1),
+            "width": 16 if ARGS.cpu else draw.choice([64, 128]),
+            "dtype": draw.choice([torch.bfloat16, torch.float16]),
+        }  # fmt: skip
+        length = (16 if ARGS.cpu else 64) * draw.randint(1, 2 if ARGS.cpu else 24)
+        *whole, d_o = make(length * ranks, number, **shape)
+        if draw.random() < 0.4:
+            whole, d_o = [x.contiguous() for x in whole], d_o.contiguous()
+        options, form = options_of(CASES[name], slopes(count)), draw.choice(FORMS)
+        words = f"{number}: {name} {length} rows, {list(shape.values())}"
+        try:
+            judge(words, whole, d_o, options, [form], runs=3)
+        except (qkvault.Refused, qkvault.ArgumentError) as error:
+            found.setdefault("refused", {})[f"{words} {form}"] = str(error)[:200]
 
     def timed(run):
         """Milliseconds of the slowest rank, and of a host until all is queued: medians."""
