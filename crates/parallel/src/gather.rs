@@ -205,7 +205,7 @@ impl<'p> Gather<'p> {
                         }
                     }
                     by_peer(&mut list);
-                    // A later group moves into this one's memory, and arrives in that of an earlier one, after the sums.
+                    // A later group moves into this one's memory; its parts arrive in an earlier one's, after the sums.
                     if group + 1 < groups || list.iter().any(|message| message.send || group > 1) {
                         self.m.hand_over(self.m.launches);
                     }

@@ -1,5 +1,5 @@
-//! How the keys and values of a gather reach a rank's memory: its own are copied, those of others are sent, what the first
-//! chunk of queries sees before the rest.
+//! How the keys and values of a gather reach a rank's memory: its own are copied, those of others are sent, what the
+//! first chunk of queries sees before the rest.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ impl Gather<'_> {
         within.next().map(|(place, chunk)| place * size + keys.0 - chunk * size)
     }
 
-    /// Launches beside others come after what is queued so far. They are those of the first chunk, which others wait for.
+    /// Launches beside others come after what is queued so far. They are those of the first chunk.
     pub(crate) fn fork(&mut self) {
         if self.beside {
             let mark = self.m.record(Stream::Compute);

@@ -47,8 +47,8 @@ pub enum Stream {
     Compute,
     /// Exchanges between ranks, and copies to and from their buffers.
     Exchange,
-    /// Launches that may run beside those of `Compute`, and before them: the first blocks of one fill what the last ones
-    /// of the other leave idle. It begins with `Compute` and ends before it.
+    /// Launches that may run beside those of `Compute`, and before them: the first blocks of one fill what the last of
+    /// the other leave idle. It begins with `Compute` and ends before it.
     Beside,
 }
 

@@ -1,5 +1,5 @@
-//! What waits for messages that other ranks write into a rank's memory, from the schedule alone. Sends need not wait for
-//! what arrives, so a third stream waits for arrivals, and the stream of exchanges goes on.
+//! What waits for messages that other ranks write into a rank's memory, from the schedule alone. Sends need not wait
+//! for what arrives, so another stream waits for arrivals, and the stream of exchanges goes on.
 
 use crate::step::BufferBox;
 use crate::{RankStep, Schedule, Stream};

@@ -183,8 +183,8 @@ impl GpuRank {
 
     /// Queues the steps of a run, or a graph of them from the third run with the same memory on.
     fn replayed(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
-        // The driver may wait for the GPU when it makes a graph, and the GPU for another thread that waits for the driver.
-        // Another process has queued all that this GPU waits for, or will.
+        // The driver may wait for the GPU when it makes a graph, and the GPU for another thread that waits for the
+        // driver. Another process has queued all that this GPU waits for, or will.
         let threads = self.peers.as_ref().is_some_and(|(peers, _)| peers.threads);
         let ready = || {
             let done = |last: &Arc<CudaStream>| last.record_event(None).and_then(|event| event.try_is_complete());

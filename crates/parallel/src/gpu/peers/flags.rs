@@ -1,5 +1,5 @@
-//! Flags between ranks: numbers in their memory, which streams set and wait for. What belongs together is one operation of
-//! the driver, and one node of a graph.
+//! Flags between ranks: numbers in their memory, which streams set and wait for. What belongs together is one
+//! operation of the driver, and one node of a graph.
 
 use std::ffi::c_uint;
 

@@ -13,6 +13,9 @@ use qkvault_parallel::{GpuRank, Schedule};
 use super::single::pattern;
 use crate::world::DEADLINE;
 
+/// Runs after which a rank has a graph.
+const GRAPHED: usize = 2;
+
 /// One rank with its memory.
 struct BenchRank<'a, 'b> {
     member: &'a mut Member<'b>,
@@ -52,7 +55,15 @@ impl<'a, 'b> SharedRanks<'a, 'b> {
                 }
                 anyhow::Ok(back)
             });
-            Ok(BenchRank { forward: rank, backward: backward.transpose()?, stream, member })
+            let mut backward = backward.transpose()?;
+            // Ranks that are threads make a graph only while nothing else runs.
+            for _ in 0..GRAPHED {
+                for rank in [Some(&mut rank), backward.as_mut()].into_iter().flatten() {
+                    rank.run(&mut *member.communicator, &stream)?;
+                    rank.wait(&mut *member.communicator, &stream, DEADLINE)?;
+                }
+            }
+            Ok(BenchRank { forward: rank, backward, stream, member })
         };
         let ranks: Vec<anyhow::Result<BenchRank<'a, 'b>>> = std::thread::scope(|scope| {
             let threads: Vec<_> = world.iter_mut().map(|member| scope.spawn(|| one(member))).collect();
