@@ -163,6 +163,9 @@ def kept(ranks, found):
     spaced = [torch.cat([mine(x), mine(x)], -1)[..., :16] for x in (q, k, v)]
     link = _ranks.link(None, q.device)
     found["rows of all heads stay side by side"] = [float(row.stride(2) < row.stride(1)) for row in rows]
+    one = k[:, :1].expand(k.shape)
+    same = off(mine(one), mine(one.clone()))
+    found["audit: the part of expanded heads is no column"] = [float(mine(one).stride(-1) != 1), same]
     found["heads stay apart"] = [float(mine(x).stride(1) < mine(x).stride(2)) for x in (q, k, v)]
     for name, parts in (("plain", [mine(x) for x in (q, k, v)]), ("rows", rows), ("spaced", spaced)):
         before = len(link.kept)

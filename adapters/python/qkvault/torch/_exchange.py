@@ -36,7 +36,9 @@ def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order
     by side are sent as they are."""
     _, ranks, rank = group_of(group)
     count = even(tensor.shape[dim], ranks, order, "kv_lengths")
-    axes = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    axes = list(range(tensor.dim()))
+    if all(tensor.stride()) and tensor.stride(-1) == 1:  # Expanded and strange ones lie in the order of dims.
+        axes.sort(key=lambda axis: -tensor.stride(axis))
     within = axes.index(dim % tensor.dim())
     chunks = tensor.permute(axes).chunk(count, within)
     part = torch.cat([chunks[at] for at in chunks_of(rank, ranks, order)], within)

@@ -29,10 +29,22 @@ impl RankBlock {
         let address = unsafe { result::malloc_sync(bytes) };
         let address = address.map_err(RunError::driver("allocate the memory of a rank"))?;
         let block = RankBlock { address, context: Arc::clone(context), kept: AtomicBool::new(false) };
-        // SAFETY: the block has so many bytes, and nothing else uses it yet.
-        unsafe { result::memset_d8_sync(address, 0xff, bytes) }
-            .map_err(RunError::driver("poison the memory of a rank"))?;
+        block.set(0, 0xff, bytes)?;
         Ok(block)
+    }
+
+    /// Sets bytes from a place of the block on, and waits until they are set: the driver queues it on a stream, behind
+    /// which no other one is.
+    pub(super) fn set(&self, place: u64, value: u8, bytes: usize) -> Result<(), RunError> {
+        let wrong = RunError::driver;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let stream = self.context.new_stream().map_err(wrong("create a stream"))?;
+        // SAFETY: the caller names bytes of the block, which nothing else uses yet.
+        unsafe { result::memset_d8_async(self.address + place, value, bytes, stream.cu_stream()) }
+            .map_err(wrong("set the memory of a rank"))?;
+        stream.synchronize().map_err(wrong("set the memory of a rank"))
     }
 
     /// Leaves the memory to the end of the process.

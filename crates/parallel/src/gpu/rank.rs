@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::CUstreamCaptureStatus;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use qkvault_exec::raw::{DeviceBuffer, constant_values};
 use qkvault_exec::{Number, cudarc};
 use qkvault_graph::{Lengths, Role, Storage, Tensor, operand};
@@ -107,9 +107,7 @@ impl GpuRank {
         context.bind_to_thread().map_err(RunError::driver("make the context current"))?;
         let block = Arc::new(RankBlock::new(context, acts.layout.bytes as usize)?);
         let address = block.address;
-        // SAFETY: a place of the block for so many bytes, which nobody else has yet.
-        unsafe { result::memset_d8_sync(address + acts.layout.flags, 0, flags as usize) }
-            .map_err(RunError::driver("clear the flags of a rank"))?;
+        block.set(acts.layout.flags, 0, flags as usize)?;
         let a = schedule.attention.get();
         let numbers = HashMap::from([(Role::Scale, Number::F32((1.0 / (a.q.dims[3] as f64).sqrt()) as f32))]);
         let output = |b: &RankBuffer| b.operand.and_then(|role| operand(a, role)).is_some_and(|o| o.output);
