@@ -13,7 +13,9 @@ import re
 from collections import defaultdict
 
 WIDTH, ROW, LEFT = 1200, 26, 190
-COLOURS = [("ncclDev", "#c0392b"), ("MB", "#c0392b"), ("bwd|dq|dkv|dO|odo", "#16a085"), ("fprop|sdpa|attention|flash", "#2980b9")]
+COLOURS = [
+    ("ncclDev|MB", "#c0392b"), ("bwd|dq|dkv|dO|odo", "#16a085"), ("fprop|sdpa|attention|flash", "#2980b9"),
+]  # fmt: skip
 
 
 def read(path):
@@ -45,12 +47,14 @@ def main():
     rows, threads = defaultdict(list), sorted({r["thread"] for r in records if r["kind"] == "call"})
     for r in records:
         if r["begin"] < end and r["end"] > begin:
-            where = f"host thread {threads.index(r['thread'])}" if r["kind"] == "call" else f"GPU {r['gpu']}, stream {r['stream']}"
+            call = r["kind"] == "call"
+            where = f"host thread {threads.index(r['thread'])}" if call else f"GPU {r['gpu']}, stream {r['stream']}"
             rows[where].append(r)
     names = sorted(rows)
     scale = (WIDTH - LEFT) / (end - begin)
     height = ROW * len(names) + 30
-    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">']
+    size = f'width="{WIDTH}" height="{height}"'
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">']
     for at, name in enumerate(names):
         y = at * ROW
         svg.append(f'<text x="4" y="{y + 17}">{name}</text>')
@@ -60,7 +64,8 @@ def main():
             # Calls that would be no wider than a line are only counted.
             if r["kind"] != "call" or right - left > 2000:
                 x, width = LEFT + (left - begin) * scale, max((right - left) * scale, 0.6)
-                svg.append(f'<path d="M{x:.1f} {y + 3}h{width:.1f}v{ROW - 6}h-{width:.1f}" fill="{colour(r["name"])}"/>')
+                box = f"M{x:.1f} {y + 3}h{width:.1f}v{ROW - 6}h-{width:.1f}"
+                svg.append(f'<path d="{box}" fill="{colour(r["name"])}"/>')
             total[r["name"]][0] += 1
             total[r["name"]][1] += right - left
         for what, (count, ns) in sorted(total.items(), key=lambda item: -item[1][1])[:6]:

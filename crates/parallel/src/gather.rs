@@ -62,7 +62,7 @@ impl GatherPlan {
             let new = |(_, t): &(i64, Option<Tile>)| {
                 let all = RowRuns::from_runs(t.as_ref().map(|t| t.block.keys));
                 let new = all.without(&seen);
-                seen = RowRuns::from_runs(seen.iter().chain(all.iter()));
+                seen = seen.with(&all);
                 new
             };
             list.iter().map(new).collect()
@@ -112,9 +112,7 @@ impl<'p> Gather<'p> {
         gather.beside = plan.groups == 1 && gather.chunks().len() > 1 && short && !shares;
         gather.direct = [Role::K, Role::V].into_iter().all(in_order);
         let sent = if gather.direct { Vec::new() } else { sent };
-        let seen = gather.chunks().iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
-        let seen = seen.filter(|keys| gather.own_tokens(work, *keys).is_none());
-        gather.kept = RowRuns::from_runs(seen.chain(sent));
+        gather.kept = gather.seen(work, &(0..gather.chunks().len())).with(&RowRuns::from_runs(sent));
         for slot in 0..plan.groups.min(2) {
             let slot = [Role::K, Role::V].map(|role| {
                 let tensor = group_tensor(work, role, plan.groups, gather.kept.len());
@@ -291,8 +289,7 @@ impl<'p> Gather<'p> {
         }
         let own = self.own_tokens(work, block.keys);
         for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            let mine = self.m.piece(role).map(|mine| mine.heads(group * gathered.dims[1], gathered.dims[1]));
-            let (from, first) = match (own, mine) {
+            let (from, first) = match (own, self.mine(role, group, gathered)) {
                 (Some(first), Some(mine)) => (mine, first),
                 _ => (gathered, self.kept.at(block.keys.0)),
             };

@@ -7,7 +7,7 @@ use qkvault_graph::Role;
 
 use crate::gather::{Gather, by_peer};
 use crate::rows::RowRuns;
-use crate::step::{Stream, Transfer};
+use crate::step::{BufferBox, Stream, Transfer};
 use crate::work::ScheduleWork;
 
 impl Gather<'_> {
@@ -17,6 +17,18 @@ impl Gather<'_> {
         let chunks = (0..).zip(work.sharding.chunks_of(self.m.rank));
         let mut within = chunks.filter(|(_, chunk)| chunk * size <= keys.0 && keys.1 <= (chunk + 1) * size);
         within.next().map(|(place, chunk)| place * size + keys.0 - chunk * size)
+    }
+
+    /// The keys that some chunks of this rank see, less those of chunks that see its own alone.
+    pub(crate) fn seen(&self, work: &ScheduleWork<'_>, places: &Range<usize>) -> RowRuns {
+        let keys = self.chunks()[places.clone()].iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
+        RowRuns::from_runs(keys.filter(|keys| self.own_tokens(work, *keys).is_none()))
+    }
+
+    /// The caller's keys or values, of the heads of a group.
+    pub(crate) fn mine(&self, role: Role, group: i64, gathered: BufferBox) -> Option<BufferBox> {
+        let heads = gathered.dims[1];
+        self.m.piece(role).map(|mine| mine.heads(group * heads, heads))
     }
 
     /// Launches beside others come after what is queued so far. They are those of the first chunk.
@@ -60,11 +72,9 @@ impl Gather<'_> {
             let list = self.messages(work, group, &round);
             // The first chunk's own keys are copied while those of others move.
             let on = if round == (0..1) && places > 1 { Stream::Compute } else { Stream::Exchange };
-            let seen = self.chunks()[round.clone()].iter().filter_map(|(_, t)| Some(t.as_ref()?.block.keys));
-            let seen = RowRuns::from_runs(seen.filter(|keys| self.own_tokens(work, *keys).is_none()));
-            let new = seen.without(&copied);
+            let new = self.seen(work, &round).without(&copied);
             self.keep(work, group, &new, on);
-            copied = RowRuns::from_runs(copied.iter().chain(new.iter()));
+            copied = copied.with(&new);
             self.m.exchange(list);
             let mark = self.m.record(Stream::Exchange);
             marks.extend(round.map(|_| mark));
@@ -76,8 +86,7 @@ impl Gather<'_> {
     fn keep(&mut self, work: &ScheduleWork<'_>, group: i64, keys: &RowRuns, on: Stream) {
         let size = work.tokens().1 / work.sharding.chunks();
         for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            let Some(mine) = self.m.piece(role) else { continue };
-            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
+            let Some(mine) = self.mine(role, group, gathered) else { continue };
             for (place, chunk) in (0..).zip(work.sharding.chunks_of(self.m.rank)) {
                 for (first, end) in keys.within((chunk * size, (chunk + 1) * size)) {
                     let from = mine.tokens(place * size + first - chunk * size, end - first);
@@ -92,8 +101,7 @@ impl Gather<'_> {
         let (rank, size) = (self.m.rank, work.tokens().1 / work.sharding.chunks());
         let mut list = Vec::new();
         for (role, gathered) in [Role::K, Role::V].into_iter().zip(self.slots[(group % 2) as usize]) {
-            let Some(mine) = self.m.piece(role) else { continue };
-            let mine = mine.heads(group * gathered.dims[1], gathered.dims[1]);
+            let Some(mine) = self.mine(role, group, gathered) else { continue };
             for peer in (0..work.sharding.ranks).filter(|peer| *peer != rank) {
                 for (from, to, send) in [(rank, peer, true), (peer, rank, false)] {
                     for (place, chunk) in (0..).zip(work.sharding.chunks_of(from)) {

@@ -31,6 +31,11 @@ impl RowRuns {
         self.iter().map(move |(a, b)| (a.max(first), b.min(end))).filter(|(a, b)| a < b)
     }
 
+    /// The tokens of both sets.
+    pub(crate) fn with(&self, other: &RowRuns) -> RowRuns {
+        RowRuns::from_runs(self.iter().chain(other.iter()))
+    }
+
     /// The tokens that another set does not have.
     pub(crate) fn without(&self, other: &RowRuns) -> RowRuns {
         let mut left = Vec::new();
@@ -63,6 +68,7 @@ mod tests {
         let others = RowRuns::from_runs([(0, 3), (5, 9)]);
         assert_eq!(rows.without(&others).iter().collect::<Vec<_>>(), [(3, 5), (9, 10)]);
         assert_eq!(rows.without(&RowRuns::default()), rows);
+        assert_eq!(rows.with(&others).iter().collect::<Vec<_>>(), [(0, 10)]);
         assert_eq!(rows.within((5, 9)).collect::<Vec<_>>(), [(5, 7), (8, 9)]);
     }
 }

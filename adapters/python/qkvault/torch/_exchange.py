@@ -32,8 +32,8 @@ def group_of(group: Any) -> tuple:
 def context_parallel_shard(tensor: Tensor, dim: int, *, group: Any = None, order: str = "zigzag") -> Tensor:
     """This rank's part of a tensor over the whole sequence, which is its dim `dim`: of `2 * ranks` chunks, the chunks
     `rank` and `2 * ranks - 1 - rank`, or with `order="contiguous"` one of `ranks` chunks. Positions are made so too:
-    `context_parallel_shard(torch.arange(length), 0)`. The part lies in memory as the whole does: rows with all heads side
-    by side are sent as they are."""
+    `context_parallel_shard(torch.arange(length), 0)`. The part lies in memory as the whole does: rows with all heads
+    side by side are sent as they are."""
     _, ranks, rank = group_of(group)
     count = even(tensor.shape[dim], ranks, order, "kv_lengths")
     axes = list(range(tensor.dim()))
