@@ -1406,6 +1406,14 @@ int32_t qkv_rank_prepare(const struct qkv_communicator *communicator,
                          struct qkv_rank **rank);
 
 /**
+ * Whether so many ranks can share an attention: `QKV_OK`, or `QKV_ERROR_REFUSED` with codes that begin with `shard.`.
+ * It needs no ranks.
+ */
+int32_t qkv_sharding_check(const struct qkv_attention *attention,
+                           const struct qkv_sharding *sharding,
+                           uint32_t ranks);
+
+/**
  * The number of a rank's operands: tensors that its runs read and write.
  */
 int32_t qkv_rank_operand_count(const struct qkv_rank *rank, size_t *count);

@@ -152,6 +152,15 @@ impl NamedOperand {
         NamedOperand { dims: tensor.dims, strides: tensor.strides, bytes, ..self }
     }
 
+    pub(crate) const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether a launch takes it from its caller, and writes it.
+    pub(crate) const fn given(&self) -> Option<bool> {
+        if self.constant || self.scalar { None } else { Some(self.output) }
+    }
+
     pub(crate) fn info(&self) -> qkv_operand {
         let NamedOperand { role, role_name, name, dtype, dims, strides, bytes, alignment, output, scalar, constant } =
             self;

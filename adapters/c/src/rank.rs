@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
+use qkvault::exec::Number;
 use qkvault::exec::raw::DeviceBuffer;
 use qkvault::graph::{Role, Valid};
 use qkvault::parallel::{GpuCluster, Schedule, Scheme, Sharding, TokenOrder, choose_among, schedule};
@@ -135,6 +136,21 @@ pub unsafe extern "C" fn qkv_rank_prepare(
     })
 }
 
+/// Whether so many ranks can share an attention: `QKV_OK`, or `QKV_ERROR_REFUSED` with codes that begin with `shard.`.
+/// It needs no ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qkv_sharding_check(
+    attention: *const qkv_attention,
+    sharding: *const qkv_sharding,
+    ranks: u32,
+) -> i32 {
+    guarded_with_memory(|| {
+        // SAFETY: the caller promises an attention and a sharding.
+        let (attention, sharding) = unsafe { (&borrow(attention)?.valid, one(sharding, "the sharding")?) };
+        shared(attention, sharding, ranks).map(drop)
+    })
+}
+
 /// The schedule of a sharding; of a gather whose groups nobody says, that with the best ones.
 fn shared(attention: &Valid, given: qkv_sharding, ranks: u32) -> Result<Schedule, CallFailure> {
     let qkv_sharding { scheme, order, number, reserved } = given;
@@ -167,6 +183,27 @@ fn shared(attention: &Valid, given: qkv_sharding, ranks: u32) -> Result<Schedule
 }
 
 impl SharedRank {
+    /// The operands of the rank, as they lie in its memory.
+    pub(crate) fn operands(&self) -> &[(Role, NamedOperand)] {
+        &self.operands
+    }
+
+    /// Queues a run.
+    ///
+    /// # Safety
+    ///
+    /// As for [`RankBody::run`].
+    pub(crate) unsafe fn run(
+        &mut self,
+        memory: &[(Role, DeviceBuffer)],
+        numbers: impl Iterator<Item = (Role, Number)>,
+        stream: *mut c_void,
+    ) -> Result<(), CallFailure> {
+        numbers.for_each(|(role, number)| self.body.set_number(role, number));
+        // SAFETY: the caller's promise.
+        unsafe { self.body.run(&mut locked(&self.link), memory, stream) }
+    }
+
     /// The one operand that a name stands for, or all of those that share it.
     fn roles(&self, wanted: &str) -> Result<Vec<Role>, CallFailure> {
         let named = self.operands.iter().filter(|(_, operand)| operand.is_named(wanted));
@@ -293,8 +330,7 @@ pub unsafe extern "C" fn qkv_rank_run(rank: *mut qkv_rank, args: *const qkv_rank
                     rank.body.set_number(role, number);
                 }
             }
-            let SharedRank { body, link, .. } = rank;
-            body.run(&mut locked(link), &memory, args.stream)
+            rank.run(&memory, std::iter::empty(), args.stream)
         }
     })
 }

@@ -135,6 +135,7 @@ static void mistakes(qkv_context *context, qkv_communicator *ranks, uint32_t num
   FAILS(qkv_rank_prepare(ranks, odd, &sharding, &rank), QKV_ERROR_REFUSED, "30 tokens for 4 parts");
   sharding.number = 3;
   FAILS(qkv_rank_prepare(ranks, attention, &sharding, &rank), QKV_ERROR_REFUSED, "3 groups of 2 key heads");
+  FAILS(qkv_sharding_check(attention, &sharding, 2), QKV_ERROR_REFUSED, "3 groups of 2 key heads");
   sharding.scheme = 9;
   FAILS(qkv_rank_prepare(ranks, attention, &sharding, &rank), QKV_ERROR_ARGUMENT, "the scheme is 9");
   sharding.scheme = QKV_SCHEME_HEADS, sharding.order = 7;

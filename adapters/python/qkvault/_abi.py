@@ -357,6 +357,7 @@ FUNCTIONS = {
     "qkv_communicator_check": [c_void_p],
     "qkv_communicator_free": [c_void_p],
     "qkv_rank_prepare": [c_void_p, c_void_p, POINTER(qkv_sharding), POINTER(c_void_p)],
+    "qkv_sharding_check": [c_void_p, POINTER(qkv_sharding), c_uint32],
     "qkv_rank_operand_count": [c_void_p, POINTER(c_size_t)],
     "qkv_rank_operand": [c_void_p, c_size_t, POINTER(qkv_operand)],
     "qkv_rank_parts": [c_void_p, c_size_t, POINTER(qkv_part), POINTER(c_size_t)],

@@ -1,22 +1,16 @@
-"""How ranks share a sequence: the rows that each one has, the keys that its queries see, and what of them travels.
+"""How ranks share a sequence: the rows that each one has, for PyTorch's and JAX's `context_parallel_attention`.
 
-It knows positions alone, no arrays, so that PyTorch's and JAX's `context_parallel_attention` share it. A sequence is
-cut into chunks of equal size, of which a rank has one (`"contiguous"`) or two (`"zigzag"`), and computes an attention
-for each. Positions count in the whole sequence, in rows.
+A sequence is cut into chunks of equal size, of which a rank has one (`"contiguous"`) or two (`"zigzag"`).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 from ._errors import ArgumentError
 
 #: How many chunks of the sequence a rank has.
 CHUNKS = {"zigzag": 2, "contiguous": 1}
-
-#: Keys that a query sees before its own position and behind it; None for all of them.
-Sides = tuple[Optional[int], Optional[int]]
 
 
 def parts_of(order: str) -> int:
@@ -87,80 +81,3 @@ def checked_heads(ranks: int, heads: dict[str, int], tensors: dict[str, Any]) ->
     for name, given in tensors.items():
         if given is not None:
             raise ArgumentError(f"{name} is not exchanged for heads; give score_mod or mask_mod, or strategy='gather'")
-
-
-def sides(band: str) -> Sides:
-    """The sides of a band in the text form, which counts the query itself to those before it."""
-    words = band.split()
-    after = {word: int(words[at + 1]) for at, word in enumerate(words) if word in ("window", "left", "right")}
-    left = after.get("window", after.get("left"))
-    return None if left is None else left - 1, 0 if "causal" in words else after.get("right")
-
-
-class Seen(NamedTuple):
-    """The keys that the attentions of some chunks are given: `count` of them, from `start(first)` on."""
-
-    #: Keys before the first query, if a chunk has its own part of the sequence; else where that part begins.
-    before: Optional[int]
-    begin: int
-    count: int
-    keys: int
-
-    def start(self, first: Any, clip: Any = lambda x, least, most: min(max(x, least), most)) -> Any:
-        """The first key for queries from `first` on."""
-        return self.begin if self.before is None else clip(first - self.before, 0, self.keys - self.count)
-
-
-def seen(around: Sides, size: int, keys: int, chunks: list[int], prefixes: int) -> Seen:
-    """The keys that chunks of `size` queries are given, which have one plan for all of them.
-
-    Under a window each has as many as one sees. Without a left side it is the beginning of the sequence, and without a
-    right side its end, in steps of which the sequence has about `prefixes`: so many plans serve all ranks.
-    """
-    left, right = around
-    if left is not None and right is not None:
-        return Seen(left, 0, min(keys, left + size + right), keys)
-    step = size * math.ceil(keys / size / prefixes)
-    end = keys if right is None else min(keys, (max(chunks) + 1) * size + right)
-    begin = 0 if left is None else max(0, min(chunks) * size - left)
-    end, begin = min(keys, math.ceil(end / step) * step), begin // step * step
-    return Seen(None, begin, end - begin, keys)
-
-
-class Piece(NamedTuple):
-    """Rows that lie in one chunk of the rank `source`, and that an attention of the rank `to` is given."""
-
-    source: int
-    #: Which of the source's chunks it is, and the rows in it.
-    slot: int
-    begin: int
-    end: int
-    to: int
-    #: Which of the rank's attentions it is, and where among its keys the rows begin.
-    launch: int
-    at: int
-
-
-def halo(around: Sides, size: int, ranks: int, order: str) -> Optional[list[Piece]]:
-    """What each attention sees of every chunk, in the order of ranks; None if to gather all keys moves no more."""
-    count = parts_of(order) * ranks
-    left, right = around
-    if left is None or right is None:
-        return None
-    given, found = seen(around, size, count * size, list(range(count)), 1), []
-    lies = {chunk: divmod(place, parts_of(order)) for chunk, place in enumerate(places(ranks, order))}
-    for chunk in dealt(ranks, order):
-        to, launch = lies[chunk]
-        first = chunk * size
-        begin, end = max(0, first - left), min(count * size, first + size + right)
-        for other in range(begin // size, (end - 1) // size + 1):
-            source, slot = lies[other]
-            rows = max(begin, other * size), min(end, (other + 1) * size)
-            at = rows[0] - given.start(first)
-            found.append(Piece(source, slot, rows[0] - other * size, rows[1] - other * size, to, launch, at))
-    return found if moved(found) < ranks * (ranks - 1) * size * parts_of(order) else None
-
-
-def moved(pieces: list[Piece]) -> int:
-    """How many rows go from one rank to another."""
-    return sum(piece.end - piece.begin for piece in pieces if piece.source != piece.to)

@@ -99,7 +99,7 @@ def with_torch(found):
     for name, case in CASES.items():
         *whole, d_o = make(rows * ranks, 5)
         judge(name, whole, d_o, options_of(case, slopes(heads)), FORMS)
-    draw = random.Random(ARGS.seed)
+    draw, start = random.Random(ARGS.seed), time.perf_counter()
     for number in range(ARGS.random):
         name = draw.choice(list(CASES))
         count, share = draw.choice([2, 4, 8, 12]), draw.choice([1, 2, 2, 4])
@@ -114,6 +114,8 @@ def with_torch(found):
             whole, d_o = [x.contiguous() for x in whole], d_o.contiguous()
         options, form = options_of(CASES[name], slopes(count)), draw.choice(FORMS)
         words = f"{number}: {name} {length} rows, {list(shape.values())}"
+        if rank == 0:
+            print(f"{time.perf_counter() - start:.0f} s, {words} {form}", file=sys.stderr, flush=True)
         try:
             judge(words, whole, d_o, options, [form], runs=3)
         except (qkvault.Refused, qkvault.ArgumentError) as error:

@@ -198,6 +198,11 @@ class Modifications(Case):
                 full = jnp.broadcast_to(keep(*jnp.ix_(*(jnp.arange(n) for n in (2, 4, 24, 24)))), (2, 4, 24, 24))
                 self.both((Q, K, V), lambda *a: qj.attention(*a, mask_mod=keep), lambda *a: plain(*a, mask=full))
 
+    def test_a_gradient_that_is_numpy_s_is_no_zero(self):
+        q, k, v = make(1, 16, 2, 16), make(1, 16, 2, 16), make(1, 16, 2, 16)
+        o, pull = jax.vjp(lambda *a: qj.attention(*a, is_causal=True), q, k, v)
+        self.near(pull(np.asarray(o)), pull(o))
+
     def test_captured_arrays_have_gradients(self):
         # What has a gradient is rounded to bfloat16, as the tensor that cuDNN adds to the scores.
         table, slopes = make(4, 64, dtype=jnp.float32), make(4, dtype=jnp.float32)

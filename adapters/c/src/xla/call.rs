@@ -91,14 +91,9 @@ impl XlaCall {
             } else if constants.iter().all(|(role, _)| *role != fact.role) {
                 // What strides step over: tokens of all sequences, pages and their rows.
                 let extents = operand(attention.get(), fact.role).map_or(fact.dims, |o| o.tensor.extents());
-                let mut axes: Vec<usize> = (0..4).filter(|&axis| extents[axis] != 1).collect();
-                axes.sort_by_key(|&axis| std::cmp::Reverse(fact.strides[axis]));
-                let dims = axes.iter().map(|&axis| extents[axis]).collect();
                 let name = fact.name.map_or_else(|| fact.role.name().into_owned(), str::to_owned);
-                let (role, dtype, bytes) = (fact.role, fact.dtype, fact.bytes);
-                let held = extents.iter().fold(dtype.size() as u64, |all, n| all.saturating_mul(n.unsigned_abs()));
                 let list = if fact.output { &mut outputs } else { &mut inputs };
-                list.push(CallOperand { role, dtype, bytes, held, name, code: code(dtype), dims });
+                list.push(CallOperand::new((fact.role, name), fact.dtype, fact.bytes, extents, fact.strides));
             }
         }
         let (text, plans) = (text.to_owned(), CallPlans::default());
@@ -136,7 +131,21 @@ impl XlaCall {
 }
 
 impl CallOperand {
-    fn check(&self, memory: FrameMemory<'_>) -> Result<(), CallFailure> {
+    pub(super) fn new(
+        (role, name): (Role, String),
+        dtype: DType,
+        bytes: u64,
+        extents: [i64; 4],
+        strides: [i64; 4],
+    ) -> CallOperand {
+        let mut axes: Vec<usize> = (0..4).filter(|&axis| extents[axis] != 1).collect();
+        axes.sort_by_key(|&axis| std::cmp::Reverse(strides[axis]));
+        let dims = axes.iter().map(|&axis| extents[axis]).collect();
+        let held = extents.iter().fold(dtype.size() as u64, |all, n| all.saturating_mul(n.unsigned_abs()));
+        CallOperand { role, dtype, bytes, held, name, code: code(dtype), dims }
+    }
+
+    pub(super) fn check(&self, memory: FrameMemory<'_>) -> Result<(), CallFailure> {
         let dims = memory.dims.iter().copied().filter(|&extent| extent != 1);
         let own = self.dims.iter().copied();
         let same = match memory.dtype == U32 && self.dtype == DType::I64 {

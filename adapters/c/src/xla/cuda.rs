@@ -42,7 +42,7 @@ enum OperandPlace {
 }
 
 /// The runtime that a context gave, else one with the environment's vault, which builds nothing.
-fn runtime() -> Result<RawRuntime, CallFailure> {
+pub(super) fn runtime() -> Result<RawRuntime, CallFailure> {
     if let Some(runtime) = &*RUNTIME.read().unwrap_or_else(PoisonError::into_inner) {
         return Ok(runtime.clone());
     }

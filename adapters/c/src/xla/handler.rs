@@ -10,7 +10,7 @@ use crate::status::{
     QKV_ERROR_PARSE, QKV_ERROR_REFUSED, c_string, caught,
 };
 
-/// Runs a handler's body for a call of XLA.
+/// Runs a handler's body for a call of XLA. Each call launches the same operations, which may be captured.
 ///
 /// # Safety
 ///
@@ -20,11 +20,25 @@ pub(super) unsafe fn handle(
     body: impl FnOnce(Frame<'_>) -> Result<(), CallFailure>,
 ) -> *mut abi::XlaError {
     // SAFETY: the caller's promise.
+    unsafe { handle_with(frame, abi::COMMAND_BUFFER_COMPATIBLE, body) }
+}
+
+/// As [`handle`], for a handler with other traits.
+///
+/// # Safety
+///
+/// As for [`handle`].
+pub(super) unsafe fn handle_with(
+    frame: *mut abi::CallFrame,
+    traits: u32,
+    body: impl FnOnce(Frame<'_>) -> Result<(), CallFailure>,
+) -> *mut abi::XlaError {
+    // SAFETY: the caller's promise.
     let Some(frame) = (unsafe { frame.as_ref() }) else { return std::ptr::null_mut() };
     // SAFETY: null or an extension.
     if unsafe { frame.extension.as_ref() }.is_some_and(|extension| extension.kind == abi::METADATA) {
         // SAFETY: the kind says what it is.
-        unsafe { describe(frame) };
+        unsafe { describe(frame, traits) };
         return std::ptr::null_mut();
     }
     // SAFETY: the caller's promise.
@@ -41,7 +55,7 @@ pub(super) unsafe fn handle(
 /// # Safety
 ///
 /// The frame's extension must be one of metadata.
-unsafe fn describe(frame: &abi::CallFrame) {
+unsafe fn describe(frame: &abi::CallFrame, traits: u32) {
     // SAFETY: the caller's promise.
     let metadata = unsafe { (*frame.extension.cast::<abi::MetadataExtension>()).metadata };
     let (extension, (major, minor)) = (std::ptr::null_mut(), abi::VERSION);
@@ -49,7 +63,7 @@ unsafe fn describe(frame: &abi::CallFrame) {
     // SAFETY: XLA gives a place. The last field exists since version 0.2, of which the call has functions.
     unsafe {
         (*metadata).api_version = abi::ApiVersion { struct_size, extension, major, minor };
-        (*metadata).traits = abi::COMMAND_BUFFER_COMPATIBLE;
+        (*metadata).traits = traits;
         if frame.api.as_ref().is_some_and(|api| api.version.minor >= 2) {
             (*metadata).state_type = 0;
         }

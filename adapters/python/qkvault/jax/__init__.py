@@ -25,6 +25,7 @@ from ._exchange import unzigzag, zigzag
 from ._front import dot_product_attention
 from ._packed import paged_attention, varlen_attention
 from ._parallel import context_parallel_attention
+from ._ranks import register as _register_ranks
 from ._trace import TraceError
 
 __all__ = [
@@ -33,3 +34,4 @@ __all__ = [
 ]
 
 _register()
+_register_ranks()

@@ -15,6 +15,7 @@ from ._origins import Origin, origins_of
 from ._origins import within as _within
 from ._program import DTYPES, Program
 from ._segments import array, integers, segments
+from ._sharing import Sharing
 from ._shards import whole
 
 Window = Union[int, tuple[Optional[int], Optional[int]], None]
@@ -98,12 +99,12 @@ def program_of(
     keys: Optional[int] = None,
     query_origin: Origin = None,
     key_origin: Origin = None,
-    band_moves: bool = True,
+    shared: Optional[Sharing] = None,
 ) -> tuple[Program, dict[str, Any], float]:
-    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages.
-    Without `band_moves`, origins are those of the functions' indices alone."""
+    """A program, its arrays, and its scale. `keys` is the capacity of a sequence, if K and V are pools of pages. Of an
+    attention that is `shared`, arrays are a rank's parts."""
     checked(q, k, v, layout, packed=packed is not None)
-    full = _extents(q, k, layout, packed, keys)
+    full = _extents(q, k, layout, packed, keys, shared)
     if packed is None and keys is None and (k.shape[0] != full[0] or v.shape[0] != full[0]):
         batches = f"{q.shape[0]}, {k.shape[0]} and {v.shape[0]}"
         raise ArgumentError(f"q, k and v have the batches {batches}; give all the same")
@@ -147,7 +148,7 @@ def program_of(
         own += [] if isinstance(softcap, float) else [softcap]
     origins, begins = origins_of(query_origin, key_origin)
     side = band(is_causal, window, bottom_right)
-    if origins is not None and band_moves:
+    if origins is not None:
         if bottom_right:
             raise ArgumentError("bottom_right goes without query_origin and key_origin, which say where queries stand")
         if origins is True and side != "none":
@@ -159,7 +160,7 @@ def program_of(
         program = Program(
             layout, side, score_mod, mask_mod, softcap, bias is not None,
             mask is not None, lengths, sinks is not None, deterministic, segment_ids is not None,
-            _rate(dropout_rate, dropout_rng), packed, keys is not None, origins, arrays=own,
+            _rate(dropout_rate, dropout_rng), packed, keys is not None, origins, shared, arrays=own,
         )
         program.expressions(False)
     arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "captured": list(program.arrays)}
@@ -185,11 +186,17 @@ def program_of(
     return program, arrays, fixed
 
 
-def _extents(q: Any, k: Any, layout: str, packed: Optional[tuple], keys: Optional[int]) -> tuple:
-    """The extents of the scores: batch, query heads, queries, keys."""
+def _extents(
+    q: Any, k: Any, layout: str, packed: Optional[tuple], keys: Optional[int], shared: Optional[Sharing]
+) -> tuple:
+    """The extents of the scores: batch, query heads, queries, keys. A rank is given its rows of them, or all if it
+    computes some heads."""
     if packed is not None:
         return (packed[0], q.shape[1], packed[1], packed[2])
     h, s = (2, 1) if layout == "bshd" else (1, 2)
+    if shared is not None:
+        rows = q.shape[s] * (shared.ranks if shared.strategy == "heads" else 1)
+        return (q.shape[0], q.shape[h], rows, k.shape[s] * shared.ranks)
     return (q.shape[0], q.shape[h], q.shape[s], k.shape[s] if keys is None else keys)
 
 

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from .._attention import Attention, Operand
 from .._errors import ArgumentError
+from . import _ranks
 from ._config import TARGET, workspace
 from ._partition import partitioned
 from ._program import Program
@@ -103,6 +104,8 @@ def _order(program: Program, role: str) -> tuple:
 def _shape(program: Program, operand: Operand, arrays: dict[str, Any]) -> tuple:
     """The shape of the array of an operand."""
     role, dims = operand.role, operand.dims
+    if program.shared is not None:
+        dims = program.shared.part(role, dims)
     if program.packed is not None and (role in ROWS or role == "stats"):
         tokens = arrays["k" if role in ("k", "v", "d_k", "d_v") else "q"].shape[0]
         return (tokens, dims[1]) if role == "stats" else (tokens, dims[1], dims[3])
@@ -158,11 +161,17 @@ def _bound(kind: Kind, batch: int, arrays: dict[str, Any]) -> tuple:
     operands = [operand for operand in attention.operands if not operand.constant]
     scalars = [values[operand.name or operand.role] for operand in operands if operand.scalar]
     given = [_array(kind.program, one, arrays) for one in operands if not one.scalar and not one.output]
+    attributes = {
+        "key": attention.key, "text": attention.text, "scalars": np.array(scalars, np.float64), "v": np.int32(1),
+    }  # fmt: skip
+    if kind.program.shared is not None:
+        if kind.d_sink and not any(one.role == "sink" for one in operands):
+            given.append(jnp.reshape(arrays["sink"], (1, -1, 1, 1)))  # Ranks read it, and no description names it.
+        found = _ranks.bound([*results.values()], [*given, arrays["place"]], attributes, attention, kind.program.shared)
+        return tuple(dict(zip(results, found))[name] for name in kind.outputs)
     scratch = workspace(attention)
     types = [*results.values(), _like(arrays["q"], (scratch + 255 if scratch else 0,), jnp.uint8, (None,))]
-    found = jax.ffi.ffi_call(TARGET, types)(
-        *given, key=attention.key, text=attention.text, scalars=np.array(scalars, np.float64), v=np.int32(1)
-    )
+    found = jax.ffi.ffi_call(TARGET, types)(*given, **attributes)
     by_name = dict(zip(results, found))
     return tuple(by_name[name] for name in kind.outputs)
 
@@ -225,8 +234,8 @@ def _foldable(kind: Kind, batch: int, traced: bool) -> Any:
 
 def _fold(name: str, array: Any, batched: bool, count: int, rows: int, alone: bool) -> Any:
     """An array of a call whose batch is `count` times as large."""
-    if name == "sink":
-        return array  # It has no batch, and a call with sinks that are mapped is made one by one.
+    if name in ("sink", "place"):
+        return array  # They have no batch, and a call with sinks that are mapped is made one by one.
     if not batched:
         if name not in WHOLE and array.shape[0] == 1 and not alone:
             return array

@@ -19,8 +19,8 @@ from .._errors import PlanMissing, Refused
 from .._library import call, library
 from .._plan import Plan
 
-#: The name of the custom calls in programs.
-TARGET = "qkvault.attention"
+#: The names of the custom calls in programs: of one GPU, and of the ranks of a mesh axis.
+TARGET, RANKS = "qkvault.attention", "qkvault.ranks"
 
 
 #: Tells of every plan that was compiled while a program was traced.
@@ -89,6 +89,8 @@ def register() -> None:
         stages = {"initialize": capsule(found.qkv_xla_initialize), "execute": capsule(found.qkv_xla_execute)}
         jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA")
         jax.ffi.register_ffi_target(TARGET, capsule(found.qkv_xla_reference), platform="cpu")
+        jax.ffi.register_ffi_target(RANKS, capsule(found.qkv_xla_ranks), platform="CUDA")
+        jax.ffi.register_ffi_target(RANKS, capsule(found.qkv_xla_ranks_reference), platform="cpu")
         _registered = True
 
 
@@ -134,4 +136,4 @@ def _told(plan: Plan) -> int:
 
 def export_checks() -> list:
     """What `jax.export.export(..., disabled_checks=...)` needs, to let programs keep qkvault's calls."""
-    return [jax.export.DisabledSafetyCheck.custom_call(TARGET)]
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in (TARGET, RANKS)]

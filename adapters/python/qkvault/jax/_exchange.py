@@ -1,8 +1,7 @@
-"""Arrays over a sequence that the ranks of a mesh axis share: how they lie, and what travels, with gradients."""
+"""Arrays over a sequence that the ranks of a mesh axis share: how they lie."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -34,35 +33,10 @@ def in_order(x: Any, ranks: int, axis: int, order: str) -> Any:
     return jnp.concatenate([chunks[at] for at in places(ranks, order)], axis)
 
 
-def of_ranks(x: Any, ranks: int, axis: int, order: str) -> Any:
-    """An array in the order of the sequence, in that of ranks."""
-    return x if order == "contiguous" else zigzag(x, ranks, axis)
-
-
 def whole_of(x: Any, axis_name: Any, axis: int, order: str) -> Any:
     """The whole sequence on every rank."""
     ranks = jax.lax.psum(1, axis_name)
     return in_order(jax.lax.all_gather(x, axis_name, axis=axis, tiled=True), ranks, axis, order)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def gathered(x: Any, axis_name: Any, axis: int, order: str, copies: int) -> tuple:
-    """The whole sequence, once for each launch that reads it, so that their gradients are added in float32."""
-    return (whole_of(x, axis_name, axis, order),) * copies
-
-
-def _forward(x: Any, axis_name: Any, axis: int, order: str, copies: int) -> tuple:
-    return gathered(x, axis_name, axis, order, copies), None
-
-
-def _backward(axis_name: Any, axis: int, order: str, copies: int, _: None, given: tuple) -> tuple:
-    total = functools.reduce(jnp.add, (part.astype(jnp.float32) for part in given))
-    total = of_ranks(total, jax.lax.psum(1, axis_name), axis, order)
-    own = jax.lax.psum_scatter(total, axis_name, scatter_dimension=axis, tiled=True)
-    return (own.astype(given[0].dtype),)
-
-
-gathered.defvjp(_forward, _backward)
 
 
 def ranks_of(axis_name: Any) -> int:

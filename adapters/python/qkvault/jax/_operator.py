@@ -8,6 +8,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from ._call import Kind, run
 from ._program import Program
@@ -71,7 +72,7 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
     @jax.custom_vjp
     def function(arrays):
         with whole():
-            tensors = program.tensors(False, arrays["captured"], program.sizes(arrays))
+            tensors = program.tensors(False, arrays["captured"], program.sizes(arrays), place=arrays.get("place"))
         found = called(program, scale, arrays, {}, tensors, stats=lse)
         o = _written(program, arrays, "q", found["o"])
         return (o, _lse(program, found["stats"])) if lse else o
@@ -85,7 +86,8 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
         values = program.expressions(dense).tensors
         grads = frozenset(number for number, value in enumerate(values) if value.captured & wanted)
         with whole():
-            tensors = program.tensors(dense, arrays["captured"], program.sizes(arrays), arrays["q"].dtype, grads)
+            tensors = program.tensors(
+                dense, arrays["captured"], program.sizes(arrays), arrays["q"].dtype, grads, arrays.get("place"))
         fixed = _Fixed(dense=dense, grads=grads, d_sink=bool(moved.get("sink")))
         found = called(program, scale, arrays, {}, tensors, stats=True, **fixed.values)
         o = _written(program, arrays, "q", found["o"])
@@ -95,18 +97,21 @@ def operator(program: Program, scale: float, lse: bool = False) -> Callable:
     def backward(saved, given):
         arrays, o, stats, fixed = saved
         d_o = given[0] if lse else given
-        if not isinstance(d_o, jax.Array):
+        if isinstance(d_o, SymbolicZero):
             d_o = jnp.zeros(o.shape, o.dtype)
         dense, grads, sizes = fixed.values["dense"], fixed.values["grads"], program.sizes(arrays)
-        compute = functools.partial(program.tensors, dense, sizes=sizes, dtype=o.dtype, grads=grads)
+        compute = functools.partial(
+            program.tensors, dense, sizes=sizes, dtype=o.dtype, grads=grads, place=arrays.get("place"))
         tensors, pull = jax.vjp(compute, arrays["captured"]) if grads else (compute(arrays["captured"]), None)
-        more = {"o": o, "stats": stats, "d_o": d_o.astype(o.dtype)}
+        more = {"o": o, "stats": stats, "d_o": jnp.asarray(d_o, o.dtype)}
         found = called(program, scale, arrays, more, tensors, backward=True, **fixed.values)
         # What does not move has zeros, so that the result has the same places whatever moves: JAX asserts that.
         result: dict[str, Any] = jax.tree.map(_zero, arrays)
         result.update({name: _written(program, arrays, name, found[f"d_{name}"]) for name in "qkv"})
         if "d_sink" in found:
-            result["sink"] = jnp.reshape(found["d_sink"], arrays["sink"].shape)
+            # Ranks are told the sum of all of them.
+            sink = found["d_sink"] / program.shared.ranks if program.shared else found["d_sink"]
+            result["sink"] = jnp.reshape(sink, arrays["sink"].shape)
         if pull is not None:
             zeros = [_zero(tensor) for tensor in tensors]
             given = [found.get(f"d_t{number}", zero) for number, zero in enumerate(zeros)]

@@ -1,8 +1,5 @@
-"""One attention whose sequence is sharded over a mesh axis, inside of `shard_map`, with XLA's collectives.
-
-Programs are the same on all ranks, so nothing that differs from rank to rank may be a number of a launch. A causal band
-follows the lengths of the keys, which kernels read on the GPU and skip blocks for; functions read positions as arrays.
-"""
+"""One attention whose sequence is sharded over a mesh axis, inside of `shard_map`: the devices of the axis are ranks of
+the library, which has the schedule, the exchange and the launches."""
 
 from __future__ import annotations
 
@@ -13,12 +10,11 @@ import jax.numpy as jnp
 
 from .. import _sequence as sequence
 from .._errors import ArgumentError
-from . import _by_heads
 from ._arguments import Number, Window, band, checked, program_of
-from ._exchange import gathered, ranks_of, whole_of
-from ._halo import halo
+from ._exchange import ranks_of, whole_of
 from ._operator import operator
 from ._segments import integers, narrow
+from ._sharing import Sharing, place_of
 from ._shards import varying
 from ._words import DOOR
 
@@ -60,82 +56,53 @@ def context_parallel_attention(
     * `strategy`: `"gather"` brings all keys and values to every rank, or what its queries see of them through a window
       with two sides, where that is less; `"heads"` (Ulysses) exchanges rows for heads, of which Q as well as K have a
       multiple of the ranks then.
-    * `prefixes`: chunks under a causal mask are given the keys before the end of the last one that any rank computes at
-      the time, which is a part of so many of the sequence; with 1, all chunks are given all keys, and share one plan.
+    * `prefixes` changes nothing any more: each chunk is given the keys that it sees.
 
-    Gradients of K and V are sums over ranks in float32. Other arguments are those of `attention`; dropout is missing,
-    because ranks would draw a part's mask and not that of the whole.
+    The schedule, the exchange over NCCL and the launches are the library's. Ranks meet, and plans of a shape are loaded,
+    when a device executes a call for the first time; processes meet through the coordinator of `jax.distributed`. What
+    no schedule takes raises `qkvault.Refused` with codes `shard.` while the program is traced; a rank that is lost is an
+    error of the run, which names it. Lengths are predicates, because no program knows their numbers.
+
+    Gradients of K and V are added over ranks in float32, in their order. Other arguments are those of `attention`;
+    dropout is missing, because ranks would draw a part's mask and not that of the whole.
     """
     checked(q, k, v, layout)
     ranks, at = ranks_of(axis_name), 1 if layout == "bshd" else 2
-    rows = sequence.divided(q.shape[at], order, "key_value_seq_lengths")
-    own_keys = sequence.divided(k.shape[at], order, "key_value_seq_lengths")
-    side = band(is_causal, window)
-    sequence.checked(strategy, side, q.shape[at], k.shape[at], prefixes)
+    for x in (q, k):
+        sequence.divided(x.shape[at], order, "key_value_seq_lengths")
+    sequence.checked(strategy, band(is_causal, window), q.shape[at], k.shape[at], prefixes)
     if strategy == "heads":
-        return _by_heads.attention(
-            q, k, v, axis_name, ranks, order, at, return_lse, layout=layout, bias=bias, mask=mask, score_mod=score_mod,
-            mask_mod=mask_mod, is_causal=is_causal, window=window, softcap=softcap, sinks=sinks, scale=scale,
-            query_seq_lengths=query_seq_lengths, key_value_seq_lengths=key_value_seq_lengths, segment_ids=segment_ids,
-            deterministic=deterministic,
-        )
-    around, every = sequence.sides(side), ranks * k.shape[at]
-    # Of each launch, the chunk of every rank: one program computes them all.
-    launches = list(zip(*(sequence.chunks_of(rank, ranks, order) for rank in range(ranks))))
-    pieces = sequence.halo(around, own_keys, ranks, order)
-    if pieces is None:
-        of_keys, of_values = (gathered(x, axis_name, at, order, len(launches)) for x in (k, v))
-    else:
-        of_keys, of_values = (halo(x, axis_name, at, order, around) for x in (k, v))
-    ids = _ids(segment_ids, axis_name, order)
-    found = []
-    mine = sequence.chunks_of(jax.lax.axis_index(axis_name), ranks, order)
-    for launch, (chunk, chunks) in enumerate(zip(mine, launches)):
-        own, first = slice(launch * rows, (launch + 1) * rows), chunk * rows
-        given = sequence.seen(around, rows, every, list(chunks), prefixes)
-        start, count = jnp.int32(given.start(first, jnp.clip)), given.count
-
-        def part(x, axis, start=start, count=count):
-            return x if x.shape[axis] == count else jax.lax.dynamic_slice_in_dim(x, start, count, axis)
-
-        options: dict[str, Any] = {
-            "bias": _of_part(bias, "bias", own, q.shape[at], part),
-            "mask": _of_part(mask, "mask", own, q.shape[at], part),
-            "segment_ids": None if ids is None else (ids[0][:, own], part(ids[1], 1)), "is_causal": is_causal,
-            "window": window, "mask_mod": _keys_within(mask_mod, key_value_seq_lengths),
-        }
-        if around[1] == 0:
-            # The last key that is told of is the last query's own, and the band ends there.
-            own_key = jnp.full(q.shape[:1], first + rows - start, jnp.int32)
-            options.update(key_value_seq_lengths=own_key, bottom_right=True, band_moves=False)
-        if side != "none" or score_mod is not None or options["mask_mod"] is not None:
-            options.update(query_origin=jnp.int32(first), key_origin=jnp.int32(start))
-        program, arrays, fixed = program_of(
-            jax.lax.slice_in_dim(q, own.start, own.stop, axis=at), part(of_keys[launch], at),
-            part(of_values[launch], at), score_mod=score_mod, softcap=softcap, sinks=sinks, scale=scale, layout=layout,
-            deterministic=deterministic, **options,
-        )
-        o, lse = operator(program, fixed, True)(varying(arrays))
-        found.append((_before(o, query_seq_lengths, first, at), lse))
-    o, lse = (jnp.concatenate(parts, axis) for parts, axis in zip(zip(*found), (at, at)))
+        sequence.checked_heads(ranks, {"q": q.shape[3 - at], "k": k.shape[3 - at]}, {"bias": bias, "mask": mask})
+    shared = Sharing(axis_name, ranks, strategy, order) if ranks > 1 else None
+    for name, given in (("bias", bias), ("mask", mask)):
+        _rows(name, given, q.shape[at])
+    program, arrays, fixed = program_of(
+        q, k, v, bias=bias, mask=mask, score_mod=score_mod, mask_mod=_keys_within(mask_mod, key_value_seq_lengths),
+        is_causal=is_causal, window=window, softcap=softcap, sinks=sinks, scale=scale,
+        segment_ids=_ids(segment_ids, axis_name, strategy, order), layout=layout, deterministic=deterministic,
+        shared=shared,
+    )
+    arrays = varying(arrays)
+    if shared is not None:
+        arrays["place"] = place_of(axis_name)
+    o, lse = operator(program, fixed, True)(arrays)
+    o = _before(o, query_seq_lengths, axis_name, ranks, order, at)
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o
 
 
-def _of_part(given: Any, name: str, own: slice, rows: int, part: Callable) -> Any:
-    """The rows and columns of a chunk of an array over (batch, head, query, key)."""
-    if given is None:
-        return None
-    given = jnp.asarray(given)
-    if given.ndim >= 2 and given.shape[-2] not in (1, rows):
-        text = f"{name} has the shape {given.shape}; it has a rank's {rows} rows, and columns of all ranks"
-        raise ArgumentError(text)
-    if given.ndim >= 2 and given.shape[-2] == rows:
-        given = given[..., own, :]
-    return given if given.shape[-1] == 1 else part(given, given.ndim - 1)
+def _rows(name: str, given: Any, rows: int) -> None:
+    """Raises for an array over (batch, head, query, key) that has not a rank's rows."""
+    if given is None or jnp.ndim(given) < 2:
+        return
+    if rows == 1:
+        raise ArgumentError(f"a rank has one row, and it cannot be told whether {name} is over queries; give score_mod")
+    if jnp.shape(given)[-2] not in (1, rows):
+        shape = jnp.shape(given)
+        raise ArgumentError(f"{name} has the shape {shape}; it has a rank's {rows} rows, and columns of all ranks")
 
 
-def _ids(given: Any, axis_name: Any, order: str) -> Any:
-    """Segment ids of a rank's queries, and of all keys."""
+def _ids(given: Any, axis_name: Any, strategy: str, order: str) -> Any:
+    """Segment ids of a rank's queries, or of all where it computes heads, and of all keys."""
     if given is None:
         return None
     both = given if isinstance(given, (tuple, list)) else (given, given)
@@ -145,6 +112,10 @@ def _ids(given: Any, axis_name: Any, order: str) -> Any:
     if queries.ndim != 2 or keys.ndim != 2:
         text = f"segment_ids have the shapes {queries.shape} and {keys.shape}; they are (batch, a rank's rows)"
         raise ArgumentError(text)
+    if strategy == "heads":
+        queries = whole_of(queries, axis_name, 1, order)
+    elif queries.shape[1] == 1:
+        raise ArgumentError("a rank has one row, for which segment_ids cannot be given; give mask_mod")
     return queries, whole_of(keys, axis_name, 1, order)
 
 
@@ -161,10 +132,12 @@ def _keys_within(inner: Optional[Callable], lengths: Any) -> Optional[Callable]:
     return keep
 
 
-def _before(o: Any, lengths: Any, first: Any, at: int) -> Any:
+def _before(o: Any, lengths: Any, axis_name: Any, ranks: int, order: str, at: int) -> Any:
     """Rows with zeros behind the lengths of the whole sequences."""
     if lengths is None:
         return o
-    places = first + jax.lax.broadcasted_iota(jnp.int32, o.shape, at)
-    kept = places < jnp.reshape(integers("query_seq_lengths", lengths), (-1, 1, 1, 1))
-    return jnp.where(kept, o, jnp.zeros((), o.dtype))
+    rows = o.shape[at] // sequence.parts_of(order)
+    chunks = sequence.chunks_of(jax.lax.axis_index(axis_name), ranks, order)
+    places = jnp.concatenate([chunk * rows + jnp.arange(rows, dtype=jnp.int32) for chunk in chunks])
+    kept = places[None, :] < integers("query_seq_lengths", lengths)[:, None]
+    return jnp.where(jnp.expand_dims(kept, (2, 3) if at == 1 else (1, 3)), o, jnp.zeros((), o.dtype))

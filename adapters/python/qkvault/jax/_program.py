@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional, Union
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from .._errors import ArgumentError
 from .._words import Words
+from ._sharing import Sharing
 from ._trace import Function
 from ._values import AXES, Node, Value, compute, printed, tensors_of
 from ._words import DOOR
@@ -82,6 +83,8 @@ class Program:
     #: Positions of the first query and the first key: numbers of a launch, or True if they are the last of its own
     #: arrays, which the functions' indices are added to.
     origins: Union[None, bool, tuple[int, int]] = None
+    #: Ranks that compute it together, each of which has a part of the rows.
+    shared: Optional[Sharing] = None
     _known: dict[bool, Expressions] = field(default_factory=dict)
     #: Arrays: bias, mask, both segment ids, softcap, then those that the functions captured.
     arrays: list = field(default_factory=list)
@@ -146,7 +149,8 @@ class Program:
         return {axis: _position(axis, number, node) for axis, number, node in zip("qk", numbers, nodes)}
 
     def sizes(self, arrays: dict[str, Any], batch: Optional[int] = None) -> Sizes:
-        """The extents of a call. `batch` is the batch that the functions know, if `vmap` has made another one of it."""
+        """The extents of a call, of all ranks together. `batch` is the batch that the functions know, if `vmap` has made
+        another one of it."""
         q, k, v = (arrays[name] for name in "qkv")
         if self.packed is not None:
             count, rows, keys = self.packed
@@ -159,18 +163,25 @@ class Program:
             keys = arrays["page_table"].shape[1] * k.shape[s]
             lie = f"paged {k.shape[0]} x {k.shape[s]} {'nhd' if self.layout == 'bshd' else 'hnd'}"
             return Sizes(q.shape[0], *heads, q.shape[s], keys, d, d_v, own, self.layout, lie)
-        return Sizes(q.shape[0], *heads, q.shape[s], k.shape[s], d, d_v, own, self.layout, self.layout)
+        ranks = self.shared.ranks if self.shared else 1
+        return Sizes(q.shape[0], *heads, ranks * q.shape[s], ranks * k.shape[s], d, d_v, own, self.layout, self.layout)
 
     def tensors(
-        self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset()
+        self, dense: bool, captured: list, sizes: Sizes, dtype: Any = None, grads: frozenset = frozenset(),
+        place: Any = None,
     ) -> list:
-        """The tensors of the expressions. Those with a gradient have the element type of Q and an element for each
-        query and key: cuDNN writes no other gradients."""
+        """The tensors of the expressions; of ranks, the parts of the one that is at `place`. Those with a gradient have
+        the element type of Q and an element for each query and key: cuDNN writes no other gradients."""
+        some = None
+        if self.shared is not None:
+            some = self.shared.indices(sizes.h, sizes.q, place[0])
+            part = self.shared.part("scores", (1, sizes.h, sizes.q, 1))
+            sizes = replace(sizes, h=part[1], q=part[2])
 
         def wide(tensor):
             return jnp.broadcast_to(tensor, (*tensor.shape[:2], sizes.q, sizes.k)).astype(dtype)
 
-        found = compute(self.expressions(dense).tensors, captured, sizes.axes())
+        found = compute(self.expressions(dense).tensors, captured, sizes.axes(), some)
         return [wide(tensor) if number in grads else tensor for number, tensor in enumerate(found)]
 
     def text(self, sizes: Sizes, dtype: Any, tensors: list, dense: bool, grads: frozenset,
@@ -211,11 +222,19 @@ class Program:
         heads += [f"tensor @first_{axis}: i32[1,1,1,1]; " for axis in sorted(moved) if f"@first_{axis}" in body]
         for number in sorted(numbers[id(value)] for value in tensors_of([root])):
             tensor, grad = tensors[number], " grad" if number in grads else ""
-            dims = ", ".join(map(str, tensor.shape))
+            dims = ", ".join(map(str, self._whole(values[number], number in grads, tensor.shape, sizes)))
             heads.append(f"tensor @t{number}: {dtype_word(tensor.dtype)}[{dims}]{grad}; ")
         names = [name for name in ("softcap", *self.scalars) if f"${name}" in _words(body)]
         heads += [f"scalar ${name}: float; " for name in names]
         return "".join(heads) + body
+
+    def _whole(self, value: Value, wide: bool, shape: tuple, sizes: Sizes) -> tuple:
+        """The extents of a tensor of all ranks together, from those of a rank's part."""
+        if self.shared is None:
+            return shape
+        h = sizes.h if "h" in value.axes else 1
+        q = sizes.q if wide or "q" in value.axes else 1
+        return (shape[0], h, q, shape[3])
 
     def values(self, scale: float) -> dict[str, float]:
         """The values of the scalars by name."""

@@ -83,8 +83,9 @@ def tensor_shape(value: Value, sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(sizes[axis] if axis in value.axes else 1 for axis in AXES)
 
 
-def compute(values: list[Value], captured: list, sizes: dict[str, int]) -> list:
-    """The tensors that values become, for all indices that each depends on."""
+def compute(values: list[Value], captured: list, sizes: dict[str, int], some: Optional[dict] = None) -> list:
+    """The tensors that values become, for all indices that each depends on; on axes in `some`, for those alone, which
+    are as many as `sizes` say."""
     tensors = []
     for value in values:
         if value.whole is not None:
@@ -97,7 +98,8 @@ def compute(values: list[Value], captured: list, sizes: dict[str, int]) -> list:
 
         for at in reversed(range(len(axes))):
             one = jax.vmap(one, tuple(0 if n == at else None for n in range(len(axes))))
-        found = one(*(jnp.arange(sizes[axis], dtype=jnp.int32) for axis in axes))
+        every = {axis: jnp.arange(sizes[axis], dtype=jnp.int32) for axis in axes}
+        found = one(*({**every, **(some or {})}[axis] for axis in axes))
         tensors.append(jnp.reshape(found, tensor_shape(value, sizes)).astype(tensor_dtype(value)))
     return tensors
 
