@@ -843,9 +843,10 @@ typedef struct qkv_world {
    */
   uint32_t deadline_ms;
   /**
-   * Must be 0.
+   * 0: ranks of other processes of this host copy from GPU to GPU. 1: ranks that are threads of this process too;
+   * the first run of each of their ranks waits for its GPU.
    */
-  uint32_t reserved;
+  uint32_t threads;
 } qkv_world;
 
 /**

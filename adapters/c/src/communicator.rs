@@ -2,12 +2,12 @@
 
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qkvault::RawRankPlans;
 use qkvault::exec::cudarc::driver::sys::CUcontext;
-use qkvault::exec::cudarc::driver::{CudaContext, result};
-use qkvault::parallel::{CommError, Communicator, Nccl, Secret, Store, World};
+use qkvault::exec::cudarc::driver::{CudaContext, CudaEvent, result};
+use qkvault::parallel::{CommError, Communicator, Nccl, PeerCopies, Secret, Store, World};
 
 use crate::context::{put_handle, qkv_context};
 use crate::handle::{Opaque, borrow, free};
@@ -45,10 +45,12 @@ pub struct qkv_world {
     /// What the ranks prove to each other: 16 to 1,024 printable characters, the same for all. Null: none, at an
     /// address of the loopback alone.
     pub secret: *const c_char,
-    /// How long a rank waits for another one. 0: five minutes.
+    /// How long a rank waits for another one, and how long a run may take before the rank that hangs is named. 0: five
+    /// minutes.
     pub deadline_ms: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// 0: ranks of other processes of this host copy from GPU to GPU. 1: ranks that are threads of this process too;
+    /// the first run of each of their ranks waits for its GPU.
+    pub threads: u32,
 }
 
 // SAFETY: numbers and pointers.
@@ -62,6 +64,45 @@ pub(crate) struct RankLink {
     pub(crate) messages: Box<dyn Communicator>,
     /// None: the host.
     pub(crate) gpu: Option<RawRankPlans>,
+    /// How long a run may take.
+    deadline: Duration,
+    /// The end of the last run on a GPU, and when it was queued.
+    last: Option<(Arc<CudaEvent>, Instant)>,
+    /// Why the communicator ended while nobody called.
+    fault: Option<CommError>,
+}
+
+impl RankLink {
+    /// Notes a run that was queued.
+    pub(crate) fn queued(&mut self, end: &Arc<CudaEvent>) {
+        self.last = Some((Arc::clone(end), Instant::now()));
+    }
+
+    /// Why the communicator ended while nobody called, as an error.
+    pub(crate) fn fault(&self) -> Result<(), CommError> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether all ranks are well, as far as is known.
+    fn check(&mut self) -> Result<(), CommError> {
+        self.fault()?;
+        self.messages.check()
+    }
+
+    /// Ends the communicator if its last run takes longer than the deadline: a host that waits for its stream would
+    /// wait for a rank that hangs as long as that does.
+    fn end_if_overdue(&mut self) {
+        let (Some((end, since)), Some(plans)) = (&self.last, &self.gpu) else { return };
+        let waited = since.elapsed();
+        let current = CurrentContext::enter(plans.device().context());
+        // A part of a captured graph has no end that could be asked for.
+        if current.is_err() || end.try_is_complete().unwrap_or(true) {
+            self.last = None;
+        } else if waited > self.deadline {
+            self.fault = Some(self.messages.late("the end of its exchanges", waited));
+            self.messages.abort();
+        }
+    }
 }
 
 /// A link that a communicator and its ranks share.
@@ -115,20 +156,22 @@ pub unsafe extern "C" fn qkv_communicator_join(
 ) -> i32 {
     guarded_with_memory(|| {
         // SAFETY: the caller promises a context, and a world with its size, whose strings are null or valid.
-        let (context, world, deadline, device) = unsafe {
+        let (context, world, given) = unsafe {
             let given = read(world)?;
-            (borrow(context)?, place(&given)?, given.deadline_ms, given.device)
+            (borrow(context)?, place(&given)?, given)
         };
+        let (deadline, device) = (given.deadline_ms, given.device);
+        let copies = if given.threads == 1 { PeerCopies::Threads } else { PeerCopies::Processes };
         let deadline = Duration::from_millis(if deadline == 0 { 300_000 } else { deadline.into() });
         let gpu = if device == QKV_NO_GPU { None } else { Some(context.runtime.rank_plans(device)?) };
         let messages: Box<dyn Communicator> = match &gpu {
             None => Box::new(Store::meet(&world, deadline)?),
             Some(plans) => {
                 let _current = CurrentContext::enter(plans.device().context())?;
-                Box::new(Nccl::join(Store::meet(&world, deadline)?, None)?)
+                Box::new(Nccl::join(Store::meet(&world, deadline)?, None)?.with_peer_copies(copies))
             }
         };
-        let link = Arc::new(Mutex::new(RankLink { messages, gpu }));
+        let link = Arc::new(Mutex::new(RankLink { messages, gpu, deadline, last: None, fault: None }));
         watch(&link);
         // SAFETY: the caller's place.
         unsafe { put_handle(communicator, link) }
@@ -139,10 +182,10 @@ pub unsafe extern "C" fn qkv_communicator_join(
 ///
 /// The strings must be null or valid.
 unsafe fn place(given: &qkv_world) -> Result<World, CallFailure> {
-    let qkv_world { struct_size: _, rank, ranks, device, port, address, secret, deadline_ms: _, reserved } = *given;
-    if reserved != 0 || ranks == 0 || rank >= ranks {
+    let qkv_world { struct_size: _, rank, ranks, device, port, address, secret, deadline_ms: _, threads } = *given;
+    if threads > 1 || ranks == 0 || rank >= ranks {
         return Err(CallFailure::argument(format!(
-            "qkv_world has rank {rank} of {ranks} and reserved {reserved}; count ranks from 0, and set reserved to 0"
+            "qkv_world has rank {rank} of {ranks} and threads {threads}; count ranks from 0, and set threads to 0 or 1"
         )));
     }
     // SAFETY: the caller's promise.
@@ -160,8 +203,8 @@ unsafe fn place(given: &qkv_world) -> Result<World, CallFailure> {
 /// How often the ranks of GPUs are asked whether all of them live.
 const ASKED: Duration = Duration::from_millis(500);
 
-/// Asks for as long as the link is used: a host that waits for a stream asks nothing, and kernels of an exchange wait
-/// for a lost rank until the communicator ends.
+/// Asks for as long as the link is used: a host that waits for a stream asks nothing, and exchanges on a GPU wait for a
+/// rank that is lost or hangs until the communicator ends.
 fn watch(link: &SharedLink) {
     if locked(link).gpu.is_none() {
         return;
@@ -173,7 +216,8 @@ fn watch(link: &SharedLink) {
             let Some(link) = link.upgrade() else { return };
             match link.try_lock() {
                 Ok(mut link) => {
-                    if link.messages.check().is_err() {
+                    link.end_if_overdue();
+                    if link.check().is_err() {
                         return;
                     }
                 }
@@ -192,7 +236,7 @@ pub unsafe extern "C" fn qkv_communicator_check(communicator: *const qkv_communi
     guarded(|| {
         // SAFETY: the caller promises a communicator.
         let link = unsafe { borrow(communicator) }?;
-        Ok(locked(link).messages.check()?)
+        Ok(locked(link).check()?)
     })
 }
 

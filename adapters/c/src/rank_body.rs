@@ -29,7 +29,7 @@ pub(crate) struct RankOnGpu {
     rank: GpuRank,
     stream: Arc<CudaStream>,
     begin: CudaEvent,
-    end: CudaEvent,
+    end: Arc<CudaEvent>,
     numbers: BTreeMap<Role, Number>,
     /// Constants of the description, which live as long as the rank.
     _constants: Vec<CudaSlice<u8>>,
@@ -76,7 +76,7 @@ impl RankBody {
             kept.push(slice);
         }
         let event = || context.new_event(None).map_err(driver);
-        let (begin, end) = (event()?, event()?);
+        let (begin, end) = (event()?, Arc::new(event()?));
         let numbers = BTreeMap::new();
         Ok(RankBody::Gpu(Box::new(RankOnGpu { rank, stream, begin, end, numbers, _constants: kept })))
     }
@@ -123,6 +123,7 @@ impl RankBody {
     ) -> Result<(), CallFailure> {
         match self {
             RankBody::Gpu(gpu) => {
+                link.fault()?;
                 let _current = CurrentContext::enter(gpu.stream.context())?;
                 // SAFETY: the caller's promise.
                 unsafe { gpu.run(link, memory, stream.cast()) }
@@ -171,6 +172,7 @@ impl RankOnGpu {
         self.stream.wait(&self.begin).map_err(driver)?;
         self.rank.run(&mut *link.messages, &self.stream)?;
         self.end.record(&self.stream).map_err(driver)?;
+        link.queued(&self.end);
         // SAFETY: as above.
         unsafe { result::stream::wait_event(stream, self.end.cu_event(), wait) }.map_err(driver)
     }

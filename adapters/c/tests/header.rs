@@ -160,7 +160,7 @@ fn layout() -> String {
             struct_size, tensors, tensor_count, scalars, scalar_count, workspace, stream, interleaved,
             interleaved_count
         }
-        qkv_world { struct_size, rank, ranks, device, port, address, secret, deadline_ms, reserved }
+        qkv_world { struct_size, rank, ranks, device, port, address, secret, deadline_ms, threads }
         qkv_sharding { scheme, order, number, reserved }
         qkv_part { start, at, dims }
         qkv_rank_args { struct_size, tensors, tensor_count, scalars, scalar_count, stream }

@@ -229,7 +229,7 @@ class qkv_world(Structure):
         ("address", c_char_p),
         ("secret", c_char_p),
         ("deadline_ms", c_uint32),
-        ("reserved", c_uint32),
+        ("threads", c_uint32),
     ]
 
 

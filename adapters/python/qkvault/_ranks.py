@@ -30,18 +30,19 @@ def meeting(address: str) -> tuple[str, int, str]:
 
 
 class Communicator(Handle):
-    """This rank among others. All of them make it at the same time; after an error of ranks, make a new one."""
+    """This rank among others. All of them make it at the same time; after an error of ranks, make a new one. With
+    `threads`, ranks that are threads of one process copy from GPU to GPU too."""
 
     _free = "qkv_communicator_free"
 
     def __init__(
         self, context: Context, rank: int, ranks: int, place: tuple[str, int, str], *, device: Optional[int] = None,
-        deadline: float = 300.0,
+        deadline: float = 300.0, threads: bool = False,
     ):  # fmt: skip
         address, port, secret = place
         world = sized(
             _abi.qkv_world, rank=rank, ranks=ranks, device=_abi.NO_GPU if device is None else device, port=port,
-            address=address.encode(), secret=secret.encode(), deadline_ms=int(deadline * 1000),
+            address=address.encode(), secret=secret.encode(), deadline_ms=int(deadline * 1000), threads=int(threads),
         )
         super().__init__(handle("qkv_communicator_join", context._address, ctypes.byref(world)))
         self.rank, self.ranks, self.device = rank, ranks, device

@@ -70,14 +70,8 @@ def checked(strategy: str, side: str, queries: int, keys: int, prefixes: int) ->
         raise ArgumentError(f"prefixes is {prefixes!r}; give how many lengths of keys chunks may have, 1 or more")
 
 
-def checked_heads(ranks: int, heads: dict[str, int], tensors: dict[str, Any]) -> None:
-    """Raises what is wrong for an exchange of rows for heads."""
-    for name, count in heads.items():
-        if count % ranks:
-            raise ArgumentError(
-                f"{name} has {count} heads, which {ranks} ranks do not share evenly; use strategy='gather', or repeat "
-                "the heads of k and v"
-            )
+def checked_exchange(tensors: dict[str, Any]) -> None:
+    """Raises what no exchange of rows for heads moves."""
     for name, given in tensors.items():
         if given is not None:
             raise ArgumentError(f"{name} is not exchanged for heads; give score_mod or mask_mod, or strategy='gather'")

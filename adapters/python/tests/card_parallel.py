@@ -1,23 +1,26 @@
 """A sequence over several GPUs through `qkvault.torch` or `qkvault.jax`, beside one GPU: right numbers, and times.
 
     torchrun --nproc-per-node=2 card_parallel.py --torch --out DIR [--vault DIR] [--rust FILE]  # a process for each GPU
-    python3 card_parallel.py --jax --out DIR [--vault DIR]                                      # all GPUs that it sees
+    python3 card_parallel.py --jax --out DIR [--vault DIR] [--rust FILE] [--processes 2]        # all GPUs that it sees
 
-Writes DIR/adapter-parallel-{torch,jax}.json; exit code 0 if no number is wrong. Rows of `times` of PyTorch are those of
-`qkvault-lab bench parallel`, whose record `--rust` names: milliseconds of one GPU with everything, of the ranks
+Writes DIR/adapter-parallel-{torch,jax,jax-processes}.json; exit code 0 if no number is wrong. Rows of `times` are those
+of `qkvault-lab bench parallel`, whose record `--rust` names: milliseconds of one GPU with everything, of the ranks
 together, and of a rank's host; `of_ideal` is the time of one GPU divided by the ranks, over that of the ranks, and
-`of_rust` the best gather of the crate over it. Those of JAX are of one GPU over half of the sequence's work, with
-`prefixes` of 4 (keys before a chunk's end, in quarters) and 1 (all keys). With `--cpu`, PyTorch's ranks compute small
-numbers by the oracle, without times: whether the program runs. `--random` adds so many attentions, each of which runs
-three times: steps, then graphs.
+`of_rust` the best gather of the crate over it. With `--cpu`, ranks compute small numbers by the oracle, without times:
+whether the program runs. `--random` adds so many attentions of PyTorch. Each attention runs three times: steps, then
+graphs.
 """
 
 import argparse
+import datetime
 import functools
 import json
 import os
 import pathlib
 import random
+import signal
+import socket
+import subprocess
 import sys
 import time
 
@@ -31,7 +34,11 @@ PARSER.add_argument("--torch", action="store_true")
 PARSER.add_argument("--jax", action="store_true")
 PARSER.add_argument("--cpu", action="store_true")
 PARSER.add_argument("--rust", type=pathlib.Path, help="the record of qkvault-lab bench parallel")
+PARSER.add_argument("--hang", action="store_true", help="at last one rank of PyTorch hangs: writes DIR/hangs.json")
 PARSER.add_argument("--vault")
+PARSER.add_argument("--processes", type=int, default=1, help="of JAX, each with one GPU")
+PARSER.add_argument("--process", type=int, help="the number of one, which the program starts")
+PARSER.add_argument("--port", type=int)
 PARSER.add_argument("--window", type=int, default=4096, help="keys before the query, for times")
 PARSER.add_argument("--rows", type=int, nargs="*", default=[8192, 32768], help="tokens of a rank, for times")
 PARSER.add_argument("--random", type=int, default=0, help="random attentions of PyTorch, besides the others")
@@ -43,8 +50,6 @@ CASES = {
     "both sides": {"window": (200, 100)}, "softcap": {"is_causal": True, "softcap": 5.0},
     "alibi": {"is_causal": True, "alibi": True}, "positions": {"is_causal": True, "window": 300, "positions": True},
 }  # fmt: skip
-#: What is timed of JAX, causal: with keys in quarters, over all keys, and through a window, of which the halo moves.
-SPEEDS = [{"prefixes": 4}, {"prefixes": 1}, {"window": ARGS.window}]
 FORMS = [("gather", "zigzag"), ("gather", "contiguous"), ("heads", "zigzag")]
 
 
@@ -96,9 +101,40 @@ def with_torch(found):
             dist.all_reduce(worst, op=dist.ReduceOp.MAX)
             found["right"][f"{name} {strategy} {order}"] = worst.item()
 
-    for name, case in CASES.items():
+    def captured():
+        """A graph of the user's: other numbers in the same memory, forward and gradients."""
+        parts = [qt.context_parallel_shard(x, 2).requires_grad_() for x in make(rows * ranks, 6)]
+
+        def step():
+            o = qt.context_parallel_attention(*parts[:3], is_causal=True)
+            return [o, *torch.autograd.grad(o, parts[:3], parts[3])]
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            [step() for _ in range(3)]
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            got = step()
+        errors = []
+        for seed in (7, 8, 9):
+            *whole, d_o = make(rows * ranks, seed)
+            with torch.no_grad():
+                [part.copy_(qt.context_parallel_shard(x, 2)) for part, x in zip(parts, (*whole, d_o))]
+            graph.replay()
+            whole = [x.requires_grad_() for x in whole]
+            o = qt.attention(*whole, is_causal=True)
+            exact = [qt.context_parallel_shard(x, 2) for x in (o, *torch.autograd.grad(o, whole, d_o))]
+            errors += [((a - b).float().norm() / b.float().norm()).item() for a, b in zip(got, exact)]
+        worst = torch.tensor(max(errors) if all(e == e for e in errors) else 9.0, device=device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        found["right"]["captured by the user, causal gather zigzag"] = worst.item()
+
+    for name, case in [] if ARGS.hang else CASES.items():
         *whole, d_o = make(rows * ranks, 5)
         judge(name, whole, d_o, options_of(case, slopes(heads)), FORMS)
+    if not ARGS.cpu and not ARGS.hang:
+        captured()
     draw, start = random.Random(ARGS.seed), time.perf_counter()
     for number in range(ARGS.random):
         name = draw.choice(list(CASES))
@@ -118,6 +154,9 @@ def with_torch(found):
             print(f"{time.perf_counter() - start:.0f} s, {words} {form}", file=sys.stderr, flush=True)
         try:
             judge(words, whole, d_o, options, [form], runs=3)
+            if rank == 0 and number % 5 == 4:
+                ARGS.out.mkdir(parents=True, exist_ok=True)
+                (ARGS.out / "random.json").write_text(json.dumps(found))
         except (qkvault.Refused, qkvault.ArgumentError) as error:
             found.setdefault("refused", {})[f"{words} {form}"] = str(error)[:200]
 
@@ -137,6 +176,30 @@ def with_torch(found):
         dist.all_reduce(middle, op=dist.ReduceOp.MAX)
         return middle.tolist()
 
+    def hangs():
+        """The last rank hangs: the first one's stream ends, without numbers, and its next call names the rank."""
+        group, pids = dist.new_group(timeout=datetime.timedelta(seconds=4)), [None] * ranks
+        dist.all_gather_object(pids, os.getpid())
+        *parts, _ = [qt.context_parallel_shard(x, 2) for x in make(rows * ranks, 6)]
+        call = functools.partial(qt.context_parallel_attention, *parts, is_causal=True, group=group)
+        [call() for _ in range(3)]
+        torch.cuda.synchronize()
+        dist.barrier()
+        if rank == ranks - 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        begin, o = time.perf_counter(), call()
+        torch.cuda.synchronize()
+        found["hangs"] = {"seconds": time.perf_counter() - begin, "nan": o.isnan().float().mean().item()}
+        try:
+            call()
+        except qkvault.Refused as error:
+            found["hangs"]["told"] = [str(error), [reason.code for reason in error.reasons]]
+        (ARGS.out / "hangs.json").write_text(json.dumps(found["hangs"]))
+        [os.kill(pid, signal.SIGKILL) for pid in pids if pid != os.getpid()]
+        os._exit(0)
+
+    if ARGS.hang:
+        hangs()
     rust = json.loads(ARGS.rust.read_text())["rows"] if ARGS.rust else []
     for count in [] if ARGS.cpu else ARGS.rows:
         for name, options in (("causal", {}), (f"window of {ARGS.window}", {"window": ARGS.window - 1})):
@@ -158,12 +221,7 @@ def with_torch(found):
                     "case": f"{name}, {count} tokens a rank", "direction": direction, "one_gpu_ms": one[0],
                     "ranks_ms": together, "host_ms": host, "of_ideal": one[0] / ranks / together,
                 }  # fmt: skip
-                same = [r for r in rust if r["case"].startswith(f"{row['case']}, gather")]
-                same = [r for r in same if r["direction"] == direction]
-                best = min(same, key=lambda r: r["ours_ms"], default=None)
-                if best is not None:
-                    row.update(rust=best, of_rust=best["ours_ms"] / together)
-                found["times"].append(row)
+                found["times"].append({**row, **of_rust(rust, row)})
     dist.destroy_process_group()
     return rank == 0
 
@@ -173,6 +231,11 @@ def with_jax(found):
     import jax.numpy as jnp
     import numpy as np
 
+    if ARGS.process is not None:
+        small = ARGS.cpu
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        own = None if small else [ARGS.process]
+        jax.distributed.initialize(f"127.0.0.1:{ARGS.port}", ARGS.processes, ARGS.process, local_device_ids=own)
     import qkvault.jax as qj
 
     qj.configure(vault=ARGS.vault)
@@ -181,71 +244,103 @@ def with_jax(found):
     mesh = jax.sharding.Mesh(np.array(devices), ("seq",))
     small = jax.default_backend() not in ("gpu", "cuda")
     heads, kv, width, rows = (4, 4, 16, 16) if small else (HEADS, KEYS, WIDTH, 1024)
-    slopes = 2.0 ** -(jnp.arange(heads) / 4.0)
+    slopes = 2.0 ** -(np.arange(heads, dtype=np.float32) / 4.0)
 
     def make(rows, seed):
+        """Q, K, V and the gradient of O, on this process's first device."""
         sizes = [(1, rows, h, width) for h in (heads, kv, kv, heads)]
         return [jax.random.normal(jax.random.key(seed + n), size, jnp.bfloat16) for n, size in enumerate(sizes)]
+
+    def dealt(x, order):
+        """An array of all devices, of one on each process."""
+        lies = jax.sharding.NamedSharding(mesh, part)
+        x = np.asarray(qj.zigzag(x, ranks) if order == "zigzag" else x)
+        return jax.make_array_from_callback(x.shape, lies, lambda at: x[at])
 
     def shared(strategy, order, **options):
         def local(q, k, v):
             return qj.context_parallel_attention(
                 q, k, v, axis_name="seq", strategy=strategy, order=order, **options)
 
-        return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(part,) * 3, out_specs=part))
+        return jax.shard_map(local, mesh=mesh, in_specs=(part,) * 3, out_specs=part)
 
-    def both(run, given, d_o):
-        o, pull = jax.vjp(run, *given)
-        return o, *pull(d_o)
+    def step(run):
+        def both(q, k, v, d_o):
+            o, pull = jax.vjp(run, q, k, v)
+            return o, *pull(d_o)
 
-    place = lambda x: jax.device_put(x, jax.sharding.NamedSharding(mesh, part))  # noqa: E731
+        return jax.jit(both)
+
     for name, case in CASES.items():
-        *whole, d_o = make(rows * ranks, 5)
-        options = options_of(case, slopes)
-        exact = both(lambda *a: qj.attention(*a, **options), whole, d_o)  # noqa: B023
+        whole = make(rows * ranks, 5)
+        options = options_of(case, jnp.asarray(slopes))
+        exact = step(lambda *a: qj.attention(*a, **options))(*whole)  # noqa: B023
         for strategy, order in FORMS:
-            to, back = (qj.zigzag, qj.unzigzag) if order == "zigzag" else (lambda x, n: x, lambda x, n: x)
-            given = [place(to(x, ranks)) for x in (*whole, d_o)]
-            got = both(shared(strategy, order, **options), given[:3], given[3])
+            run, given = step(shared(strategy, order, **options)), [dealt(x, order) for x in whole]
             errors = []
-            for a, b in zip(got, exact):
-                a, b = np.asarray(back(a, ranks), np.float64), np.asarray(b, np.float64)
-                errors.append(float(np.linalg.norm(a - b) / np.linalg.norm(b)))
-            found["right"][f"{name} {strategy} {order}"] = max(errors)
+            for _ in range(3):  # Steps, then graphs.
+                for a, b in zip(run(*given), exact):
+                    b = np.asarray(qj.zigzag(b, ranks) if order == "zigzag" else b, np.float64)
+                    for piece in a.addressable_shards:
+                        mine, other = np.asarray(piece.data, np.float64), b[piece.index]
+                        errors.append(float(np.linalg.norm(mine - other) / np.linalg.norm(other)))
+            found["right"][f"{name} {strategy} {order}"] = max(errors) if all(e == e for e in errors) else 9.0
 
     def timed(run, *args):
-        jax.block_until_ready(run(*args))
-        begin = time.perf_counter()
-        for _ in range(10):
-            last = run(*args)
-        jax.block_until_ready(last)
-        return round((time.perf_counter() - begin) * 100, 3)
+        """Milliseconds of a run, and of the host until it is queued: medians."""
+        both = []
+        for _ in range(9):
+            begin = time.perf_counter()
+            for _ in range(5):
+                last = run(*args)
+            queued = time.perf_counter()
+            jax.block_until_ready(last)
+            both.append((time.perf_counter() - begin, queued - begin))
+        return [sorted(list)[4] * 200 for list in zip(*both)]
 
-    for rows in [] if small or ranks < 2 else ARGS.rows:
-        q, k, v, d_o = (place(x) for x in make(rows * ranks, 1))
-        one = [x[:, : rows * (ranks // 2 or 1)] for x in (k, v)]
-        given = [jax.device_put(x, devices[0]) for x in (q[:, :rows], *one)]
-        own = [jax.device_put(x[:, :rows], devices[0]) for x in (q, k, v)]
-        own_d_o = jax.device_put(d_o[:, :rows], devices[0])
-        for options in SPEEDS:
-            run, windowed = shared("gather", "zigzag", is_causal=True, **options), "window" in options
-            alone = functools.partial(qj.attention, is_causal=True, **options) if windowed else qj.attention
-            mine = own if windowed else given
-            step = lambda run: jax.jit(lambda q, k, v, d_o: both(run, (q, k, v), d_o)[1:])  # noqa: B023, E731
-            row = {"rows": rows, **options, "forward": timed(run, q, k, v), "ideal": timed(jax.jit(alone), *mine)}
-            row["step"] = timed(step(run), q, k, v, d_o)
-            row["ideal step"] = timed(step(alone), *mine, own_d_o)
-            found["times"].append(row)
-    return True
+    rust = json.loads(ARGS.rust.read_text())["rows"] if ARGS.rust else []
+    for count in [] if small or ranks < 2 else ARGS.rows:
+        for name, options in (("causal", {}), (f"window of {ARGS.window}", {"window": ARGS.window - 1})):
+            whole = make(count * ranks, 1)
+            given = [dealt(x, "zigzag") for x in whole]
+            one = functools.partial(qj.attention, is_causal=True, **options)
+            ours = shared("gather", "zigzag", is_causal=True, **options)
+            for direction in ("forward", "forward + backward"):
+                form, n = (jax.jit, 3) if direction == "forward" else (step, 4)
+                alone, together = timed(form(one), *whole[:n])[0], timed(form(ours), *given[:n])
+                row = {
+                    "case": f"{name}, {count} tokens a rank", "direction": direction, "one_gpu_ms": alone,
+                    "ranks_ms": together[0], "host_ms": together[1], "of_ideal": alone / ranks / together[0],
+                }  # fmt: skip
+                found["times"].append({**row, **of_rust(rust, row)})
+    return jax.process_index() == 0
+
+
+def of_rust(rust, row):
+    """The best gather of the crate in the same case, and its time over that of the row."""
+    same = [r for r in rust if r["case"].startswith(f"{row['case']}, gather") and r["direction"] == row["direction"]]
+    best = min(same, key=lambda r: r["ours_ms"], default=None)
+    return {} if best is None else {"rust": best, "of_rust": best["ours_ms"] / row["ranks_ms"]}
+
+
+def processes():
+    """Starts the processes of JAX."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    more = [[f"--process={number}", f"--port={port}"] for number in range(ARGS.processes)]
+    return max([one.wait() for one in [subprocess.Popen([sys.executable, *sys.argv, *own]) for own in more]])
 
 
 def main():
+    if ARGS.jax and ARGS.processes > 1 and ARGS.process is None:
+        return processes()
     found = {"right": {}, "times": []}
     tell = with_torch(found) if ARGS.torch else with_jax(found)
     wrong = [name for name, error in found["right"].items() if not error < BOUND]
     if tell:
         ARGS.out.mkdir(parents=True, exist_ok=True)
-        name = f"adapter-parallel-{'torch' if ARGS.torch else 'jax'}.json"
+        name = f"adapter-parallel-{'torch' if ARGS.torch else 'jax'}{'-processes' if ARGS.processes > 1 else ''}.json"
         (ARGS.out / name).write_text(json.dumps({**found, "wrong": wrong}, indent=1) + "\n")
         print(json.dumps(found, indent=1), "\nWRONG" if wrong else "\nall right", wrong)
     return 1 if wrong else 0

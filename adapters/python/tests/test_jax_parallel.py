@@ -92,7 +92,14 @@ class Sharded(Case):
 
     def test_one_key_head_serves_all_query_heads(self):
         whole = functools.partial(qj.attention, **ALIBI)
-        self.same((Q, *ONE), sharded(4, "zigzag", **ALIBI), whole)
+        for strategy in ("gather", "heads"):
+            self.same((Q, *ONE), sharded(4, "zigzag", strategy, **ALIBI), whole)
+
+    def test_what_no_schedule_takes_is_refused_while_a_program_is_traced(self):
+        few = [x[:, :, :2] for x in (Q, K, V)]
+        with self.assertRaisesRegex(qkvault.Refused, "2 query heads and 2 key heads over 4 ranks") as error:
+            jax.make_jaxpr(sharded(4, "zigzag", "heads"))(*few)
+        self.assertEqual([reason.code for reason in error.exception.reasons], ["shard.heads"])
 
     def test_sinks_and_what_functions_capture_have_gradients(self):
         sinks, table = make(4, dtype=jnp.float32), make(64, dtype=jnp.float32)
@@ -255,7 +262,6 @@ class Sharded(Case):
             functools.partial(ours, axis_name="seq"), mesh=mesh_of(4), in_specs=(P(None, "seq"),) * 3,
             out_specs=P(None, "seq"))(*a)
         told(["7 rows", "2 equal chunks", "contiguous"], lambda: rows(*odd))
-        told(["k has 1 heads", "4 ranks", "gather"], lambda: sharded(4, "zigzag", "heads")(Q, *ONE))
         told(["bias is not exchanged"], lambda: sharded(2, "zigzag", "heads", bias=BIAS)(Q, K, V))
         told(["bias has the shape", "8 rows"], lambda: sharded(4, "contiguous", bias=BIAS)(Q, K, V))
         told(["8 queries and 4 keys"], lambda: sharded(4, "contiguous", is_causal=True)(Q, K[:, :16], V[:, :16]))

@@ -40,9 +40,12 @@ pub enum Scheme {
     /// Each rank gets all tokens of some heads (Ulysses).
     Heads,
     /// Keys and values go around; each rank merges what it computes with each of them.
+    ///
+    /// Merges weigh by the log-sum-exp in float32. It does not tell how many keys a part has where every score is near
+    /// the lowest float: in such a row, of padding alone, each part counts the same.
     Ring,
     /// The keys of a cache stay where they are; each rank computes all queries over its keys, and the results are
-    /// merged. Key `t` is on rank `(t / run) % ranks`.
+    /// merged, as a ring's are. Key `t` is on rank `(t / run) % ranks`.
     Decode {
         /// Neighbouring keys on one rank: the page size, or a multiple of it.
         run: u32,

@@ -122,7 +122,7 @@ _Static_assert(offsetof(qkv_world, port) == 20, "qkv_world.port");
 _Static_assert(offsetof(qkv_world, address) == 24, "qkv_world.address");
 _Static_assert(offsetof(qkv_world, secret) == 32, "qkv_world.secret");
 _Static_assert(offsetof(qkv_world, deadline_ms) == 40, "qkv_world.deadline_ms");
-_Static_assert(offsetof(qkv_world, reserved) == 44, "qkv_world.reserved");
+_Static_assert(offsetof(qkv_world, threads) == 44, "qkv_world.threads");
 _Static_assert(sizeof(qkv_sharding) == 16, "qkv_sharding");
 _Static_assert(offsetof(qkv_sharding, scheme) == 0, "qkv_sharding.scheme");
 _Static_assert(offsetof(qkv_sharding, order) == 4, "qkv_sharding.order");

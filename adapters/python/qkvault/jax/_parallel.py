@@ -54,8 +54,8 @@ def context_parallel_attention(
     * `order`: `"zigzag"` (see `qj.zigzag`), in which ranks have the same work under a causal mask and what is like one,
       or `"contiguous"`, for attentions without a mask and for windows, whose work is even as it is.
     * `strategy`: `"gather"` brings all keys and values to every rank, or what its queries see of them through a window
-      with two sides, where that is less; `"heads"` (Ulysses) exchanges rows for heads, of which Q as well as K have a
-      multiple of the ranks then.
+      with two sides, where that is less; `"heads"` (Ulysses) exchanges rows for heads, of which Q has a multiple of
+      the ranks then, and K a multiple or a divisor of them.
     * `prefixes` changes nothing any more: each chunk is given the keys that it sees.
 
     The schedule, the exchange over NCCL and the launches are the library's. Ranks meet, and plans of a shape are loaded,
@@ -72,7 +72,7 @@ def context_parallel_attention(
         sequence.divided(x.shape[at], order, "key_value_seq_lengths")
     sequence.checked(strategy, band(is_causal, window), q.shape[at], k.shape[at], prefixes)
     if strategy == "heads":
-        sequence.checked_heads(ranks, {"q": q.shape[3 - at], "k": k.shape[3 - at]}, {"bias": bias, "mask": mask})
+        sequence.checked_exchange({"bias": bias, "mask": mask})
     shared = Sharing(axis_name, ranks, strategy, order) if ranks > 1 else None
     for name, given in (("bias", bias), ("mask", mask)):
         _rows(name, given, q.shape[at])

@@ -100,7 +100,7 @@ class _Meetings:
                 self.places[meets] = meeting("127.0.0.1")
         place = self.places.get(meets) or _between_processes(meets, rank, ranks)
         gpu = None if device == _abi.NO_GPU else device
-        made = Communicator(settings().context, rank, ranks, place, device=gpu, deadline=DEADLINE)
+        made = Communicator(settings().context, rank, ranks, place, device=gpu, deadline=DEADLINE, threads=True)
         if gpu is not None:
             self.links[where] = made
         return made

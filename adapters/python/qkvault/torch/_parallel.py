@@ -55,7 +55,8 @@ def context_parallel_attention(
       `2 * ranks - 1 - rank` (`context_parallel_shard` gives them); or `"contiguous"`, for attentions without a mask and
       for windows, whose work is even as it is.
     * `strategy`: `"gather"` brings a rank the keys and values that its queries see, some heads while it computes others;
-      `"heads"` (Ulysses) exchanges rows for heads, of which Q as well as K have a multiple of the ranks then.
+      `"heads"` (Ulysses) exchanges rows for heads, of which Q has a multiple of the ranks then, and K a multiple or a
+      divisor of them.
     * `prefixes` changes nothing any more: each chunk is given the keys that it sees.
 
     The schedule, the exchange over NCCL and the launches are the library's. A group meets in its first call, and plans
@@ -79,7 +80,7 @@ def context_parallel_attention(
     side = band(is_causal, window, False)
     sequence.checked(strategy, side, q.shape[2], k.shape[2], prefixes)
     if strategy == "heads":
-        sequence.checked_heads(ranks, {"q": q.shape[1], "k": k.shape[1]}, {"bias": bias, "attn_mask": attn_mask})
+        sequence.checked_exchange({"bias": bias, "attn_mask": attn_mask})
     if kv_lengths is not None and strategy == "gather" and "right" in side:
         mask_mod = _within(mask_mod, length("kv_lengths", kv_lengths, q))
     dims = (q.shape[0], q.shape[1], ranks * q.shape[2], ranks * k.shape[2])

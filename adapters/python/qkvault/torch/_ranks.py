@@ -56,8 +56,17 @@ def link(group: Any, device: torch.device) -> RankLink:
         place = [meeting(_address(first, hosts)) if rank == 0 else None]
         dist.broadcast_object_list(place, src=first, group=group)
         assert place[0] is not None
-        found = _links[key] = RankLink(key, Communicator(context(), rank, ranks, place[0], device=number))
+        made = Communicator(context(), rank, ranks, place[0], device=number, deadline=_deadline(group, device))
+        found = _links[key] = RankLink(key, made)
     return found
+
+
+def _deadline(group: Any, device: torch.device) -> float:
+    """Seconds that ranks wait for each other: the timeout of the group."""
+    try:
+        return group._get_backend(device).options._timeout.total_seconds()
+    except (AttributeError, RuntimeError):
+        return 300.0
 
 
 def _address(first: int, hosts: list) -> str:

@@ -35,8 +35,8 @@ pub enum PeerCopies {
     #[default]
     Processes,
     /// Ranks that are threads too. The driver of a process holds a lock while it loads a kernel and waits for the GPU,
-    /// which may wait for a rank that needs the lock: cuDNN's plans, whose kernels load at their first launch, then
-    /// never end.
+    /// which may wait for a rank that needs the lock: what a thread launches for the first time between the runs of
+    /// a rank must not wait for its GPU. A rank's own launches are made once before its first run.
     Threads,
 }
 

@@ -46,6 +46,20 @@ impl RankStreams {
         })
     }
 
+    /// Queues the launches of a run, one after the other and without exchanges, and waits for them. What they write is
+    /// written again by the run.
+    pub(super) fn rehearse(
+        &self,
+        acts: &[Act],
+        arguments: &[Arguments],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), RunError> {
+        for (act, arguments) in acts.iter().zip(arguments) {
+            launch(act, arguments, stream)?;
+        }
+        stream.synchronize().map_err(RunError::driver("wait for the GPU"))
+    }
+
     /// Queues a run. The rank's context is current.
     pub(super) fn queue(
         &self,
@@ -113,17 +127,7 @@ impl RankStreams {
                     // `bind` keeps; two messages never receive at one place, as the schedule's inspection finds.
                     unsafe { communicator.exchange(messages, self.exchange.cu_stream().cast())? };
                 }
-                (Act::Launch(launch), Arguments::Launch { tensors, numbers, workspace }) => {
-                    let args =
-                        RawArgs { tensors, scalars: numbers, workspace: *workspace, interleaved: &launch.interleaved };
-                    let raw = on(launch.on).cu_stream().cast();
-                    // SAFETY: as for exchanges; launches with scratch memory are all on one stream; lengths and offsets
-                    // were made for these operands by `set_lengths`, and page tables are the caller's.
-                    unsafe { launch.plan.raw().launch_with(&args, raw) }.map_err(|source| RunError::Launch {
-                        what: launch.plan.facts().what.clone(),
-                        source: Box::new(source),
-                    })?;
-                }
+                (Act::Launch(own), _) => launch(act, arguments, on(own.on))?,
                 _ => {}
             }
         }
@@ -133,4 +137,17 @@ impl RankStreams {
         self.end.record(&self.exchange).map_err(wrong("record an event"))?;
         stream.wait(&self.end).map_err(wrong("wait for an event"))
     }
+}
+
+/// Queues a launch; no other act.
+fn launch(act: &Act, arguments: &Arguments, stream: &CudaStream) -> Result<(), RunError> {
+    let (Act::Launch(launch), Arguments::Launch { tensors, numbers, workspace }) = (act, arguments) else {
+        return Ok(());
+    };
+    let args = RawArgs { tensors, scalars: numbers, workspace: *workspace, interleaved: &launch.interleaved };
+    // SAFETY: the addresses are places of the rank's memory or of bound operands, which the caller of `bind` keeps;
+    // launches with scratch memory are all on one stream; lengths and offsets were made for these operands by
+    // `set_lengths`, and page tables are the caller's.
+    unsafe { launch.plan.raw().launch_with(&args, stream.cu_stream().cast()) }
+        .map_err(|source| RunError::Launch { what: launch.plan.facts().what.clone(), source: Box::new(source) })
 }

@@ -48,6 +48,8 @@ pub struct GpuRank {
     // Before the memory that they hold.
     replays: Replays,
     peers: Option<(PeerMemory, Arc<PeerWaits>)>,
+    /// Whether every launch has been queued once.
+    rehearsed: bool,
     block: Arc<RankBlock>,
     pub(super) address: u64,
     pub(super) streams: RankStreams,
@@ -82,7 +84,8 @@ impl GpuRank {
         made.peers = meet(communicator, schedule, context, made.address, flags)?.map(|peers| {
             let flags = (made.address + flags, (made.acts.layout.flag_bytes / 4) as usize);
             let streams = [&made.streams.exchange, &made.streams.arrivals].map(Arc::clone);
-            let waits = Arc::new(PeerWaits::new(Arc::clone(context), Arc::clone(&made.block), flags, streams));
+            let (block, numbers) = (Arc::clone(&made.block), made.numbers_in_block());
+            let waits = Arc::new(PeerWaits::new(Arc::clone(context), block, flags, numbers, streams));
             let ended = Arc::downgrade(&waits);
             communicator.before_end(Box::new(move || {
                 if let Some(waits) = ended.upgrade() {
@@ -131,6 +134,7 @@ impl GpuRank {
             own: HashMap::new(),
             replays: Replays::new(context)?,
             peers: None,
+            rehearsed: false,
             block,
             address,
             streams: RankStreams::new(context, acts.marks)?,
@@ -156,7 +160,7 @@ impl GpuRank {
     /// must be dropped before the rank and its communicator.
     ///
     /// Where GPUs of one host write each other's memory, a run with the memory and numbers of an earlier one is the
-    /// replay of a graph.
+    /// replay of a graph; and where ranks are threads, the first run waits for what is queued on the stream.
     ///
     /// # Errors
     ///
@@ -240,6 +244,15 @@ impl GpuRank {
         Ok(captured)
     }
 
+    /// Where numbers of operands lie in the block, and their bytes: nothing that a kernel follows to other memory.
+    fn numbers_in_block(&self) -> Vec<(u64, usize)> {
+        let places = self.acts.layout.buffers.iter().zip(&self.buffers);
+        let numbers = places.filter(|(_, buffer)| buffer.tensor.dtype.is_float());
+        numbers
+            .filter_map(|(at, b)| Some(((*at)?, b.tensor.bytes().map_or(0, |n| n.unsigned_abs() as usize))))
+            .collect()
+    }
+
     fn resolved(&self) -> Result<Vec<Arguments>, RunError> {
         let missing = self.operands().find(|o| self.memory(o.role).is_none_or(|m| m.address == 0));
         if let Some(OperandBuffer { role, bytes, .. }) = missing {
@@ -264,6 +277,12 @@ impl GpuRank {
         }
         self.runs_on(stream);
         let peers = self.peers.as_ref().map(|(peers, _)| peers);
+        if !self.rehearsed && peers.is_some_and(|peers| peers.threads) {
+            // cuDNN's kernels load at their first launch: the driver holds a lock then, and waits for the GPU, which
+            // must not wait for a thread that needs the lock.
+            self.streams.rehearse(&self.acts.list, &self.arguments, stream)?;
+        }
+        self.rehearsed = true;
         self.streams.queue(&self.acts.list, &self.arguments, peers, communicator, stream)
     }
 

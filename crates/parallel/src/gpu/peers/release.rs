@@ -18,6 +18,8 @@ pub(in super::super) struct PeerWaits {
     block: Arc<RankBlock>,
     /// This rank's flags: their address, and their number.
     flags: (u64, usize),
+    /// Places of the block where numbers of other ranks lie, and their bytes.
+    numbers: Vec<(u64, usize)>,
     /// The rank's own streams.
     own: [Arc<CudaStream>; 2],
     /// The stream of the last run.
@@ -30,9 +32,10 @@ impl PeerWaits {
         context: Arc<CudaContext>,
         block: Arc<RankBlock>,
         flags: (u64, usize),
+        numbers: Vec<(u64, usize)>,
         own: [Arc<CudaStream>; 2],
     ) -> PeerWaits {
-        PeerWaits { context, block, flags, own, last: Mutex::new(None), ended: AtomicBool::new(false) }
+        PeerWaits { context, block, flags, numbers, own, last: Mutex::new(None), ended: AtomicBool::new(false) }
     }
 
     /// Names the stream of a run.
@@ -45,8 +48,8 @@ impl PeerWaits {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Begins to end all waits, in a thread that goes on until the rank's streams are idle. What they compute is
-    /// undefined. Others may still write this rank's memory, so it stays to the end of the process.
+    /// Begins to end all waits, in a thread that goes on until the rank's streams are idle. What they compute is of
+    /// NaN: a caller that waits for its stream alone sees that it is nothing. Others may still write this rank's memory, so it stays to the end of the process.
     pub(in super::super) fn end(self: &Arc<PeerWaits>) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
@@ -63,7 +66,13 @@ impl PeerWaits {
         while begin.elapsed() < LONGEST && !self.idle() {
             // Streams share the queues of a GPU, and one behind a stream that waits would wait too: another each time.
             if let Ok(stream) = self.context.new_stream() {
-                // SAFETY: the context is current, and the flags are memory that stays.
+                for (place, bytes) in &self.numbers {
+                    let at = self.block.address + place;
+                    // SAFETY: the context is current, and the block is memory that stays.
+                    let set = unsafe { result::memset_d8_async(at, 0xff, *bytes, stream.cu_stream()) };
+                    self.context.record_err(set);
+                }
+                // SAFETY: as above, and so do the flags.
                 let set = unsafe { result::memcpy_htod_async(self.flags.0, &ones, stream.cu_stream()) };
                 self.context.record_err(set);
                 // Its own end would wait for it.
