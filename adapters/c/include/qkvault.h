@@ -839,7 +839,8 @@ typedef struct qkv_world {
    */
   const char *secret;
   /**
-   * How long a rank waits for another one. 0: five minutes.
+   * How long a rank waits for another one, and how long a run may take before the rank that hangs is named. 0: five
+   * minutes.
    */
   uint32_t deadline_ms;
   /**
@@ -1395,6 +1396,14 @@ int32_t qkv_communicator_check(const struct qkv_communicator *communicator);
 int32_t qkv_communicator_free(struct qkv_communicator *communicator);
 
 /**
+ * Whether so many ranks can share an attention: `QKV_OK`, or `QKV_ERROR_REFUSED` with codes that begin with `shard.`.
+ * It needs no ranks.
+ */
+int32_t qkv_sharding_check(const struct qkv_attention *attention,
+                           const struct qkv_sharding *sharding,
+                           uint32_t ranks);
+
+/**
  * Makes the schedule of an attention, compares it with those of the other ranks, and prepares this rank: on a GPU it
  * loads plans as `qkv_prepare` does and allocates what is gathered. All ranks of the communicator call it alike.
  *
@@ -1405,14 +1414,6 @@ int32_t qkv_rank_prepare(const struct qkv_communicator *communicator,
                          const struct qkv_attention *attention,
                          const struct qkv_sharding *sharding,
                          struct qkv_rank **rank);
-
-/**
- * Whether so many ranks can share an attention: `QKV_OK`, or `QKV_ERROR_REFUSED` with codes that begin with `shard.`.
- * It needs no ranks.
- */
-int32_t qkv_sharding_check(const struct qkv_attention *attention,
-                           const struct qkv_sharding *sharding,
-                           uint32_t ranks);
 
 /**
  * The number of a rank's operands: tensors that its runs read and write.

@@ -30,6 +30,7 @@ pub mod plan_info;
 pub mod rank;
 mod rank_body;
 pub mod serving;
+pub mod sharding;
 pub mod sized;
 pub mod status;
 pub mod text;

@@ -15,13 +15,14 @@ use qkvault_c::launch::{
 use qkvault_c::operand::qkv_operand;
 use qkvault_c::oracle::qkv_comparison;
 use qkvault_c::plan_info::qkv_plan_info;
-use qkvault_c::rank::{qkv_part, qkv_rank_args, qkv_sharding};
+use qkvault_c::rank::{qkv_part, qkv_rank_args};
 use qkvault_c::serving::qkv_bucket;
+use qkvault_c::sharding::qkv_sharding;
 use qkvault_c::status::qkv_error;
 use qkvault_c::version::qkv_version_info;
 
 /// The modules of the header, in its order.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     "status",
     "text",
     "version",
@@ -34,6 +35,7 @@ const MODULES: [&str; 16] = [
     "launch",
     "training",
     "communicator",
+    "sharding",
     "rank",
     "serving",
     "batch",

@@ -49,7 +49,8 @@ impl PeerWaits {
     }
 
     /// Begins to end all waits, in a thread that goes on until the rank's streams are idle. What they compute is of
-    /// NaN: a caller that waits for its stream alone sees that it is nothing. Others may still write this rank's memory, so it stays to the end of the process.
+    /// NaN: a caller that waits for its stream alone sees that it is nothing. Others may still write this rank's
+    /// memory, so it stays to the end of the process.
     pub(in super::super) fn end(self: &Arc<PeerWaits>) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
