@@ -61,5 +61,5 @@ fn the_wheel_installs_and_its_tests_pass() {
     let said = run(&["-m", "unittest", "discover", "-v", "-s", &tests, "-p", "test_package.py"], &variables);
     assert!(said.contains("\nOK") && !said.contains("skipped"), "{said}");
     let said = run(&["-m", "unittest", "discover", "-v", "-s", &tests, "-p", "test_sequence.py"], &variables);
-    assert!(said.contains("\nOK") && said.contains("Ran 5 tests"), "{said}");
+    assert!(said.contains("\nOK") && said.contains("Ran 1 test"), "{said}");
 }
