@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use qkvault::RawRankPlans;
-use qkvault::exec::cudarc::driver::sys::CUcontext;
+use qkvault::exec::cudarc::driver::sys::{CUcontext, CUstreamCaptureMode, cuThreadExchangeStreamCaptureMode};
 use qkvault::exec::cudarc::driver::{CudaContext, CudaEvent, result};
 use qkvault::parallel::{CommError, Communicator, Nccl, PeerCopies, Secret, Store, World};
 
@@ -66,16 +66,24 @@ pub(crate) struct RankLink {
     pub(crate) gpu: Option<RawRankPlans>,
     /// How long a run may take.
     deadline: Duration,
-    /// The end of the last run on a GPU, and when it was queued.
-    last: Option<(Arc<CudaEvent>, Instant)>,
+    /// The last run on a GPU.
+    last: Option<LastRun>,
     /// Why the communicator ended while nobody called.
     fault: Option<CommError>,
 }
 
+/// A run that was queued: what is before it on its stream, its end, and when it was seen to have begun.
+struct LastRun {
+    begin: Arc<CudaEvent>,
+    end: Arc<CudaEvent>,
+    since: Option<Instant>,
+}
+
 impl RankLink {
-    /// Notes a run that was queued.
-    pub(crate) fn queued(&mut self, end: &Arc<CudaEvent>) {
-        self.last = Some((Arc::clone(end), Instant::now()));
+    /// Notes a run that was queued, with the events before and behind it; none for a part of a graph, whose events
+    /// nobody may ask.
+    pub(crate) fn queued(&mut self, run: Option<(&Arc<CudaEvent>, &Arc<CudaEvent>)>) {
+        self.last = run.map(|(begin, end)| LastRun { begin: Arc::clone(begin), end: Arc::clone(end), since: None });
     }
 
     /// Why the communicator ended while nobody called, as an error.
@@ -92,13 +100,17 @@ impl RankLink {
     /// Ends the communicator if its last run takes longer than the deadline: a host that waits for its stream would
     /// wait for a rank that hangs as long as that does.
     fn end_if_overdue(&mut self) {
-        let (Some((end, since)), Some(plans)) = (&self.last, &self.gpu) else { return };
-        let waited = since.elapsed();
+        let (Some(run), Some(plans)) = (&mut self.last, &self.gpu) else { return };
         let current = CurrentContext::enter(plans.device().context());
-        // A part of a captured graph has no end that could be asked for.
-        if current.is_err() || end.try_is_complete().unwrap_or(true) {
+        if current.is_err() || run.end.try_is_complete().unwrap_or(true) {
             self.last = None;
-        } else if waited > self.deadline {
+            return;
+        }
+        if run.since.is_none() && run.begin.try_is_complete().unwrap_or(true) {
+            run.since = Some(Instant::now());
+        }
+        let waited = run.since.map_or(Duration::ZERO, |since| since.elapsed());
+        if waited > self.deadline {
             self.fault = Some(self.messages.late("the end of its exchanges", waited));
             self.messages.abort();
         }
@@ -211,6 +223,10 @@ fn watch(link: &SharedLink) {
     }
     let link: Weak<Mutex<RankLink>> = Arc::downgrade(link);
     let ask = move || {
+        // Streams may be captured meanwhile, in a mode in which another thread's question would end the capture.
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it exchanges the mode of this thread with that of the place.
+        let _ = unsafe { cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         loop {
             std::thread::sleep(ASKED);
             let Some(link) = link.upgrade() else { return };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qkvault::exec::Number;
-use qkvault::exec::cudarc::driver::sys::{CUevent_wait_flags, CUstream};
+use qkvault::exec::cudarc::driver::sys::{CUevent_wait_flags, CUstream, CUstreamCaptureStatus};
 use qkvault::exec::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, result};
 use qkvault::exec::raw::{DeviceBuffer, constant_values};
 use qkvault::graph::{DType, Role, operand};
@@ -28,7 +28,7 @@ pub(crate) enum RankBody {
 pub(crate) struct RankOnGpu {
     rank: GpuRank,
     stream: Arc<CudaStream>,
-    begin: CudaEvent,
+    begin: Arc<CudaEvent>,
     end: Arc<CudaEvent>,
     numbers: BTreeMap<Role, Number>,
     /// Constants of the description, which live as long as the rank.
@@ -76,7 +76,7 @@ impl RankBody {
             kept.push(slice);
         }
         let event = || context.new_event(None).map_err(driver);
-        let (begin, end) = (event()?, Arc::new(event()?));
+        let (begin, end) = (Arc::new(event()?), Arc::new(event()?));
         let numbers = BTreeMap::new();
         Ok(RankBody::Gpu(Box::new(RankOnGpu { rank, stream, begin, end, numbers, _constants: kept })))
     }
@@ -172,7 +172,9 @@ impl RankOnGpu {
         self.stream.wait(&self.begin).map_err(driver)?;
         self.rank.run(&mut *link.messages, &self.stream)?;
         self.end.record(&self.stream).map_err(driver)?;
-        link.queued(&self.end);
+        let captured = self.stream.capture_status().map_err(driver)?;
+        let alone = captured == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        link.queued(alone.then_some((&self.begin, &self.end)));
         // SAFETY: as above.
         unsafe { result::stream::wait_event(stream, self.end.cu_event(), wait) }.map_err(driver)
     }
@@ -223,7 +225,7 @@ impl From<RunError> for CallFailure {
                 return CallFailure::argument(error.to_string());
             }
             RunError::Driver { .. } => QKV_ERROR_DEVICE,
-            RunError::Capture => QKV_ERROR_CAPTURED,
+            RunError::Capture | RunError::FirstRun => QKV_ERROR_CAPTURED,
             _ => QKV_ERROR_INTERNAL,
         };
         CallFailure::new(status, error.to_string())

@@ -70,8 +70,10 @@ def checked(strategy: str, side: str, queries: int, keys: int, prefixes: int) ->
         raise ArgumentError(f"prefixes is {prefixes!r}; give how many lengths of keys chunks may have, 1 or more")
 
 
-def checked_exchange(tensors: dict[str, Any]) -> None:
-    """Raises what no exchange of rows for heads moves."""
+def checked_exchange(ranks: int, heads: int, tensors: dict[str, Any]) -> None:
+    """Raises what is wrong for an exchange of rows for heads of queries; of keys, the schedule knows."""
+    if heads % ranks:
+        raise ArgumentError(f"q has {heads} heads, which {ranks} ranks do not share evenly; use strategy='gather'")
     for name, given in tensors.items():
         if given is not None:
             raise ArgumentError(f"{name} is not exchanged for heads; give score_mod or mask_mod, or strategy='gather'")

@@ -10,6 +10,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 import qkvault.jax as qj
 
@@ -53,6 +54,8 @@ def main(port, processes, process, end):
             for piece in a.addressable_shards:
                 mine, other = np.asarray(piece.data, np.float32), np.asarray(b, np.float32)[piece.index]
                 assert np.abs(mine - other).max() < 3e-2, np.abs(mine - other).max()
+    if not end:
+        multihost_utils.sync_global_devices("end")  # The store of all ranks ends with the first process.
     print("right", flush=True)
     os._exit(0)  # A service of JAX waits for processes that are gone.
 

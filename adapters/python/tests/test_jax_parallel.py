@@ -96,9 +96,9 @@ class Sharded(Case):
             self.same((Q, *ONE), sharded(4, "zigzag", strategy, **ALIBI), whole)
 
     def test_what_no_schedule_takes_is_refused_while_a_program_is_traced(self):
-        few = [x[:, :, :2] for x in (Q, K, V)]
-        with self.assertRaisesRegex(qkvault.Refused, "2 query heads and 2 key heads over 4 ranks") as error:
-            jax.make_jaxpr(sharded(4, "zigzag", "heads"))(*few)
+        six, few = jnp.concatenate([Q, Q[:, :, :2]], 2), K[:, :, :3]
+        with self.assertRaisesRegex(qkvault.Refused, "6 query heads and 3 key heads over 2 ranks") as error:
+            jax.make_jaxpr(sharded(2, "zigzag", "heads"))(six, few, few)
         self.assertEqual([reason.code for reason in error.exception.reasons], ["shard.heads"])
 
     def test_sinks_and_what_functions_capture_have_gradients(self):
@@ -262,6 +262,8 @@ class Sharded(Case):
             functools.partial(ours, axis_name="seq"), mesh=mesh_of(4), in_specs=(P(None, "seq"),) * 3,
             out_specs=P(None, "seq"))(*a)
         told(["7 rows", "2 equal chunks", "contiguous"], lambda: rows(*odd))
+        one = [x[:, :, :1] for x in (Q, K, V)]
+        told(["q has 1 heads", "2 ranks", "gather"], lambda: sharded(2, "zigzag", "heads", **ALIBI)(*one))
         told(["bias is not exchanged"], lambda: sharded(2, "zigzag", "heads", bias=BIAS)(Q, K, V))
         told(["bias has the shape", "8 rows"], lambda: sharded(4, "contiguous", bias=BIAS)(Q, K, V))
         told(["8 queries and 4 keys"], lambda: sharded(4, "contiguous", is_causal=True)(Q, K[:, :16], V[:, :16]))

@@ -346,7 +346,7 @@ class Parallel(unittest.TestCase):
                 ("odd", ["7 rows", "contiguous"]),
                 ("order", ["'striped'", "zigzag"]), ("prefixes", ["prefixes is 0", "1 or more"]),
                 ("strategy", ["'ring'", "'gather' or 'heads'"]),
-                ("heads", ["shard.heads", "2 query heads and 1 key heads over 4 ranks"]), ("bias", ["bias has dims", "8 rows", "32 keys"]),
+                ("heads", ["q has 2 heads", "4 ranks", "gather"]), ("bias", ["bias has dims", "8 rows", "32 keys"]),
                 ("bias by heads", ["bias is not exchanged"]), ("lengths", ["8 queries and 4 keys"]),
                 ("distributed", ["q is a DTensor", "to_local"]),
             ):  # fmt: skip

@@ -44,6 +44,8 @@ pub struct qkv_xla_meeting {
     pub rank: i32,
     /// CUDA's ordinal of the device, or `QKV_NO_GPU`.
     pub device: i32,
+    /// The number of the call in its program.
+    pub call: i32,
 }
 
 /// Makes a rank, which is the handler's from then on; else writes a message of at most so many bytes, with a null
@@ -53,7 +55,7 @@ pub type MeetRanks =
 
 static MEET: RwLock<Option<MeetRanks>> = RwLock::new(None);
 
-/// Most ranks that a device keeps of one mesh: each has memory for what it gathers.
+/// Most ranks that a GPU keeps of one mesh: each has memory for what it gathers.
 const MOST: usize = 64;
 
 /// A device: CUDA's ordinal, or the place of one without a GPU.
@@ -80,8 +82,8 @@ impl Drop for MetRank {
     }
 }
 
-/// The ranks of a device of one mesh, the last used at the end. All devices of a mesh run alike, so all of them forget
-/// the same one.
+/// The ranks of a device of one mesh, the last used at the end. All GPUs of a mesh run calls in one order, so all of
+/// them forget the same one; CPUs do not, and forget none.
 type KeptRanks = Vec<(String, Arc<Mutex<MetRank>>)>;
 
 static RANKS: LazyLock<Mutex<HashMap<(RankPlace, String), KeptRanks>>> = LazyLock::new(Mutex::default);
@@ -102,7 +104,8 @@ impl MetRank {
         let [whole, sharding, mesh] = ["text", "sharding", "mesh"].map(|name| frame.text(name).map(text));
         let (whole, sharding, mesh) = (whole?, sharding?, mesh?);
         let [text, sharding, mesh] = [&whole, &sharding, &mesh].map(|text| text.as_ptr());
-        let wanted = qkv_xla_meeting { text, sharding, mesh, group: place.1, rank: place.0, device };
+        let call_number = frame.integer("call")?;
+        let wanted = qkv_xla_meeting { text, sharding, mesh, group: place.1, rank: place.0, device, call: call_number };
         let (mut rank, mut message) = (std::ptr::null_mut(), vec![0_u8; 4096]);
         // SAFETY: strings and places that live through the call.
         let status = unsafe { meet(&raw const wanted, &raw mut rank, message.as_mut_ptr().cast(), message.len()) };
@@ -187,7 +190,9 @@ fn execute(frame: Frame<'_>, gpu: bool) -> Result<(), CallFailure> {
         }
     };
     let mesh = (at, frame.text("mesh")?.to_owned());
-    let name = [frame.text("sharding")?, frame.text("text")?].join("\n");
+    // On a CPU calls meet apart, whatever their text.
+    let number = if gpu { String::new() } else { frame.integer("call")?.to_string() };
+    let name = [number.as_str(), frame.text("sharding")?, frame.text("text")?].join("\n");
     let known = {
         let mut all = kept();
         let list = all.entry(mesh.clone()).or_default();
@@ -206,7 +211,7 @@ fn execute(frame: Frame<'_>, gpu: bool) -> Result<(), CallFailure> {
             let mut all = kept();
             let list = all.entry(mesh.clone()).or_default();
             list.push((name.clone(), met.clone()));
-            let forgotten = (list.len() > MOST).then(|| list.remove(0));
+            let forgotten = (gpu && list.len() > MOST).then(|| list.remove(0));
             drop(all);
             drop(forgotten);
             met
@@ -225,8 +230,10 @@ fn on_device(at: *const c_void, gpu: i32, stream: *mut c_void) -> Result<[i32; 2
     let plans = runtime()?.rank_plans(gpu)?;
     let _current = CurrentContext::enter(plans.device().context())?;
     let mut found = [0_i32; 2];
-    // SAFETY: XLA's array of two integers, and its stream of this GPU.
+    // SAFETY: XLA's array of two integers, and its stream of this GPU. Nothing that waits for another GPU is before the
+    // copy, for which the driver may hold a lock.
     unsafe {
+        result::stream::synchronize(stream.cast()).map_err(driver)?;
         result::memcpy_dtoh_async(&mut found, at as u64, stream.cast()).map_err(driver)?;
         result::stream::synchronize(stream.cast()).map_err(driver)?;
     }

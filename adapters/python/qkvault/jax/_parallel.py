@@ -14,7 +14,7 @@ from ._arguments import Number, Window, band, checked, program_of
 from ._exchange import ranks_of, whole_of
 from ._operator import operator
 from ._segments import integers, narrow
-from ._sharing import Sharing, place_of
+from ._sharing import Sharing, place_of, positions
 from ._shards import varying
 from ._words import DOOR
 
@@ -72,7 +72,7 @@ def context_parallel_attention(
         sequence.divided(x.shape[at], order, "key_value_seq_lengths")
     sequence.checked(strategy, band(is_causal, window), q.shape[at], k.shape[at], prefixes)
     if strategy == "heads":
-        sequence.checked_exchange({"bias": bias, "mask": mask})
+        sequence.checked_exchange(ranks, q.shape[3 - at], {"bias": bias, "mask": mask})
     shared = Sharing(axis_name, ranks, strategy, order) if ranks > 1 else None
     for name, given in (("bias", bias), ("mask", mask)):
         _rows(name, given, q.shape[at])
@@ -136,8 +136,6 @@ def _before(o: Any, lengths: Any, axis_name: Any, ranks: int, order: str, at: in
     """Rows with zeros behind the lengths of the whole sequences."""
     if lengths is None:
         return o
-    rows = o.shape[at] // sequence.parts_of(order)
-    chunks = sequence.chunks_of(jax.lax.axis_index(axis_name), ranks, order)
-    places = jnp.concatenate([chunk * rows + jnp.arange(rows, dtype=jnp.int32) for chunk in chunks])
+    places = positions(jax.lax.axis_index(axis_name), ranks, order, ranks * o.shape[at])
     kept = places[None, :] < integers("query_seq_lengths", lengths)[:, None]
     return jnp.where(jnp.expand_dims(kept, (2, 3) if at == 1 else (1, 3)), o, jnp.zeros((), o.dtype))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import socket
-import threading
 from typing import Any
 
 import jax
@@ -16,14 +13,12 @@ from jax.interpreters import mlir
 
 from .. import _abi
 from .._attention import Attention
-from .._errors import ArgumentError, Error, PlanMissing, Refused
+from .._errors import ArgumentError, PlanMissing, Refused
 from .._library import call, library
-from .._ranks import ORDERS, SCHEMES, Communicator, Rank, meeting
+from .._ranks import ORDERS, SCHEMES, Rank
 from ._config import RANKS, settings
+from ._meetings import Meetings
 from ._sharing import Sharing
-
-#: How long ranks wait for each other: those of other processes may still compile their programs.
-DEADLINE = 600.0
 
 
 def bound(types: list, given: list, attributes: dict[str, Any], attention: Attention, sharing: Sharing) -> list:
@@ -67,71 +62,22 @@ def _lowered(ctx: Any, *given: Any, types: Any, attributes: Any) -> Any:
         ) from None
     named["mesh"] += f" on {' '.join(map(str, devices))}"
     named["scalars"] = np.array(named["scalars"], np.float64)
+    # A CPU may run calls that do not depend on each other in any order: each of a program has a number.
+    kept = ctx.module_context.keepalives
+    named["call"] = np.int32(sum(one is _call for one in kept))
+    kept.append(_call)
     return jax.ffi.ffi_lowering(RANKS, has_side_effect=True)(ctx, *given, **named)
 
 
 mlir.register_lowering(_call, _lowered)
 
 
-class _Meetings:
-    """The communicators of this process, by where a device stands."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.links: dict[tuple, Communicator] = {}
-        #: How often a rank has met, and the place of a meeting of this process.
-        self.count: dict[tuple, int] = {}
-        self.places: dict[tuple, tuple[str, int, str]] = {}
-
-    def link(self, key: tuple, rank: int, ranks: int, device: int) -> Communicator:
-        """The communicator of a rank: that of its last call, or a new one, as on all ranks."""
-        where = (*key, rank, device)
-        found = self.links.get(where)
-        if found is not None:
-            try:
-                found.check()
-                return found
-            except Error:
-                del self.links[where]
-        with self.lock:
-            number = self.count[where] = self.count.get(where, 0) + 1
-            meets = (*key, number)
-            if jax.process_count() == 1 and meets not in self.places:
-                self.places[meets] = meeting("127.0.0.1")
-        place = self.places.get(meets) or _between_processes(meets, rank, ranks)
-        gpu = None if device == _abi.NO_GPU else device
-        made = Communicator(settings().context, rank, ranks, place, device=gpu, deadline=DEADLINE, threads=True)
-        if gpu is not None:
-            self.links[where] = made
-        return made
-
-
-_meetings = _Meetings()
-
-
-def _between_processes(meets: tuple, rank: int, ranks: int) -> tuple[str, int, str]:
-    """A place that rank 0 tells to the ranks of other processes, through the coordinator of `jax.distributed`."""
-    from jax._src.distributed import global_state  # It has no public name.
-
-    store, milliseconds = global_state.client, int(DEADLINE * 1000)
-    if store is None:
-        raise ArgumentError("ranks of several processes meet through jax.distributed; call jax.distributed.initialize()")
-    name = "qkvault/" + hashlib.sha256(repr(meets).encode()).hexdigest()
-    host = socket.gethostname()
-    store.key_value_set(f"{name}/host/{rank}", host)
-    if rank == 0:
-        hosts = {store.blocking_key_value_get(f"{name}/host/{one}", milliseconds) for one in range(ranks)}
-        own = meeting("127.0.0.1" if hosts == {host} else socket.gethostbyname(host))
-        store.key_value_set(f"{name}/place", " ".join(map(str, own)))
-    address, port, secret = store.blocking_key_value_get(f"{name}/place", milliseconds).split(" ")
-    return address, int(port), secret
-
-
 class _Meeting(ctypes.Structure):
     """`qkv_xla_meeting` of the library."""
 
     _fields_ = [("text", ctypes.c_char_p), ("sharding", ctypes.c_char_p), ("mesh", ctypes.c_char_p),
-                ("group", ctypes.c_int32), ("rank", ctypes.c_int32), ("device", ctypes.c_int32)]
+                ("group", ctypes.c_int32), ("rank", ctypes.c_int32), ("device", ctypes.c_int32),
+                ("call", ctypes.c_int32)]
 
 
 _MEET = ctypes.CFUNCTYPE(
@@ -146,9 +92,10 @@ def _meet(wanted: Any, rank: Any, message: int, room: int) -> int:
         strategy, order, ranks = given.sharding.decode().split()
         key = (mesh, given.group)
         if given.device == _abi.NO_GPU:
-            # A CPU may run calls that do not depend on each other in any order: each call has ranks that meet apart.
-            key = (*key, text, strategy, order)
-        link = _meetings.link(key, given.rank, int(ranks), given.device)
+            # Calls that a CPU runs in any order meet apart.
+            key = (*key, text, strategy, order, given.call)
+        gpu = None if given.device == _abi.NO_GPU else given.device
+        link = _meetings.link(settings().context, key, given.rank, int(ranks), gpu)
         made = Rank(link, Attention(text), strategy, order)
         rank[0], made._address = made._address, 0
         return 0
@@ -158,6 +105,7 @@ def _meet(wanted: Any, rank: Any, message: int, room: int) -> int:
         return _abi.ERROR_REFUSED if isinstance(error, (Refused, PlanMissing)) else _abi.ERROR_INTERNAL
 
 
+_meetings = Meetings()
 _meeting: Any = None
 
 

@@ -44,9 +44,14 @@ class Sharing:
         """Which heads or rows of the whole the tensors of a rank are over, by axis."""
         if self.strategy == "heads":
             return {"h": rank * (heads // self.ranks) + jnp.arange(heads // self.ranks, dtype=jnp.int32)}
-        size = rows // (self.ranks * parts_of(self.order))
-        own = chunks_of(rank, self.ranks, self.order)
-        return {"q": jnp.concatenate([chunk * size + jnp.arange(size, dtype=jnp.int32) for chunk in own])}
+        return {"q": positions(rank, self.ranks, self.order, rows)}
+
+
+def positions(rank: Any, ranks: int, order: str, rows: int) -> Any:
+    """The positions of a rank's rows, of so many of all ranks."""
+    size = rows // (ranks * parts_of(order))
+    own = chunks_of(rank, ranks, order)
+    return jnp.concatenate([chunk * size + jnp.arange(size, dtype=jnp.int32) for chunk in own])
 
 
 def place_of(axis_name: Any) -> Any:

@@ -80,7 +80,7 @@ def context_parallel_attention(
     side = band(is_causal, window, False)
     sequence.checked(strategy, side, q.shape[2], k.shape[2], prefixes)
     if strategy == "heads":
-        sequence.checked_exchange({"bias": bias, "attn_mask": attn_mask})
+        sequence.checked_exchange(ranks, q.shape[1], {"bias": bias, "attn_mask": attn_mask})
     if kv_lengths is not None and strategy == "gather" and "right" in side:
         mask_mod = _within(mask_mod, length("kv_lengths", kv_lengths, q))
     dims = (q.shape[0], q.shape[1], ranks * q.shape[2], ranks * k.shape[2])

@@ -63,6 +63,9 @@ pub enum RunError {
     /// The stream is captured, and the communicator's exchanges cannot be.
     #[error("the stream is captured, and exchanges of this communicator are ordered by the host; use Nccl for graphs")]
     Capture,
+    /// The stream is captured, and ranks that are threads have not run before.
+    #[error("the stream is captured, and the first run of ranks that are threads waits for the GPU; run once before")]
+    FirstRun,
     /// The driver has refused something.
     #[error("the NVIDIA driver could not {step}: {detail}")]
     Driver {

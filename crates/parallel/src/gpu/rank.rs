@@ -241,6 +241,9 @@ impl GpuRank {
         if captured && exchanges && !communicator.capturable() && self.peers.is_none() {
             return Err(RunError::Capture);
         }
+        if captured && !self.rehearsed && self.peers.as_ref().is_some_and(|(peers, _)| peers.threads) {
+            return Err(RunError::FirstRun);
+        }
         Ok(captured)
     }
 
