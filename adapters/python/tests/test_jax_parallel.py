@@ -13,6 +13,7 @@ import sys
 import unittest
 
 from test_jax import Case, P, jax, jnp, make, np, qj, qkvault, squares  # noqa: I001
+from qkvault.jax._meetings import Meetings  # noqa: I001
 
 ROWS = 32
 Q, K, V = make(2, ROWS, 4, 16), make(2, ROWS, 4, 16), make(2, ROWS, 4, 16)
@@ -202,6 +203,17 @@ class Sharded(Case):
         mapped = jax.shard_map(
             jax.checkpoint(jax.vmap(call)), mesh=mesh_of(2), in_specs=(spec, spec, spec), out_specs=spec)
         self.same(three, jax.jit(mapped), jax.vmap(functools.partial(qj.attention, **ALIBI)))
+
+    def test_a_rank_that_meets_again_goes_where_the_others_will(self):
+        """Each rank counted its meetings, and after one that failed on a rank alone they never met again."""
+        meetings, key = Meetings(), ("a mesh", 0)
+        first = [meetings._here(key, rank) for rank in (0, 1)]
+        again = [meetings._here(key, rank) for rank in (1, 0)]
+        self.assertEqual([len(set(first)), len(set(again)), first[0] == again[0]], [1, 1, False])
+        with self.assertRaises(qkvault.Refused):
+            meetings.link(qkvault.Context(), key, 1, 2, None, deadline=0.2)  # Rank 0 does not come.
+        late = [meetings._here(key, rank) for rank in (0, 1)]
+        self.assertEqual(len(set(late)), 1)
 
     def processes(self, *more):
         """What two processes say, with two devices each."""

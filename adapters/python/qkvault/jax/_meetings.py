@@ -31,7 +31,9 @@ class Meetings:
         #: The last place where a rank met those of other processes.
         self.met: dict[tuple, _Place] = {}
 
-    def link(self, context: Context, key: tuple, rank: int, ranks: int, gpu: Optional[int]) -> Communicator:
+    def link(
+        self, context: Context, key: tuple, rank: int, ranks: int, gpu: Optional[int], deadline: float = DEADLINE
+    ) -> Communicator:
         """The communicator of a rank: that of its last call, or a new one, as on all ranks. Ranks without a GPU meet for
         each call."""
         where = (*key, rank, gpu, context)
@@ -45,7 +47,7 @@ class Meetings:
         alone = jax.process_count() == 1
         place = self._here(key, rank) if alone else self._between(key, rank, ranks)
         try:
-            made = Communicator(context, rank, ranks, place, device=gpu, deadline=DEADLINE, threads=True)
+            made = Communicator(context, rank, ranks, place, device=gpu, deadline=deadline, threads=True)
         except Error:
             with self.lock:
                 # Who comes after a failed meeting goes to another place.
