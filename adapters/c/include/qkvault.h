@@ -1376,7 +1376,8 @@ int32_t qkv_prepare_training(const struct qkv_context *context,
 /**
  * Joins the other ranks: rank 0 listens at the address. On GPUs the call returns when all of them are there, and they
  * exchange over NCCL (`libnccl.so.2`, that of the process if it has one), which starts blocks on the GPU; without
- * GPUs, when rank 0 is there, and they exchange over the connection in which they meet. `context` is where ranks find their plans.
+ * GPUs, when rank 0 is there, and they exchange over the connection in which they meet. `context` is where ranks find
+ * their plans.
  *
  * What goes wrong between ranks is `QKV_ERROR_REFUSED` with a code that begins with `ranks.` or `nccl.`, and the rank
  * that is the cause.
