@@ -276,6 +276,13 @@ class Sharded(Case):
         told(["7 rows", "2 equal chunks", "contiguous"], lambda: rows(*odd))
         one = [x[:, :, :1] for x in (Q, K, V)]
         told(["q has 1 heads", "2 ranks", "gather"], lambda: sharded(2, "zigzag", "heads", **ALIBI)(*one))
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "seq"))
+        partly = jax.shard_map(
+            functools.partial(ours, axis_name="seq"), mesh=mesh, in_specs=(P(None, "seq"),) * 3,
+            out_specs=P(None, "seq"), axis_names={"seq"})
+        mapped = jax.vmap(functools.partial(ours, axis_name="seq"), axis_name="seq")
+        told(["axis_name is 'seq'", "no devices of their own"], lambda: mapped(*(jnp.stack([x, x]) for x in (Q, K, V))))
+        told(["'data' is no manual one", "without axis_names"], lambda: jax.jit(partly)(Q, K, V))
         told(["bias is not exchanged"], lambda: sharded(2, "zigzag", "heads", bias=BIAS)(Q, K, V))
         told(["bias has the shape", "8 rows"], lambda: sharded(4, "contiguous", bias=BIAS)(Q, K, V))
         told(["8 queries and 4 keys"], lambda: sharded(4, "contiguous", is_causal=True)(Q, K[:, :16], V[:, :16]))

@@ -59,6 +59,11 @@ def place_of(axis_name: Any) -> Any:
     mesh = jax.sharding.get_abstract_mesh()
     own = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     manual = set(getattr(mesh, "manual_axes", ()))
+    if not manual.issuperset(own):
+        raise ArgumentError(
+            f"axis_name is {axis_name!r}, whose parts are on no devices of their own; call it inside of jax.shard_map over "
+            "a mesh with that axis"
+        )
     others = [name for name in mesh.axis_names if name not in own and mesh.shape[name] > 1]
     for name in others:
         if name not in manual:
