@@ -1,4 +1,4 @@
-"""How the devices of a mesh axis meet as ranks: in a process by what it knows, between processes by `jax.distributed`."""
+"""How the devices of a mesh axis meet as ranks: those of other processes through `jax.distributed`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Meetings:
     def link(
         self, context: Context, key: tuple, rank: int, ranks: int, gpu: Optional[int], deadline: float = DEADLINE
     ) -> Communicator:
-        """The communicator of a rank: that of its last call, or a new one, as on all ranks. Ranks without a GPU meet for
+        """The communicator of a rank: that of its last call, or a new one, as on all ranks. Without a GPU ranks meet for
         each call."""
         where = (*key, rank, gpu, context)
         found = self.links.get(where)

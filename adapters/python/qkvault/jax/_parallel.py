@@ -58,9 +58,9 @@ def context_parallel_attention(
       the ranks then, and K a multiple or a divisor of them.
     * `prefixes` changes nothing any more: each chunk is given the keys that it sees.
 
-    The schedule, the exchange over NCCL and the launches are the library's. Ranks meet, and plans of a shape are loaded,
-    when a device executes a call for the first time; processes meet through the coordinator of `jax.distributed`. What
-    no schedule takes raises `qkvault.Refused` with codes `shard.` while the program is traced; a rank that is lost is an
+    The schedule, the exchange and the launches are the library's. Ranks meet, and plans of a shape are loaded, when a
+    device executes a call for the first time; processes meet through the coordinator of `jax.distributed`. What no
+    schedule takes raises `qkvault.Refused` with codes `shard.` while the program is traced; a rank that is lost is an
     error of the run, which names it. Lengths are predicates, because no program knows their numbers.
 
     Gradients of K and V are added over ranks in float32, in their order. Other arguments are those of `attention`;

@@ -149,7 +149,7 @@ class Program:
         return {axis: _position(axis, number, node) for axis, number, node in zip("qk", numbers, nodes)}
 
     def sizes(self, arrays: dict[str, Any], batch: Optional[int] = None) -> Sizes:
-        """The extents of a call, of all ranks together. `batch` is the batch that the functions know, if `vmap` has made
+        """The extents of a call, of all ranks together. `batch` is the batch that functions know, if `vmap` has made
         another one of it."""
         q, k, v = (arrays[name] for name in "qkv")
         if self.packed is not None:

@@ -57,8 +57,8 @@ def _lowered(ctx: Any, *given: Any, types: Any, attributes: Any) -> Any:
         devices = [device.id for device in ctx.module_context.axis_context.mesh.devices.flat]
     except (AttributeError, ValueError):
         raise ArgumentError(
-            "the devices of the mesh are not known where this program is lowered; give jax.shard_map a jax.sharding.Mesh "
-            "of devices, or set one with jax.set_mesh"
+            "the devices of the mesh are not known where this program is lowered; give jax.shard_map a "
+            "jax.sharding.Mesh of devices, or set one with jax.set_mesh"
         ) from None
     named["mesh"] += f" on {' '.join(map(str, devices))}"
     named["scalars"] = np.array(named["scalars"], np.float64)

@@ -33,7 +33,7 @@ class Sharing:
         return f"{self.strategy} {self.order} {self.ranks}"
 
     def part(self, role: str, dims: tuple) -> tuple:
-        """The extents of a rank's part of an operand of the whole attention; of any other role, of a tensor over (batch,
+        """The extents of a rank's part of an operand of the whole attention; of another role, of a tensor over (batch,
         head, query, key)."""
         if role in _WHOLE:
             return dims
@@ -61,8 +61,8 @@ def place_of(axis_name: Any) -> Any:
     manual = set(getattr(mesh, "manual_axes", ()))
     if not manual.issuperset(own):
         raise ArgumentError(
-            f"axis_name is {axis_name!r}, whose parts are on no devices of their own; call it inside of jax.shard_map over "
-            "a mesh with that axis"
+            f"axis_name is {axis_name!r}, whose parts are on no devices of their own; call it inside of jax.shard_map "
+            "over a mesh with that axis"
         )
     others = [name for name in mesh.axis_names if name not in own and mesh.shape[name] > 1]
     for name in others:
