@@ -61,7 +61,8 @@ def context_parallel_attention(
     The schedule, the exchange and the launches are the library's. Ranks meet, and plans of a shape are loaded, when a
     device executes a call for the first time; processes meet through the coordinator of `jax.distributed`. What no
     schedule takes raises `qkvault.Refused` with codes `shard.` while the program is traced; a rank that is lost is an
-    error of the run, which names it. Lengths are predicates, because no program knows their numbers.
+    error of the run, which names it. What ranks gather lies beside XLA's pool of memory: where nothing is left for it,
+    lower XLA_PYTHON_CLIENT_MEM_FRACTION. Lengths are predicates, because no program knows their numbers.
 
     Gradients of K and V are added over ranks in float32, in their order. Other arguments are those of `attention`;
     dropout is missing, because ranks would draw a part's mask and not that of the whole.
