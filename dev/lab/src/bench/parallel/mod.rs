@@ -39,8 +39,7 @@ pub(super) struct ParallelArgs {
     /// Put all ranks on one GPU
     #[arg(long)]
     one_gpu: bool,
-    /// Exchange over NCCL where GPUs could write each other's memory. Give it for plans of cuDNN's: ranks are threads
-    /// here, and can hang otherwise (`PeerCopies::Threads`)
+    /// Exchange over NCCL where GPUs could write each other's memory
     #[arg(long)]
     nccl: bool,
     /// Only cases whose name has these words
