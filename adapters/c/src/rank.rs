@@ -114,6 +114,11 @@ impl SharedRank {
         &self.operands
     }
 
+    /// Sets a scalar for the runs that follow.
+    pub(crate) fn set_number(&mut self, role: Role, number: Number) {
+        self.body.set_number(role, number);
+    }
+
     /// Queues a run.
     ///
     /// # Safety
@@ -122,10 +127,8 @@ impl SharedRank {
     pub(crate) unsafe fn run(
         &mut self,
         memory: &[(Role, DeviceBuffer)],
-        numbers: impl Iterator<Item = (Role, Number)>,
         stream: *mut c_void,
     ) -> Result<(), CallFailure> {
-        numbers.for_each(|(role, number)| self.body.set_number(role, number));
         // SAFETY: the caller's promise.
         unsafe { self.body.run(&mut locked(&self.link), memory, stream) }
     }
@@ -253,10 +256,10 @@ pub unsafe extern "C" fn qkv_rank_run(rank: *mut qkv_rank, args: *const qkv_rank
             for given in scalars {
                 let number = number(&given.number)?;
                 for role in rank.attention.named_roles(name(given.name, "a scalar's name")?)? {
-                    rank.body.set_number(role, number);
+                    rank.set_number(role, number);
                 }
             }
-            rank.run(&memory, std::iter::empty(), args.stream)
+            rank.run(&memory, args.stream)
         }
     })
 }

@@ -70,6 +70,12 @@ def checked(strategy: str, side: str, queries: int, keys: int, prefixes: int) ->
         raise ArgumentError(f"prefixes is {prefixes!r}; give how many lengths of keys chunks may have, 1 or more")
 
 
+def checked_rows(name: str, rows: int, instead: str) -> None:
+    """Raises for a tensor that may have a rank's rows or one for all queries, where both are one."""
+    if rows == 1:
+        raise ArgumentError(f"a rank has one row, and it cannot be told whether {name} is over queries; give {instead}")
+
+
 def checked_exchange(ranks: int, heads: int, tensors: dict[str, Any]) -> None:
     """Raises what is wrong for an exchange of rows for heads of queries; of keys, the schedule knows."""
     if heads % ranks:

@@ -19,7 +19,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -85,6 +84,12 @@ def with_torch(found):
         sizes = [(batch, rows, h, width) for h in (heads, keys, keys, heads)]
         return [torch.randn(size, device=device, dtype=dtype).transpose(1, 2) for size in sizes]
 
+    def note(name, errors):
+        """Notes the largest error of any rank."""
+        worst = torch.tensor(max(errors) if all(e == e for e in errors) else 9.0, device=device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        found["right"][name] = worst.item()
+
     def judge(name, whole, d_o, options, forms, runs=1):
         """The largest relative error of O and of the gradients of any rank, in every run."""
         whole = [x.requires_grad_() for x in whole]
@@ -97,9 +102,7 @@ def with_torch(found):
                 o = qt.context_parallel_attention(*parts, strategy=strategy, order=order, **options)
                 got = [o, *torch.autograd.grad(o, parts, mine(d_o))]
                 errors += [((a - mine(b)).float().norm() / b.float().norm()).item() for a, b in zip(got, exact)]
-            worst = torch.tensor(max(errors) if all(e == e for e in errors) else 9.0, device=device)
-            dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-            found["right"][f"{name} {strategy} {order}"] = worst.item()
+            note(f"{name} {strategy} {order}", errors)
 
     def captured():
         """A graph of the user's: other numbers in the same memory, forward and gradients."""
@@ -128,9 +131,7 @@ def with_torch(found):
             o = qt.attention(*whole, is_causal=True)
             exact = [qt.context_parallel_shard(x, 2) for x in (o, *torch.autograd.grad(o, whole, d_o))]
             errors += [((a - b).float().norm() / b.float().norm()).item() for a, b in zip(got, exact)]
-        worst = torch.tensor(max(errors) if all(e == e for e in errors) else 9.0, device=device)
-        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        found["right"]["captured by the user, causal gather zigzag"] = worst.item()
+        note("captured by the user, causal gather zigzag", errors)
 
     for name, case in [] if ARGS.hang else CASES.items():
         *whole, d_o = make(rows * ranks, 5)
@@ -191,12 +192,12 @@ def with_torch(found):
             os.kill(os.getpid(), signal.SIGSTOP)
         begin, o = time.perf_counter(), call()
         torch.cuda.synchronize()
-        found["hangs"] = {"seconds": time.perf_counter() - begin, "nan": o.isnan().float().mean().item()}
+        said = {"seconds": time.perf_counter() - begin, "nan": o.isnan().float().mean().item()}
         try:
             call()
         except qkvault.Refused as error:
-            found["hangs"]["told"] = [str(error), [reason.code for reason in error.reasons]]
-        (ARGS.out / "hangs.json").write_text(json.dumps(found["hangs"]))
+            said["told"] = [str(error), [reason.code for reason in error.reasons]]
+        (ARGS.out / "hangs.json").write_text(json.dumps(said))
         [os.kill(pid, signal.SIGKILL) for pid in pids if pid != os.getpid()]
         os._exit(0)
 
@@ -234,9 +235,8 @@ def with_jax(found):
     import numpy as np
 
     if ARGS.process is not None:
-        small = ARGS.cpu
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        own = None if small else [ARGS.process]
+        own = None if ARGS.cpu else [ARGS.process]
         jax.distributed.initialize(f"127.0.0.1:{ARGS.port}", ARGS.processes, ARGS.process, local_device_ids=own)
     import qkvault.jax as qj
 
@@ -327,9 +327,9 @@ def of_rust(rust, row):
 
 def processes():
     """Starts the processes of JAX."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    from qkvault._ranks import meeting
+
+    _, port, _ = meeting("127.0.0.1")
     more = [[f"--process={number}", f"--port={port}"] for number in range(ARGS.processes)]
     return max([one.wait() for one in [subprocess.Popen([sys.executable, *sys.argv, *own]) for own in more]])
 

@@ -7,12 +7,12 @@
 import functools
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import unittest
 
 from test_jax import Case, P, jax, jnp, make, np, qj, qkvault, squares  # noqa: I001
+from qkvault._ranks import meeting  # noqa: I001
 from qkvault.jax._meetings import Meetings  # noqa: I001
 
 ROWS = 32
@@ -218,14 +218,12 @@ class Sharded(Case):
 
     def processes(self, *more):
         """What two processes say, with two devices each."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        _, port, _ = meeting("127.0.0.1")
         program = str(pathlib.Path(__file__).parent / "jax_ranks.py")
         flags = os.environ.get("XLA_FLAGS", "").replace("device_count=4", "device_count=2")
         variables = {**os.environ, "XLA_FLAGS": flags}
         started = [
-            subprocess.Popen([sys.executable, program, port, "2", str(process), *more], env=variables, text=True,
+            subprocess.Popen([sys.executable, program, str(port), "2", str(process), *more], env=variables, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             for process in range(2)
         ]  # fmt: skip

@@ -10,18 +10,18 @@
 //! group of ranks, of which a mesh with several axes has some.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
 use qkvault::exec::cudarc::driver::result;
 use qkvault::exec::raw::DeviceBuffer;
-use qkvault::graph::Role;
+use qkvault::graph::{DType, Role};
 use smallvec::SmallVec;
 
 use super::abi;
 use super::call::{CallOperand, XlaCall};
 use super::cuda::runtime;
-use super::frame::{Frame, FrameMemory};
+use super::frame::{Frame, FrameMemory, code};
 use super::handler::handle_with;
 use crate::communicator::{CurrentContext, QKV_NO_GPU, driver};
 use crate::handle::{borrow, borrow_mut, free};
@@ -156,11 +156,13 @@ impl MetRank {
                 Ok((operand.role, DeviceBuffer { address: memory.at as u64, bytes: operand.bytes }))
             })
             .collect::<Result<_, CallFailure>>()?;
-        let numbers = call.scalars.iter().map(|(role, _)| *role).zip(call.numbers(frame)?);
         // SAFETY: the handle is this value's alone.
         let rank: &mut SharedRank = unsafe { borrow_mut(self.rank) }?;
+        for ((role, _), number) in call.scalars.iter().zip(call.numbers(frame)?) {
+            rank.set_number(*role, number);
+        }
         // SAFETY: XLA's memory of the sizes that were checked, alive until the run has ended on its stream.
-        unsafe { rank.run(&memory, numbers, stream) }
+        unsafe { rank.run(&memory, stream) }
     }
 }
 
@@ -169,8 +171,7 @@ fn place(
     frame: Frame<'_>,
     read: impl FnOnce(*const c_void) -> Result<[i32; 2], CallFailure>,
 ) -> Result<(i32, i32), CallFailure> {
-    const S32: c_int = 4;
-    let last = frame.arguments().last().filter(|memory| memory.dtype == S32 && memory.dims == [2]);
+    let last = frame.arguments().last().filter(|memory| memory.dtype == code(DType::I32) && memory.dims == [2]);
     let last =
         last.ok_or_else(|| CallFailure::argument("the call's last argument is no place; make it with qkvault.jax"))?;
     read(last.at).map(|[rank, group]| (rank, group))
@@ -196,9 +197,10 @@ fn execute(frame: Frame<'_>, gpu: bool) -> Result<(), CallFailure> {
     let known = {
         let mut all = kept();
         let list = all.entry(mesh.clone()).or_default();
-        let found = list.iter().position(|(other, _)| *other == name).map(|at| list.remove(at));
-        list.extend(found);
-        list.last().filter(|(other, _)| *other == name).map(|(_, rank)| rank.clone())
+        list.iter().position(|(other, _)| *other == name).map(|at| {
+            list[at..].rotate_left(1);
+            list[list.len() - 1].1.clone()
+        })
     };
     let rank = match known {
         Some(rank) => rank,

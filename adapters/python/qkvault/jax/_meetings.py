@@ -34,7 +34,7 @@ class Meetings:
     def link(
         self, context: Context, key: tuple, rank: int, ranks: int, gpu: Optional[int], deadline: float = DEADLINE
     ) -> Communicator:
-        """The communicator of a rank: that of its last call, or a new one, as on all ranks. Without a GPU ranks meet for
+        """The communicator of a rank: that of its last call, or a new one, as on all ranks. Without GPUs ranks meet for
         each call."""
         where = (*key, rank, gpu, context)
         found = self.links.get(where)
@@ -45,7 +45,7 @@ class Meetings:
             except Error:
                 del self.links[where]
         alone = jax.process_count() == 1
-        place = self._here(key, rank) if alone else self._between(key, rank, ranks)
+        place = self._here(key, rank) if alone else self._between(key, rank, ranks, deadline)
         try:
             made = Communicator(context, rank, ranks, place, device=gpu, deadline=deadline, threads=True)
         except Error:
@@ -68,18 +68,18 @@ class Meetings:
             self.places[key] = (place, gone | {rank})
             return place
 
-    def _between(self, key: tuple, rank: int, ranks: int) -> _Place:
+    def _between(self, key: tuple, rank: int, ranks: int, deadline: float) -> _Place:
         """The place that rank 0 tells to the ranks of other processes, through the coordinator of `jax.distributed`."""
         from jax._src.distributed import global_state  # It has no public name.
 
-        store, begin = global_state.client, time.monotonic()
+        store, end = global_state.client, time.monotonic() + deadline
         if store is None:
             raise ArgumentError(
                 "ranks of several processes meet through jax.distributed; call jax.distributed.initialize()")
         name = "qkvault/" + hashlib.sha256(repr(key).encode()).hexdigest()
 
         def heard(of: str) -> str:
-            left = max(1, int((DEADLINE + begin - time.monotonic()) * 1000))
+            left = max(1, int((end - time.monotonic()) * 1000))
             return store.blocking_key_value_get(f"{name}/{of}", left)
 
         host = socket.gethostname()
@@ -93,6 +93,6 @@ class Meetings:
             address, port, secret = heard("place").split(" ")
             place = address, int(port), secret
             # Where this rank has met already, nobody meets again.
-            if place != self.met.get((*key, rank)) or time.monotonic() > begin + DEADLINE:
+            if place != self.met.get((*key, rank)) or time.monotonic() > end:
                 return place
             time.sleep(0.2)

@@ -13,7 +13,7 @@ from .._errors import ArgumentError
 from ._arguments import Number, Window, band, checked, program_of
 from ._exchange import ranks_of, whole_of
 from ._operator import operator
-from ._segments import integers, narrow
+from ._segments import both_of, integers, narrow
 from ._sharing import Sharing, place_of, positions
 from ._shards import varying
 from ._words import DOOR
@@ -95,8 +95,7 @@ def _rows(name: str, given: Any, rows: int) -> None:
     """Raises for an array over (batch, head, query, key) that has not a rank's rows."""
     if given is None or jnp.ndim(given) < 2:
         return
-    if rows == 1:
-        raise ArgumentError(f"a rank has one row, and it cannot be told whether {name} is over queries; give score_mod")
+    sequence.checked_rows(name, rows, "score_mod")
     if jnp.shape(given)[-2] not in (1, rows):
         shape = jnp.shape(given)
         raise ArgumentError(f"{name} has the shape {shape}; it has a rank's {rows} rows, and columns of all ranks")
@@ -106,17 +105,14 @@ def _ids(given: Any, axis_name: Any, strategy: str, order: str) -> Any:
     """Segment ids of a rank's queries, or of all where it computes heads, and of all keys."""
     if given is None:
         return None
-    both = given if isinstance(given, (tuple, list)) else (given, given)
-    if len(both) != 2:
-        raise ArgumentError(f"segment_ids are {len(both)} arrays; give one, or one for queries and one for keys")
-    queries, keys = (integers("segment_ids", ids) for ids in narrow("segment_ids", both))
+    queries, keys = (integers("segment_ids", ids) for ids in narrow("segment_ids", both_of(given)))
     if queries.ndim != 2 or keys.ndim != 2:
         text = f"segment_ids have the shapes {queries.shape} and {keys.shape}; they are (batch, a rank's rows)"
         raise ArgumentError(text)
     if strategy == "heads":
         queries = whole_of(queries, axis_name, 1, order)
-    elif queries.shape[1] == 1:
-        raise ArgumentError("a rank has one row, for which segment_ids cannot be given; give mask_mod")
+    else:
+        sequence.checked_rows("segment_ids", queries.shape[1], "mask_mod")
     return queries, whole_of(keys, axis_name, 1, order)
 
 

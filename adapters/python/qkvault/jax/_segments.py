@@ -38,12 +38,17 @@ def narrow(name: str, both: Sequence[Any]) -> list:
     return [ids.view(jnp.int32) if ids.dtype == jnp.uint32 else ids for ids in arrays]
 
 
-def segments(given: Any, full: tuple) -> list:
-    """Segment ids of queries and keys over (batch, head, query, key)."""
+def both_of(given: Any) -> Sequence[Any]:
+    """Segment ids of queries, and of keys."""
     both = given if isinstance(given, (tuple, list)) else (given, given)
     if len(both) != 2:
         raise ArgumentError(f"segment_ids are {len(both)} arrays; give one, or one for queries and one for keys")
-    both = [array("segment_ids", ids) for ids in both]
+    return both
+
+
+def segments(given: Any, full: tuple) -> list:
+    """Segment ids of queries and keys over (batch, head, query, key)."""
+    both = [array("segment_ids", ids) for ids in both_of(given)]
     for name, ids, extent in zip(("queries", "keys"), both, full[2:]):
         if not jnp.issubdtype(ids.dtype, jnp.integer):
             raise ArgumentError(f"segment_ids of {name} has the element type {ids.dtype}; give integers")

@@ -132,8 +132,7 @@ def _rows(given: Optional[Tensor], name: str, rows: Optional[Tensor], q: Tensor,
         raise ArgumentError(
             f"{name} has dims {list(given.shape)}; it has a rank's {q.shape[2]} rows, and columns of all {dims[3]} keys"
         )
-    if q.shape[2] == 1:
-        raise ArgumentError(f"a rank has one row, and it cannot be told whether {name} is over queries; give score_mod")
+    sequence.checked_rows(name, q.shape[2], "score_mod")
     if given.shape[-2] == 1:
         return given
     assert rows is not None

@@ -46,20 +46,6 @@ impl RankStreams {
         })
     }
 
-    /// Queues the launches of a run, one after the other and without exchanges, and waits for them. What they write is
-    /// written again by the run.
-    pub(super) fn rehearse(
-        &self,
-        acts: &[Act],
-        arguments: &[Arguments],
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), RunError> {
-        for (act, arguments) in acts.iter().zip(arguments) {
-            launch(act, arguments, stream)?;
-        }
-        stream.synchronize().map_err(RunError::driver("wait for the GPU"))
-    }
-
     /// Queues a run. The rank's context is current.
     pub(super) fn queue(
         &self,
@@ -137,6 +123,15 @@ impl RankStreams {
         self.end.record(&self.exchange).map_err(wrong("record an event"))?;
         stream.wait(&self.end).map_err(wrong("wait for an event"))
     }
+}
+
+/// Queues the launches of a run, one after the other and without exchanges, and waits for them. What they write is
+/// written again by the run.
+pub(super) fn rehearse(acts: &[Act], arguments: &[Arguments], stream: &CudaStream) -> Result<(), RunError> {
+    for (act, arguments) in acts.iter().zip(arguments) {
+        launch(act, arguments, stream)?;
+    }
+    stream.synchronize().map_err(RunError::driver("wait for the GPU"))
 }
 
 /// Queues a launch; no other act.

@@ -17,7 +17,7 @@ use super::memory::OperandBuffer;
 use super::peers::{FLAGS, PeerMemory, PeerWaits, meet, most_meetings};
 use super::plans::Plans;
 use super::prepare::{Act, Acts, acts};
-use super::queue::RankStreams;
+use super::queue::{RankStreams, rehearse};
 use super::replay::{Replays, RunTurn};
 use crate::comm::{CommError, Communicator, Hello, agree, wait};
 use crate::{RankBuffer, Schedule};
@@ -155,6 +155,11 @@ impl GpuRank {
         self.peers.is_some()
     }
 
+    /// Whether one of the ranks whose memory this one writes is a thread of the same process.
+    fn writes_to_threads(&self) -> bool {
+        self.peers.as_ref().is_some_and(|(peers, _)| peers.threads)
+    }
+
     /// Queues the rank's steps: launches on `stream`, exchanges on a stream of the rank's that begins and ends with it.
     /// While the stream is captured, the run becomes a part of the graph, if the communicator can be captured; graphs
     /// must be dropped before the rank and its communicator.
@@ -187,7 +192,7 @@ impl GpuRank {
     fn replayed(&mut self, communicator: &mut dyn Communicator, stream: &Arc<CudaStream>) -> Result<(), RunError> {
         // The driver may wait for the GPU when it makes a graph, and the GPU for another thread that waits for the
         // driver. Another process has queued all that this GPU waits for, or will.
-        let threads = self.peers.as_ref().is_some_and(|(peers, _)| peers.threads);
+        let threads = self.writes_to_threads();
         let ready = || {
             let done = |last: &Arc<CudaStream>| last.record_event(None).and_then(|event| event.try_is_complete());
             !threads || self.last.as_ref().is_none_or(|last| done(last).unwrap_or(false))
@@ -241,7 +246,7 @@ impl GpuRank {
         if captured && exchanges && !communicator.capturable() && self.peers.is_none() {
             return Err(RunError::Capture);
         }
-        if captured && !self.rehearsed && self.peers.as_ref().is_some_and(|(peers, _)| peers.threads) {
+        if captured && !self.rehearsed && self.writes_to_threads() {
             return Err(RunError::FirstRun);
         }
         Ok(captured)
@@ -279,13 +284,13 @@ impl GpuRank {
             self.arguments = self.resolved()?;
         }
         self.runs_on(stream);
-        let peers = self.peers.as_ref().map(|(peers, _)| peers);
-        if !self.rehearsed && peers.is_some_and(|peers| peers.threads) {
+        if !self.rehearsed && self.writes_to_threads() {
             // cuDNN's kernels load at their first launch: the driver holds a lock then, and waits for the GPU, which
             // must not wait for a thread that needs the lock.
-            self.streams.rehearse(&self.acts.list, &self.arguments, stream)?;
+            rehearse(&self.acts.list, &self.arguments, stream)?;
         }
         self.rehearsed = true;
+        let peers = self.peers.as_ref().map(|(peers, _)| peers);
         self.streams.queue(&self.acts.list, &self.arguments, peers, communicator, stream)
     }
 
